@@ -1,0 +1,42 @@
+"""The asking price of a part, in tokens: what the claim weighs before a worker has seen the pixels.
+
+It follows Qwen2.5-VL, the family of the recommended models; the engine counts exactly once the page is decoded.
+"""
+
+from math import ceil, floor, sqrt
+
+from pecia_schemas.tasks import DocumentType
+
+_PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
+_MIN_PIXELS = 56 * 56
+_MAX_PIXELS = 12_845_056  # of the published checkpoints' preprocessor_config.json
+_PROMPT_TOKENS = 64
+
+EXPECTED_OUTPUT_TOKENS = {
+    DocumentType.PRESCRIPTION: 200,
+    DocumentType.DIAGNOSIS: 800,
+    DocumentType.LAB_RESULT: 400,
+    DocumentType.CHART: 2000,
+    DocumentType.MIXED: 600,
+}
+"""Mean output tokens of a page by document type, from the medical workload the product is sized for."""
+
+
+def image_tokens(width: int, height: int) -> int:
+    """Return the tokens of a picture of `width` x `height` pixels, both positive.
+
+    Source: `smart_resize` in transformers `models/qwen2_vl/image_processing_qwen2_vl.py`.
+    """
+    rows, columns = max(1, round(height / _PATCH)), max(1, round(width / _PATCH))
+    if rows * columns * _PATCH**2 > _MAX_PIXELS:
+        shrink = sqrt(width * height / _MAX_PIXELS)
+        rows, columns = floor(height / shrink / _PATCH), floor(width / shrink / _PATCH)
+    elif rows * columns * _PATCH**2 < _MIN_PIXELS:
+        grow = sqrt(_MIN_PIXELS / (width * height))
+        rows, columns = ceil(height * grow / _PATCH), ceil(width * grow / _PATCH)
+    return max(1, rows) * max(1, columns)
+
+
+def page_cost(width: int, height: int, document_type: DocumentType) -> int:
+    """Return the tokens one page is expected to take: picture, prompt and answer."""
+    return image_tokens(width, height) + _PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[document_type]

@@ -1,0 +1,94 @@
+"""What is told about a job while it lives: events to its submitter, notices to its webhook. Ids and counts, no text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field
+
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.states import JobState, Lane
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobEvent(_Event):
+    """One transition of a job, or of one of its parts."""
+
+    sequence: int
+    """Grows with every event of the fleet; never reused."""
+    job_id: UUID
+    part_id: UUID | None = None
+    """The part that moved; None if it was the job itself."""
+    state: str
+    """The state it is in now: a `JobState`, or a `PartState` if `part_id` is set."""
+    at: datetime
+    actor: str
+    """Who moved it: a worker's name, a client's name or `upkeep`."""
+    attempt: int | None = None
+    reason: str | None = None
+    """Why, in one word: a failure code, `worker_lost`, `given_back`, …"""
+
+
+class Progress(_Event):
+    """How many of a job's parts are where."""
+
+    total: int | None
+    """None until the document has been cut into parts."""
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def finished(self) -> int:
+        """Parts that will not change any more."""
+        return self.done + self.failed + self.cancelled
+
+
+class NoticeType(StrEnum):
+    """What a webhook can be told."""
+
+    SUCCEEDED = "job.succeeded"
+    PARTIAL = "job.partial"
+    FAILED = "job.failed"
+    CANCELLED = "job.cancelled"
+    EXPIRED = "job.expired"
+
+    @classmethod
+    def of(cls, state: JobState) -> NoticeType:
+        """Return the notice of a terminal state. Raises `ValueError` for any other."""
+        return cls(f"job.{state}")
+
+
+class Webhook(_Event):
+    """Where to POST signed notices about a job, and which."""
+
+    url: AnyHttpUrl
+    events: tuple[NoticeType, ...] = Field(default=tuple(NoticeType), min_length=1)
+
+
+class NoticeData(_Event):
+    """The job a notice is about, as it was when it finished."""
+
+    job_id: UUID
+    kind: str
+    state: JobState
+    lane: Lane
+    progress: Progress
+    failure: FailureCode | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    """What the submitter attached: choose keys and values that may leave the house."""
+    created_at: datetime
+    finished_at: datetime
+
+
+class JobNotice(_Event):
+    """The body of a webhook call: Standard Webhooks' `type`, `timestamp` and `data`."""
+
+    type: NoticeType
+    timestamp: datetime
+    data: NoticeData

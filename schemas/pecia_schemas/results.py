@@ -1,0 +1,132 @@
+"""What a finished job returns: a document of pages, or the captions of a video."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pecia_schemas.failures import Failure
+
+
+class Verdict(StrEnum):
+    """How far a page's text can be trusted."""
+
+    OK = "ok"
+    BLANK = "blank"
+    TRUNCATED = "truncated"
+    REPETITION = "repetition"
+    LOW_CONFIDENCE = "low_confidence"
+    UNREADABLE = "unreadable"
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Box(_Result):
+    """A rectangle on the upright page, in pixels from its top left corner."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+class Line(_Result):
+    """One line of text where it stands."""
+
+    text: str
+    box: Box
+    confidence: float = Field(ge=0, le=1)
+
+
+class TokenUsage(_Result):
+    """Tokens the engine spent on a part, or the sum over parts."""
+
+    prompt: int = 0
+    image: int = 0
+    """Of the prompt, those that are pixels."""
+    cached: int = 0
+    """Of the prompt, those that a cache held already."""
+    output: int = 0
+    wasted: int = 0
+    """Spent on attempts whose text was thrown away."""
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        """Return the sum of both."""
+        return TokenUsage(
+            **{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields}
+        )
+
+
+class Timings(_Result):
+    """Where a part's time went, in seconds."""
+
+    queued: float = 0.0
+    decode: float = 0.0
+    engine: float = 0.0
+    first_token: float | None = None
+
+
+class Page(_Result):
+    """One page as it was read."""
+
+    number: int = Field(ge=1)
+    """Counted from 1, as in the document."""
+    text: str
+    verdict: Verdict
+    lines: tuple[Line, ...] = ()
+    """In reading order; empty if the engine cannot tell where text stands."""
+    confidence: float | None = Field(default=None, ge=0, le=1)
+    """Mean of the lines' confidence, weighted by length."""
+    width: int
+    height: int
+    """Pixels of the upright page that `lines` refer to."""
+    rotation: int = 0
+    """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270."""
+    engine: str
+    usage: TokenUsage = TokenUsage()
+    timings: Timings = Timings()
+
+
+class PageFailure(_Result):
+    """A page that could not be read, and why."""
+
+    number: int
+    failure: Failure
+
+
+class Document(_Result):
+    """What `ReadDocument` returns."""
+
+    pages: tuple[Page, ...]
+    """In the document's order, those that were read."""
+    failed: tuple[PageFailure, ...] = ()
+    """Those that were not: empty unless the job is `partial`."""
+
+    @property
+    def text(self) -> str:
+        """The pages' text, a form feed between pages as plain-text tools expect."""
+        return "\f".join(page.text for page in self.pages)
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens of all pages."""
+        return sum((page.usage for page in self.pages), TokenUsage())
+
+
+class Segment(_Result):
+    """What is seen in one stretch of a video."""
+
+    start: timedelta
+    end: timedelta
+    text: str
+
+
+class Captions(_Result):
+    """What `CaptionVideo` returns."""
+
+    segments: tuple[Segment, ...]
+    summary: str | None = None

@@ -1,0 +1,147 @@
+"""Settings of clients and of the fleet: argument, then `PECIA_*` in the environment, then `.env`.
+
+Two classes, one place. An unknown `PECIA_*` name is refused with a suggestion, so that a typing error never becomes a
+silent default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from datetime import timedelta
+from typing import Any, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "PECIA_"
+
+
+class UnknownSettingError(ValueError):
+    """A `PECIA_*` variable in the environment is no setting of Pecia."""
+
+
+class ConnectionSettings(BaseSettings):
+    """Where the three stores are: what client and fleet must agree on."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+
+    database_url: SecretStr = SecretStr("")
+    """Postgres, `postgresql://user:password@host/database`. Empty: the fleet that `pecia up` runs on this machine."""
+    redis_url: SecretStr = SecretStr("")
+    """Redis, `redis://`, `rediss://` or `unix://`. Empty: as above."""
+    payload_url: str = ""
+    """Where documents are stored: a directory or `s3://bucket/prefix`. Empty: as above."""
+    payload_options: dict[str, str] = Field(default_factory=dict)
+    """Options of the object store as JSON, for example `{"endpoint": "https://…", "region": "…"}`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_names(cls, values: Any) -> Any:
+        known = known_names()
+        for name in os.environ:
+            if name.startswith(PREFIX) and name not in known:
+                near = difflib.get_close_matches(name, sorted(known), n=1)
+                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
+                message = f"{name} is no setting of Pecia: {hint}"
+                raise UnknownSettingError(message)
+        return values
+
+    def with_stores(self, *, database_url: str, redis_url: str, payload_url: str) -> Self:
+        """Return a copy that points to these stores."""
+        return self.model_copy(
+            update={
+                "database_url": SecretStr(database_url),
+                "redis_url": SecretStr(redis_url),
+                "payload_url": payload_url,
+            }
+        )
+
+
+class ClientSettings(ConnectionSettings):
+    """What an application that submits and waits can set."""
+
+    client_name: str = ""
+    """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
+    poll_interval: timedelta = timedelta(seconds=1)
+    """How often a waiting client looks by itself when no announcement comes."""
+    connect_timeout: timedelta = timedelta(seconds=5)
+    """How long Postgres or Redis may take to accept a connection."""
+
+
+class WorkerSettings(ConnectionSettings):
+    """What a fleet can set."""
+
+    home: str = ""
+    """Where `pecia up` keeps its servers' data. Empty: a directory of the user's (of the system's for root)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    engine: str = "rapidocr"
+    """Which engine reads: `rapidocr` (CPU, English and Chinese) or `simulated` (no text, for benchmarks)."""
+    engine_processes: int = Field(default=0, ge=0)
+    """Processes of the CPU engine. 0: one for each core."""
+    max_in_flight: int = Field(default=0, ge=0)
+    """Parts that one worker holds at a time. 0: as many as its engine wants."""
+    max_tokens_in_flight: int = Field(default=0, ge=0)
+    """Token budget of one worker. 0: what its engine can hold."""
+    drain_timeout: timedelta = timedelta(seconds=30)
+    """How long a stopping worker may finish what it has begun before it gives the rest back."""
+
+    lease: timedelta = timedelta(seconds=15)
+    """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
+    max_deaths: int = Field(default=3, ge=1)
+    """Workers that may die on a part before it fails as `poisoned`."""
+    max_attempts: int = Field(default=4, ge=1)
+    """Attempts at a part whose failure is retryable."""
+    retry_delay: timedelta = timedelta(seconds=2)
+    """Wait before the second attempt; doubles with each further one, with jitter."""
+    part_timeout: timedelta = timedelta(minutes=5)
+    """How long one attempt at a part may take."""
+
+    max_payload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    """Largest file, in bytes."""
+    max_page_pixels: int = Field(default=40_000_000, ge=1)
+    """Largest single page or picture, in pixels."""
+    max_total_pixels: int = Field(default=20_000_000_000, ge=1)
+    """Largest sum of the pixels of a document's frames."""
+    max_pages: int = Field(default=5_000, ge=1)
+    """Most pages in one document."""
+    render_dpi: int = Field(default=150, ge=36, le=600)
+    """Resolution at which PDF pages are rendered, in dots per inch."""
+    decode_processes: int = Field(default=0, ge=0)
+    """Processes that decode and render. 0: one for each core, at most four."""
+    decode_timeout: timedelta = timedelta(seconds=60)
+    """How long decoding one page may take before its process is ended."""
+    decode_memory_bytes: int = Field(default=2 * 1024**3, ge=256 * 1024**2)
+    """Address space of one decoding process, in bytes, above what it needs to start."""
+    spool_dir: str = ""
+    """Where a worker keeps copies of payloads from S3. Empty: a directory of its own in the temporary one."""
+
+    webhook_secret: SecretStr = SecretStr("")
+    """Key that signs callbacks, `whsec_…` as Standard Webhooks write it. Empty: callbacks wait until it is set."""
+    webhook_allow: tuple[str, ...] = ()
+    """Networks that callbacks may reach although they are private, as JSON: `["10.1.0.0/16"]`."""
+    webhook_ports: tuple[int, ...] = (443, 80)
+    """Ports that callbacks may use, as JSON. `[]`: any."""
+    webhook_timeout: timedelta = timedelta(seconds=15)
+    """How long a receiver may take in all."""
+    webhook_attempts: int = Field(default=12, ge=1)
+    """Tries before a delivery is dead."""
+
+    upkeep_interval: timedelta = timedelta(seconds=2)
+    """How often the relay and the reapers look."""
+    worker_timeout: timedelta = timedelta(seconds=30)
+    """How long a worker may be silent in Postgres before its parts are queued again."""
+
+    flower_port: int = Field(default=5555, ge=0, le=65535)
+    """Where `pecia up` serves Flower, on loopback. 0: not at all."""
+
+
+def known_names() -> frozenset[str]:
+    """Return every `PECIA_*` name that a client or the fleet understands."""
+    return frozenset(
+        PREFIX + field.upper()
+        for settings in (ClientSettings, WorkerSettings)
+        for field in settings.model_fields
+    )

@@ -1,0 +1,56 @@
+"""Where a job and its parts can be, which lane they wait in, and which stage works on them."""
+
+from enum import StrEnum
+
+
+class Lane(StrEnum):
+    """The queue a job waits in. Declared in the order the fleet serves them."""
+
+    URGENT = "urgent"
+    NORMAL = "normal"
+    BULK = "bulk"
+
+
+class Stage(StrEnum):
+    """What a fleet worker does to a part."""
+
+    INGEST = "ingest"  # validate a payload and cut it into parts
+    READ = "read"  # turn one page into text
+    CAPTION = "caption"  # turn one video segment into a caption
+
+
+class JobState(StrEnum):
+    """Life of a job. Terminal states never change, but for an explicit retry."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    PARTIAL = "partial"  # some parts failed, the others' results are there
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing but an explicit retry can change it."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether there is something to read, if only in part."""
+        return self in (JobState.SUCCEEDED, JobState.PARTIAL)
+
+
+class PartState(StrEnum):
+    """Life of a part: one page or one video segment."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing but an explicit retry can change it."""
+        return self not in (PartState.QUEUED, PartState.RUNNING)

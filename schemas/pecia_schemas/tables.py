@@ -1,0 +1,211 @@
+"""The tables in Postgres, which is the truth about every job.
+
+Only the ledger (fleet) and the client's store hold SQL; only Alembic changes the schema.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from pecia_schemas.states import JobState, PartState, Stage
+
+_NAMES = {
+    "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+    "uq": "%(table_name)s_%(column_0_N_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s_check",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "pk": "%(table_name)s_pkey",
+}
+
+
+class Base(DeclarativeBase):
+    """All tables. States are text with a check, so that a new state needs no type change."""
+
+    metadata = MetaData(naming_convention=_NAMES)
+    type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own name and form
+        str: Text(),
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB(),
+        dict[str, str]: JSONB(),
+        list[str]: ARRAY(Text()),
+    }
+
+
+def _one_of(column: str, values: type[JobState | PartState | Stage]) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+class JobRow(Base):
+    """One job: what was asked for, how far it is, how it ended."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    lane: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
+    task: Mapped[dict[str, Any]]  # the task with its source replaced by a payload reference
+    task_digest: Mapped[str]  # tells a repeated submit from another one under the same key
+    payload: Mapped[str]  # sha256 of the document, for retention
+    idempotency_key: Mapped[str] = mapped_column(unique=True)
+    client: Mapped[str]
+    metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
+    webhook: Mapped[dict[str, Any] | None]
+    total: Mapped[int | None]  # parts; unknown until ingest has cut the document
+    done: Mapped[int] = mapped_column(server_default=text("0"))
+    failed: Mapped[int] = mapped_column(server_default=text("0"))
+    cancelled: Mapped[int] = mapped_column(server_default=text("0"))
+    failure: Mapped[dict[str, Any] | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    not_before: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        _one_of("state", JobState),
+        Index("jobs_state_idx", "state", "id"),
+        Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
+        Index("jobs_expires_at_idx", "expires_at", postgresql_where=text("state IN ('queued', 'running')")),
+        {"postgresql_with": {"fillfactor": "70"}},  # counters are updated in place (HOT)
+    )
+
+
+class PartRow(Base):
+    """One piece of a job: the unit of queueing, retry, progress and result."""
+
+    __tablename__ = "parts"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    stage: Mapped[str]
+    ordinal: Mapped[int]  # page or segment, counted from 0; 0 for the ingest of the whole payload
+    lane: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default=PartState.QUEUED)
+    cost: Mapped[int]  # tokens
+    width: Mapped[int | None]  # pixels
+    height: Mapped[int | None]
+    attempt: Mapped[int] = mapped_column(
+        server_default=text("0")
+    )  # counted at claim; the fence of every commit
+    deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
+    worker: Mapped[str | None]  # who runs it, or ran it last
+    failure: Mapped[dict[str, Any] | None]
+    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
+    published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        _one_of("state", PartState),
+        _one_of("stage", Stage),
+        UniqueConstraint("job_id", "stage", "ordinal"),
+        Index(
+            "parts_unpublished_idx",
+            "run_at",
+            postgresql_where=text("state = 'queued' AND published_at IS NULL"),
+        ),
+        Index(
+            "parts_published_idx",
+            "published_at",
+            postgresql_where=text("state = 'queued' AND published_at IS NOT NULL"),
+        ),
+        Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+
+class ResultRow(Base):
+    """What one part returned. Written once, in the transaction that ends the part."""
+
+    __tablename__ = "results"
+
+    part_id: Mapped[UUID] = mapped_column(ForeignKey("parts.id", ondelete="CASCADE"), primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    ordinal: Mapped[int]
+    attempt: Mapped[int]
+    content: Mapped[dict[str, Any]]  # a `Page` or a `Segment`
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (Index("results_job_id_ordinal_idx", "job_id", "ordinal"),)
+
+
+class JobEventRow(Base):
+    """One transition of a job or part: who, when, which attempt, why."""
+
+    __tablename__ = "job_events"
+
+    sequence: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    part_id: Mapped[UUID | None]
+    state: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    actor: Mapped[str]
+    attempt: Mapped[int | None]
+    reason: Mapped[str | None]
+
+    __table_args__ = (Index("job_events_job_id_sequence_idx", "job_id", "sequence"),)
+
+
+class DeliveryRow(Base):
+    """The outbox: one promised callback, written in the transaction that finished the job."""
+
+    __tablename__ = "deliveries"
+
+    id: Mapped[UUID] = mapped_column(
+        primary_key=True, server_default=func.gen_random_uuid()
+    )  # the `webhook-id`
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    type: Mapped[str]
+    url: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(server_default="pending")
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    next_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_status: Mapped[int | None]  # HTTP
+    last_error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
+        Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending'")),
+        Index("deliveries_job_id_idx", "job_id"),
+    )
+
+
+class WorkerRow(Base):
+    """One process of the fleet and when it was last seen."""
+
+    __tablename__ = "workers"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    role: Mapped[str]
+    stages: Mapped[list[str]]
+    host: Mapped[str]
+    pid: Mapped[int]
+    engine: Mapped[str | None]
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    stopped_at: Mapped[datetime | None]
+
+    __table_args__ = (Index("workers_seen_at_idx", "seen_at", postgresql_where=text("stopped_at IS NULL")),)

@@ -1,0 +1,143 @@
+"""What a client can ask for. A task knows the type of its result, so `submit` has one signature for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+)
+from pydantic.dataclasses import dataclass
+
+from pecia_schemas.media import MediaType
+from pecia_schemas.results import Captions, Document
+from pecia_schemas.states import Stage
+
+R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
+
+
+class DocumentType(StrEnum):
+    """What a document is, as far as it changes how it is read and how long its text is expected to be."""
+
+    PRESCRIPTION = "prescription"
+    DIAGNOSIS = "diagnosis"
+    LAB_RESULT = "lab_result"
+    CHART = "chart"
+    MIXED = "mixed"
+
+
+class PayloadRef(BaseModel):
+    """A file in the payload store."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(ge=0)
+    """Bytes."""
+    media_type: MediaType | None
+    """As its content tells; None if it is nothing that Pecia reads."""
+
+
+if TYPE_CHECKING:
+    Source = str | os.PathLike[str] | bytes | IO[bytes] | PayloadRef
+else:
+
+    def _to_source(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return PayloadRef.model_validate(value)
+        if isinstance(value, (str, os.PathLike)):
+            return Path(value)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        if isinstance(value, PayloadRef) or hasattr(value, "read"):
+            return value
+        message = f"a source is a path, bytes or a binary file object, not {type(value).__name__}"
+        raise ValueError(message)
+
+    def _to_json(value: Any) -> Any:
+        if isinstance(value, PayloadRef):
+            return value.model_dump(mode="json")
+        message = "only a task whose source is in the payload store can be written down"
+        raise ValueError(message)
+
+    Source = Annotated[
+        Any,
+        PlainValidator(_to_source),
+        PlainSerializer(_to_json),
+        WithJsonSchema(PayloadRef.model_json_schema()),
+    ]
+
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Task(Generic[R_co]):
+    """A piece of work on one source; the type parameter is what its job returns.
+
+    The client replaces `source` by a reference to the payload store; a stored task holds nothing else of the document.
+    """
+
+    kind: ClassVar[str]
+    stage: ClassVar[Stage]
+    result_type: ClassVar[type[BaseModel]]
+
+    source: Source = Field(repr=False)
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ReadDocument(Task[Document]):
+    """Read the text of a document: a picture, a TIFF of many frames or a PDF."""
+
+    kind: ClassVar[str] = "document.read"
+    stage: ClassVar[Stage] = Stage.READ
+    result_type: ClassVar[type[BaseModel]] = Document
+
+    document_type: DocumentType = Field(default=DocumentType.MIXED, kw_only=True)
+    language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}$")
+    """ISO 639-1, as in `en`; None: whatever the engine recognises."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class CaptionVideo(Task[Captions]):
+    """Describe what is seen in a video, segment by segment."""
+
+    kind: ClassVar[str] = "video.caption"
+    stage: ClassVar[Stage] = Stage.CAPTION
+    result_type: ClassVar[type[BaseModel]] = Captions
+
+    language: str = Field(default="en", kw_only=True, pattern=r"^[a-z]{2}$")
+
+
+AnyTask = ReadDocument | CaptionVideo
+"""Every kind of task there is."""
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    task.kind: TypeAdapter(task) for task in (ReadDocument, CaptionVideo)
+}
+
+
+def task_to_json(task: Task[Any]) -> dict[str, Any]:
+    """Return the task as it is stored. Its source must be a `PayloadRef`."""
+    stored: dict[str, Any] = _ADAPTERS[task.kind].dump_python(task, mode="json")
+    return stored
+
+
+def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
+    """Return the task that `task_to_json` wrote. Raises `pydantic.ValidationError` on anything else."""
+    task: Task[Any] = _ADAPTERS[kind].validate_python(dict(stored))
+    return task
+
+
+def task_type(kind: str) -> type[Task[Any]]:
+    """Return the class of a kind of task. Raises `KeyError` for an unknown kind."""
+    return {task.kind: task for task in (ReadDocument, CaptionVideo)}[kind]
