@@ -140,6 +140,7 @@ def upgrade() -> None:
         sa.Column("width", sa.Integer(), nullable=True),
         sa.Column("height", sa.Integer(), nullable=True),
         sa.Column("attempt", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("strikes", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("deaths", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("worker", sa.Text(), nullable=True),
         sa.Column("failure", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
