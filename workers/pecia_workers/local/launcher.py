@@ -1,0 +1,41 @@
+"""Becomes another program that cannot outlive whoever started it.
+
+Run by path, `python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...`; a UID of -1 keeps the account. It stands
+between us and the program because code between fork and exec of a process with threads may deadlock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send `signum` to this process when the thread that started it ends, however it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def _main(arguments: list[str]) -> None:
+    parent, signum, uid, gid = (int(number) for number in arguments[:4])
+    command = arguments[4:]
+    if uid >= 0:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    die_with_parent(signum)  # after the change of account, which clears it
+    if os.getppid() != parent:
+        sys.exit("the process that wanted this program is gone")
+    try:
+        os.execv(command[0], command)  # noqa: S606  no shell is the point
+    except OSError as error:
+        sys.exit(f"cannot start {command[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,175 @@
+"""Child processes that die with their parent and leave no children of their own behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pecia_workers.local import launcher
+from pecia_workers.local.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_POLL_S = 0.01
+_LARGEST_LOG_BYTES = 10 * 1024**2
+
+
+class Running(Protocol):
+    """What a supervisor needs of a process or server that it keeps."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+    def stop(self, timeout: float = ...) -> None:
+        """End it in its own orderly way, by force after `timeout` seconds."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Whom a process runs as."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildProcess:
+    """A process of ours, leader of its own session. The thread that started it must outlive it."""
+
+    popen: subprocess.Popen[bytes]
+    stop_signal: signal.Signals = signal.SIGTERM
+
+    @property
+    def pid(self) -> int:
+        """Process id, and id of its group."""
+        return self.popen.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
+        if self.popen.returncode is not None:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
+
+    def ask_to_stop(self) -> None:
+        """Send the stop signal and return at once."""
+        if self.alive:
+            os.kill(self.pid, self.stop_signal)
+
+    def stop(self, timeout: float = 10) -> None:
+        """End it in its own orderly way, by force after `timeout` seconds, with what it left behind."""
+        self.ask_to_stop()
+        wait_until(lambda: not self.alive, timeout)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and every process of its group at once."""
+        if self.popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    account: Account | None = None,
+    stop_signal: signal.Signals = signal.SIGTERM,
+    orphan_signal: signal.Signals = signal.SIGKILL,
+) -> ChildProcess:
+    """Start a program that gets `orphan_signal` when the calling thread ends, however it ends.
+
+    The program is named by its whole path. `environment` replaces ours; output is appended to `log`, readable by us
+    alone.
+    """
+    refuse_other_systems()
+    guarded = [
+        *(sys.executable, "-I", "-S", launcher.__file__),
+        *(str(os.getpid()), str(int(orphan_signal))),
+        *((str(account.uid), str(account.gid)) if account else ("-1", "-1")),
+        *(str(word) for word in command),
+    ]
+    with contextlib.closing(_LogFile(log)) as output:
+        popen = subprocess.Popen(
+            guarded,
+            stdin=subprocess.DEVNULL,
+            stdout=output.descriptor,
+            stderr=output.descriptor,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        )
+    return ChildProcess(popen=popen, stop_signal=stop_signal)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Return whether `condition` came true within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return met
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Return the processes that work in a directory, as servers do in that of their data."""
+    return [pid for pid in map(_pid_of, Path("/proc").iterdir()) if pid and _directory_of(pid) == directory]
+
+
+def refuse_other_systems() -> None:
+    """Raise `EmbeddedError` where the kernel cannot tie a process to its parent."""
+    if not sys.platform.startswith("linux"):
+        raise EmbeddedError(
+            "The servers and workers of a local fleet need Linux: use the containers of compose/, or set"
+            " PECIA_DATABASE_URL and PECIA_REDIS_URL to servers that run elsewhere."
+        )
+
+
+class _LogFile:
+    """A log open for appending; one that has grown large is set aside first."""
+
+    def __init__(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size > _LARGEST_LOG_BYTES:
+                path.replace(path.with_name(path.name + ".1"))
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _pid_of(entry: Path) -> int | None:
+    return int(entry.name) if entry.name.isdigit() else None
+
+
+def _directory_of(pid: int) -> Path | None:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return None
