@@ -15,7 +15,7 @@ from psycopg import sql
 from pecia_workers.local import cluster
 from pecia_workers.local.errors import EmbeddedError, tail
 from pecia_workers.local.process import processes_in, spawn, wait_until
-from pecia_workers.local.sockets import SocketDirectory
+from pecia_workers.local.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
     from pecia_workers.local.cluster import Cluster
@@ -35,7 +35,7 @@ class EmbeddedPostgres:
     sockets: Path
     data: Path
     database: str
-    own_directory: SocketDirectory | None = None
+    own_directory: ScratchDirectory | None = None
 
     @property
     def url(self) -> str:
@@ -84,7 +84,7 @@ def start_postgres(
     """
     home = cluster.prepare(data, durable=durable)
     _clear_leftovers(home.data)
-    own = None if socket_dir else SocketDirectory.create()
+    own = None if socket_dir else ScratchDirectory.create()
     sockets = own.path if own else socket_dir or home.data
     home.give(sockets)
     log = log or home.data / "server.log"

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from pecia_workers.local.errors import EmbeddedError, tail
 from pecia_workers.local.process import processes_in, spawn, wait_until
-from pecia_workers.local.sockets import SocketDirectory
+from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.local.wheels import redis_program
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class EmbeddedRedis:
     process: ChildProcess
     socket: Path
     data: Path
-    own_directory: SocketDirectory | None = None
+    own_directory: ScratchDirectory | None = None
 
     @property
     def url(self) -> str:
@@ -78,7 +78,7 @@ def start_redis(
     data = data.resolve()
     data.chmod(0o700)
     _refuse_shared_data(data)
-    own = None if socket_dir else SocketDirectory.create()
+    own = None if socket_dir else ScratchDirectory.create()
     socket = (socket_dir or own.path if own else socket_dir or data) / _SOCKET
     log = log or data / "server.log"
     process = spawn(

@@ -1,4 +1,4 @@
-"""Directories for sockets: short of path, closed to others, and gone with the servers that used them."""
+"""Directories for sockets and throw-away data: short of path, and gone in the end though their owner is killed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pathlib import Path
 
 from pecia_workers.local.errors import EmbeddedError
 
-_PREFIX = "pecia-sock-"
+_PREFIX = "pecia-tmp-"
 _LOCK = "lock"
-_LONGEST_PATH = 107 - len("/pecia-sock-12345678/.s.PGSQL.5432")  # what the kernel allows a socket's path
+_LONGEST_PATH = 107 - len("/pecia-tmp-12345678/.s.PGSQL.5432")  # what the kernel allows a socket's path
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # needs no escape in a URL; Alembic would interpolate a percent sign
 _HALF_MADE_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SocketDirectory:
-    """A fresh directory, mode 0700, held by a lock as long as this process lives."""
+class ScratchDirectory:
+    """A fresh directory with a short and plain path, held by a lock as long as this process lives."""
 
     path: Path
     lock: int
     """Descriptor of the lock, so that whoever comes later can tell a dead owner's directory."""
 
     @classmethod
-    def create(cls) -> SocketDirectory:
-        """Make one in the system's temporary directory, and remove those whose owners were killed."""
+    def create(cls) -> ScratchDirectory:
+        """Make one, mode 0700, in the system's temporary directory; remove those whose owners were killed."""
         parent = _parent()
         _remove_abandoned(parent)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -50,7 +50,7 @@ def _parent() -> Path:
     for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700
         if _suits(candidate):
             return candidate
-    raise EmbeddedError("No short and open temporary directory for sockets: set TMPDIR to one, such as /tmp.")
+    raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
 
 
 def _suits(directory: Path) -> bool:

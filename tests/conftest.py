@@ -1,0 +1,184 @@
+"""The test session's own Postgres and Redis, and a fresh database and Redis for every test that asks for one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import sql
+
+import pecia_migrations
+from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
+from pecia_workers.local.redis import EmbeddedRedis, start_redis
+from pecia_workers.local.scratch import ScratchDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_TEMPLATE = "migrated"
+
+
+def pytest_configure() -> None:
+    """Forget the caller's settings before any test module is imported."""
+    for name in [name for name in os.environ if name.startswith("PECIA_")]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def session_directory() -> Iterator[Path]:
+    """A directory for servers, open to the account that Postgres runs as; swept even after kill -9."""
+    scratch = ScratchDirectory.create()
+    scratch.path.chmod(0o711)
+    yield scratch.path
+    scratch.remove()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fleet_of_the_user(session_directory: Path) -> Iterator[None]:
+    """A fleet that the user runs is nothing to the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(session_directory / "state"))
+        patch.setenv("XDG_DATA_HOME", str(session_directory / "share"))
+        yield
+
+
+@pytest.fixture
+def short_path(session_directory: Path) -> Iterator[Path]:
+    """An empty directory whose path is short enough for a socket in it, and open to Postgres's account."""
+    path = session_directory / uuid.uuid4().hex[:8]
+    path.mkdir()
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_postgres(session_directory: Path) -> Iterator[EmbeddedPostgres]:
+    server = start_postgres(session_directory / "postgres", durable=False)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def _template(session_postgres: EmbeddedPostgres) -> str:
+    """A database made by the migrations, once; copying it costs a tenth of making it."""
+    _administer(session_postgres, "CREATE DATABASE {}", _TEMPLATE)
+    pecia_migrations.upgrade(session_postgres.url_of(_TEMPLATE))
+    return _TEMPLATE
+
+
+@pytest.fixture
+def database_url(session_postgres: EmbeddedPostgres, _template: str) -> Iterator[str]:
+    """A fresh database with the current tables."""
+    yield from _database(session_postgres, "CREATE DATABASE {} TEMPLATE {}", _template)
+
+
+@pytest.fixture
+def empty_database_url(session_postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A fresh database without any table."""
+    yield from _database(session_postgres, "CREATE DATABASE {}")
+
+
+def _database(server: EmbeddedPostgres, statement: LiteralString, *names: str) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex}"
+    _administer(server, statement, name, *names)
+    yield server.url_of(name)
+    _administer(server, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+def _administer(server: EmbeddedPostgres, statement: LiteralString, *names: str) -> None:
+    with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+@pytest.fixture
+def redis_url(redis_server: Callable[..., EmbeddedRedis]) -> str:
+    """A Redis of the test's own: started in 20 ms, it shares no client, script or setting with another."""
+    return redis_server(durable=False).url
+
+
+@pytest.fixture
+def redis_server(short_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
+    """Starts Redis servers; `replaces` is a killed one whose place is taken, with or without its data."""
+    with ExitStack() as stack:
+
+        def start(
+            *, replaces: EmbeddedRedis | None = None, keep_data: bool = True, durable: bool = True
+        ) -> EmbeddedRedis:
+            former = (replaces.data, replaces.socket.parent) if replaces else None
+            data, sockets = _place(short_path, former, keep_data=keep_data)
+            server = start_redis(data, socket_dir=sockets, durable=durable)
+            stack.callback(server.kill)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def postgres_server(short_path: Path) -> Iterator[Callable[..., EmbeddedPostgres]]:
+    """Starts Postgres servers; `replaces` is a killed one whose place is taken, with or without its data."""
+    with ExitStack() as stack:
+
+        def start(
+            *, replaces: EmbeddedPostgres | None = None, keep_data: bool = True, durable: bool = False
+        ) -> EmbeddedPostgres:
+            former = (replaces.data, replaces.sockets) if replaces else None
+            data, sockets = _place(short_path, former, keep_data=keep_data)
+            server = start_postgres(data, socket_dir=sockets, durable=durable)
+            stack.callback(server.kill)
+            return server
+
+        yield start
+
+
+def _place(parent: Path, former: tuple[Path, Path] | None, *, keep_data: bool) -> tuple[Path, Path]:
+    """Return the directories of a server's data and sockets."""
+    if former is None:
+        former = parent / f"d{uuid.uuid4().hex[:6]}", parent / f"s{uuid.uuid4().hex[:6]}"
+        former[1].mkdir(mode=0o700)
+    elif not keep_data:
+        shutil.rmtree(former[0])
+    return former
+
+
+@pytest.fixture
+def payload_url(tmp_path: Path) -> str:
+    """A payload store: a directory of the test's own."""
+    path = tmp_path / "payloads"
+    path.mkdir()
+    return str(path)
+
+
+@pytest.fixture
+def stores(database_url: str, redis_url: str, payload_url: str) -> dict[str, str]:
+    """The environment that points a child process to this test's stores."""
+    return {
+        "PECIA_DATABASE_URL": database_url,
+        "PECIA_REDIS_URL": redis_url,
+        "PECIA_PAYLOAD_URL": payload_url,
+    }
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds."""
+    return _eventually
+
+
+def _eventually(
+    predicate: Callable[[], Any], timeout: float = 10, interval: float = 0.02, *, what: str = ""
+) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (outcome := predicate()):
+        if time.monotonic() > deadline:
+            subject = what or f"`{getattr(predicate, '__qualname__', predicate)}`"
+            pytest.fail(f"{subject} did not come true within {timeout:g} s; it was {outcome!r} at last.")
+        time.sleep(interval)
+    return outcome
