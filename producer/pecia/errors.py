@@ -1,0 +1,134 @@
+"""Every error this client raises on purpose.
+
+* PeciaError
+  - ConfigurationError          (also ValueError)
+  - UnavailableError            (retryable)
+    . DatabaseUnavailableError
+    . PayloadStoreUnavailableError
+  - SubmitError
+    . InvalidSourceError        (also ValueError)
+    . InvalidOptionError        (also ValueError)
+    . IdempotencyConflictError  -> existing_job_id
+  - JobError                    -> job_id
+    . JobNotFoundError          (also LookupError)
+    . JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
+    . JobFailedError            -> failure
+    . JobCancelledError
+    . JobExpiredError
+    . RetryRefusedError         (also ValueError)
+  - WebhookVerificationError    (also ValueError)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from pecia_schemas.failures import Failure
+
+
+class PeciaError(Exception):
+    """Whatever Pecia raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later, with nothing changed."""
+
+
+class ConfigurationError(PeciaError, ValueError):
+    """A setting is missing or wrong, or the database was never migrated."""
+
+
+class UnavailableError(PeciaError):
+    """Something that the client needs does not answer."""
+
+    retryable: ClassVar[bool] = True
+
+
+class DatabaseUnavailableError(UnavailableError):
+    """Postgres cannot be reached, or did not answer in time."""
+
+
+class PayloadStoreUnavailableError(UnavailableError):
+    """The payload store cannot be reached or written."""
+
+
+class SubmitError(PeciaError):
+    """The work was not accepted; nothing of it was written to the database."""
+
+
+class InvalidSourceError(SubmitError, ValueError):
+    """The source of a task cannot be read: missing, unreadable, or not binary."""
+
+
+class InvalidOptionError(SubmitError, ValueError):
+    """An option of a submit has a value that cannot be meant."""
+
+
+class IdempotencyConflictError(SubmitError):
+    """The idempotency key already names a job for another task."""
+
+    def __init__(self, existing_job_id: UUID) -> None:
+        super().__init__(
+            f"This idempotency key already names job {existing_job_id}, which is for another task or lane: "
+            "use another key, or submit the very same task."
+        )
+        self.existing_job_id = existing_job_id
+
+
+class JobError(PeciaError):
+    """Something about one job."""
+
+    def __init__(self, job_id: UUID, message: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobNotFoundError(JobError, LookupError):
+    """There is no such job."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(
+            job_id, f"There is no job {job_id} in this database; `pecia list` shows those there are."
+        )
+
+
+class JobTimeoutError(JobError, TimeoutError):
+    """The caller's patience ended first. The job goes on, untouched."""
+
+    def __init__(self, job_id: UUID, timeout: float) -> None:
+        super().__init__(
+            job_id, f"Job {job_id} is not finished after {timeout:g} s; it goes on, wait for it again."
+        )
+        self.timeout = timeout
+
+
+class JobFailedError(JobError):
+    """The job has no result; `failure` says why and what to do."""
+
+    def __init__(self, job_id: UUID, failure: Failure) -> None:
+        super().__init__(job_id, f"Job {job_id} failed ({failure.code}): {failure.message}")
+        self.failure = failure
+
+
+class JobCancelledError(JobError):
+    """The job was cancelled before it was finished."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(job_id, f"Job {job_id} was cancelled; `retry` runs what is missing.")
+
+
+class JobExpiredError(JobError):
+    """The job was not finished before the time its submitter set."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(
+            job_id, f"Job {job_id} expired before it was finished; `retry` runs what is missing."
+        )
+
+
+class RetryRefusedError(JobError, ValueError):
+    """The job is still at work, or has succeeded: there is nothing to run again."""
+
+
+class WebhookVerificationError(PeciaError, ValueError):
+    """A request does not come from the fleet that holds the secret, or is too old."""
