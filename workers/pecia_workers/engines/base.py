@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from pecia_schemas import DocumentType, Line, Stage, TokenUsage, Verdict
+from pecia_schemas import DocumentType, Line, Stage, TokenUsage, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Generation:
 
     text: str
     verdict: Verdict
-    usage: TokenUsage
+    usage: TokenUsage = TokenUsage()
     lines: tuple[Line, ...] = ()
     """Where the text stands, in reading order, in pixels of the image; empty if the engine cannot tell."""
     first_token_s: float | None = None
