@@ -1,0 +1,8 @@
+"""Bytes to pages: what a file is, whether it may be read, and its pages as upright pixels."""
+
+from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageImage, PageInfo
+
+__all__ = ["Decoder", "Limits", "MediaError", "PageImage", "PageInfo"]

@@ -1,0 +1,65 @@
+"""Decoding away from the loop: bounded processes, so that a bad file costs one clear error and nothing else."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pecia_schemas.failures import FailureCode
+from pecia_workers.media.decoding import initialize_process, inspect_file, load_page
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.media.pages import PageImage, PageInfo
+
+T = TypeVar("T")
+
+_MOST_PROCESSES = 4
+
+
+class Decoder:
+    """Turns files into pages. At most one page per process is being decoded; further callers wait their turn."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._limits = Limits.of(settings)
+        self._timeout = settings.decode_timeout.total_seconds()
+        self._processes = BoundedProcesses(
+            settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
+            initialize_process,
+            self._limits,
+            memory_bytes=settings.decode_memory_bytes,
+        )
+
+    async def start(self) -> None:
+        """Start the processes; returns when they are ready."""
+        await self._processes.start()
+
+    async def stop(self) -> None:
+        """End the processes and whatever they are decoding."""
+        await self._processes.stop()
+
+    async def inspect(self, path: Path) -> tuple[PageInfo, ...]:
+        """Return the file's pages by size, without decoding them. Raises `MediaError`."""
+        return await self._call(inspect_file, path, self._limits)
+
+    async def page(self, path: Path, index: int) -> PageImage:
+        """Return one page, counted from 0, upright and tested for blankness. Raises `MediaError`.
+
+        Cancelling the caller ends the decoding and frees its place.
+        """
+        return await self._call(load_page, path, index, self._limits)
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        try:
+            return await self._processes.call(function, *args, timeout=self._timeout)
+        except TimeoutError:
+            found = f"Decoding did not end within {self._timeout:g} s."
+            raise MediaError(FailureCode.DAMAGED, found) from None
+        except ProcessDiedError:
+            raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.") from None

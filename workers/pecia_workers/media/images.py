@@ -1,0 +1,128 @@
+"""Pictures and TIFF documents, through Pillow."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import MediaType
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.pages import PageInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from pecia_workers.media.limits import Limits
+
+_FORMATS: Final = {
+    MediaType.PNG: "PNG",
+    MediaType.JPEG: "JPEG",
+    MediaType.WEBP: "WEBP",
+    MediaType.BMP: "BMP",
+    MediaType.TIFF: "TIFF",
+}
+_ORIENTATION_TAG = 0x0112
+_SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
+_EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
+
+
+class ImagePages:
+    """The frames of a picture file. Only TIFF frames are pages; an animation shows its first picture."""
+
+    def __init__(self, path: Path, media: MediaType, limits: Limits) -> None:
+        self._limits = limits
+        self._media = media
+        with _translated_errors():
+            self._image = Image.open(path, formats=[_FORMATS[media]])
+
+    def infos(self) -> tuple[PageInfo, ...]:
+        """Return every frame's size; reads headers only."""
+        found: list[PageInfo] = []
+        total = 0
+        with _translated_errors():
+            while self._has_frame(len(found)):
+                self._limits.check_count(len(found) + 1)
+                width, height = self._oriented_size()
+                self._limits.check_page(width, height)
+                total += width * height
+                self._limits.check_total(total)
+                found.append(PageInfo(index=len(found), width=width, height=height))
+        return tuple(found)
+
+    def pixels(self, index: int) -> NDArray[np.uint8]:
+        """Decode one frame."""
+        with _translated_errors():
+            if not self._has_frame(index):
+                raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
+            self._limits.check_page(*self._image.size)
+            return to_rgb(ImageOps.exif_transpose(self._image))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._image.close()
+
+    def _has_frame(self, index: int) -> bool:
+        if self._media is not MediaType.TIFF:
+            return index == 0
+        try:
+            self._image.seek(index)
+        except EOFError:
+            return False
+        return True
+
+    def _oriented_size(self) -> tuple[int, int]:
+        width, height = self._image.size
+        return (height, width) if self._lies_on_its_side() else (width, height)
+
+    def _lies_on_its_side(self) -> bool:
+        if self._media is MediaType.TIFF:
+            return False  # Pillow has turned the size already
+        if self._media is MediaType.PNG and "exif" not in self._image.info:
+            return False  # asking would decode the picture in search of a late chunk
+        return self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS
+
+
+def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white."""
+    if image.mode[0] in "IF":
+        grey = _eight_bits(np.asarray(image))
+        return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return np.array(image.convert("RGB"))
+
+
+def _eight_bits(deep: NDArray[np.generic]) -> NDArray[np.uint8]:
+    values = np.nan_to_num(deep.astype(np.float32))
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and 1 < high <= _SIXTEEN_BITS:
+        low, high = 0.0, float(_SIXTEEN_BITS if high > _EIGHT_BITS else _EIGHT_BITS)
+    scaled = (values - low) * (_EIGHT_BITS / max(high - low, 1e-9))
+    return scaled.round().astype(np.uint8)
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Turn whatever a decoder says about a hostile file into one `MediaError`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # metadata that Pillow cannot read does not matter to us
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (MediaError, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise MediaError(FailureCode.TOO_LARGE, "A picture has too many pixels.") from None
+    except Exception as error:  # noqa: BLE001  a broken file can break a decoder in any way
+        raise MediaError(
+            FailureCode.DAMAGED, f"The picture cannot be decoded ({type(error).__name__})."
+        ) from None

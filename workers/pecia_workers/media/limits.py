@@ -1,0 +1,63 @@
+"""What a file may ask of the fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pecia_schemas.failures import FailureCode
+from pecia_workers.media.errors import MediaError
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+
+MAX_SIDE = 30_000
+"""No page is wider or higher, in pixels: encoders and models count sides in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds that are checked before anything is decoded."""
+
+    file_bytes: int
+    page_pixels: int
+    total_pixels: int
+    pages: int
+    render_dpi: int
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> Limits:
+        """Return the limits that the fleet's settings name."""
+        return cls(
+            file_bytes=settings.max_payload_bytes,
+            page_pixels=settings.max_page_pixels,
+            total_pixels=settings.max_total_pixels,
+            pages=settings.max_pages,
+            render_dpi=settings.render_dpi,
+        )
+
+    def check_page(self, width: int, height: int) -> None:
+        """Raise `MediaError` if a picture of this size may not be decoded."""
+        if width < 1 or height < 1:
+            raise MediaError(FailureCode.DAMAGED, "A page has no pixels.")
+        if width * height > self.page_pixels or max(width, height) > MAX_SIDE:
+            raise MediaError(FailureCode.TOO_LARGE, f"A page has {width} x {height} pixels.")
+
+    def check_total(self, pixels: int) -> None:
+        """Raise `MediaError` if all pages together have too many pixels."""
+        if pixels > self.total_pixels:
+            raise MediaError(
+                FailureCode.TOO_LARGE, f"The pages have more than {self.total_pixels} pixels in all."
+            )
+
+    def check_count(self, pages: int) -> None:
+        """Raise `MediaError` if the document has too many pages."""
+        if pages > self.pages:
+            raise MediaError(FailureCode.TOO_MANY_PAGES, f"The document has more than {self.pages} pages.")
+
+    def check_bytes(self, size: int) -> None:
+        """Raise `MediaError` if the file is empty or too long."""
+        if size == 0:
+            raise MediaError(FailureCode.EMPTY, "The file has no bytes.")
+        if size > self.file_bytes:
+            raise MediaError(FailureCode.TOO_LARGE, f"The file has {size} bytes.")

@@ -1,0 +1,100 @@
+"""PDF documents, through pdfium. Not thread-safe: one process opens a document and renders its pages."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pypdfium2
+
+from pecia_schemas.failures import FailureCode
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import MAX_SIDE
+from pecia_workers.media.pages import PageInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from pecia_workers.media.limits import Limits
+
+_POINTS_PER_INCH = 72
+_NEEDS_PASSWORD = 4  # FPDF_ERR_PASSWORD
+_A4 = (595.0, 842.0)
+
+
+class PdfPages:
+    """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._limits = limits
+        with _translated_errors():
+            self._document = pypdfium2.PdfDocument(path)
+            if self._document.get_formtype():
+                self._document.init_forms()
+
+    def infos(self) -> tuple[PageInfo, ...]:
+        """Return the size every page is rendered at.
+
+        A page whose own description is broken counts as A4 here, so that it fails alone when it is rendered.
+        """
+        with _translated_errors():
+            count = len(self._document)
+        if count == 0:
+            raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
+        self._limits.check_count(count)
+        pages = tuple(self._info(index) for index in range(count))
+        self._limits.check_total(sum(page.width * page.height for page in pages))
+        return pages
+
+    def pixels(self, index: int) -> NDArray[np.uint8]:
+        """Render one page on white; /Rotate is honoured."""
+        if not 0 <= index < len(self._document):
+            raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
+        with _translated_errors(), closing(self._document[index]) as page:
+            width, height = page.get_size()
+            scale: Any = render_scale(width, height, self._limits)  # typed as int there
+            with closing(
+                page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
+            ) as bitmap:
+                return np.array(bitmap.to_numpy()[:, :, :3])
+
+    def close(self) -> None:
+        """Free the document."""
+        self._document.close()
+
+    def _info(self, index: int) -> PageInfo:
+        try:
+            width, height = self._document.get_page_size(index)
+            scale = render_scale(width, height, self._limits)
+        except (pypdfium2.PdfiumError, MediaError):
+            width, height = _A4
+            scale = render_scale(width, height, self._limits)
+        return PageInfo(index=index, width=math.ceil(width * scale), height=math.ceil(height * scale))
+
+
+def render_scale(width: float, height: float, limits: Limits) -> float:
+    """Return pixels per point for a page of this size in points: the fleet's resolution, or less to keep the limits.
+
+    Raises `MediaError` for a size that is no size.
+    """
+    if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
+        raise MediaError(FailureCode.DAMAGED, "A page has no size.")
+    scale = min(limits.render_dpi / _POINTS_PER_INCH, (MAX_SIDE - 1) / max(width, height))
+    while math.ceil(width * scale) * math.ceil(height * scale) > limits.page_pixels:
+        scale *= min(math.sqrt(limits.page_pixels / (width * scale * height * scale)), 0.99)
+    return scale
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == _NEEDS_PASSWORD:
+            raise MediaError(FailureCode.ENCRYPTED, "The PDF is protected by a password.") from None
+        raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None
