@@ -1,0 +1,27 @@
+"""`pecia migrate`: bring the database to this version's schema."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pecia_migrations import downgrade, upgrade
+from pecia_schemas.settings import WorkerSettings
+
+
+def migrate(
+    to: Annotated[str, typer.Option(help="Revision to reach; an older one takes tables away.")] = "head",
+    *,
+    down: Annotated[bool, typer.Option("--down", help="Go down to `--to` instead of up.")] = False,
+) -> None:
+    """Bring the database to this version's schema. Safe to repeat.
+
+    Example: `PECIA_DATABASE_URL=postgresql://pecia@db/pecia pecia migrate`
+    """
+    url = WorkerSettings().database_url.get_secret_value()
+    if not url:
+        typer.echo("No database: set PECIA_DATABASE_URL, or let `pecia up` run one.", err=True)
+        raise typer.Exit(4)
+    (downgrade if down else upgrade)(url, to)
+    typer.echo(f"The database is at {to}.")

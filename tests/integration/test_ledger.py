@@ -1,0 +1,369 @@
+"""Claim, commit and give-back against real Postgres: who owns a part, and what a commit may change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from sqlalchemy import create_engine, select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from pecia_schemas import (
+    DocumentType,
+    Failure,
+    FailureCode,
+    JobNotice,
+    JobState,
+    Lane,
+    Page,
+    PartState,
+    PayloadRef,
+    ReadDocument,
+    Stage,
+    Verdict,
+    new_id,
+)
+from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
+from pecia_schemas.tasks import task_to_json
+from pecia_workers.ledger import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    Ledger,
+    NewPart,
+    Outcome,
+    open_database,
+)
+
+R = TypeVar("R")
+REFERENCE = PayloadRef(sha256="ab" * 32, size=1, media_type=None)
+DAMAGED = Failure.of(FailureCode.DAMAGED)
+
+
+def page(number: int = 1, text: str = "text") -> Page:
+    return Page(number=number, text=text, verdict=Verdict.OK, width=10, height=10, engine="test")
+
+
+@dataclass
+class Database:
+    """What the test sees of the tables."""
+
+    engine: Engine
+
+    def add_job(self, *, parts: int = 1, stage: Stage = Stage.READ, webhook: bool = False) -> list[UUID]:
+        task = ReadDocument(REFERENCE, document_type=DocumentType.MIXED)
+        with Session(self.engine) as session, session.begin():
+            job = JobRow(
+                id=new_id(),
+                kind=task.kind,
+                lane=Lane.NORMAL,
+                task=task_to_json(task),
+                task_digest="",
+                payload=REFERENCE.sha256,
+                idempotency_key=str(new_id()),
+                client="test",
+                total=parts if stage is Stage.READ else None,
+                webhook={"url": "http://127.0.0.1/", "events": ["job.succeeded", "job.partial"]}
+                if webhook
+                else None,
+            )
+            rows = [
+                PartRow(id=new_id(), job_id=job.id, stage=stage, ordinal=ordinal, lane=Lane.NORMAL, cost=1)
+                for ordinal in range(parts)
+            ]
+            session.add(job)
+            session.flush()
+            session.add_all(rows)
+            return [row.id for row in rows]
+
+    def part(self, part: UUID) -> PartRow:
+        with Session(self.engine) as session:
+            return session.get_one(PartRow, part)
+
+    def job_of(self, part: UUID) -> JobRow:
+        with Session(self.engine) as session:
+            return session.get_one(JobRow, session.get_one(PartRow, part).job_id)
+
+    def all(self, table: type[R]) -> list[R]:
+        with Session(self.engine) as session:
+            return list(session.scalars(select(table)))
+
+    def set_part(self, part: UUID, **values: Any) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(update(PartRow).where(PartRow.id == part).values(**values))
+
+
+@dataclass
+class Fleet:
+    """Ledgers of several workers on one loop."""
+
+    database_url: str
+    told: list[dict[UUID, JobState]] = field(default_factory=list)
+
+    def run(self, story: Callable[..., Awaitable[R]], *workers: str) -> R:
+        async def play() -> R:
+            database = open_database(self.database_url)
+            try:
+                return await story(*[Ledger(database, name, announce=self._hear) for name in workers])
+            finally:
+                await database.dispose()
+
+        return asyncio.run(play())
+
+    async def _hear(self, jobs: Any) -> None:
+        self.told.append(dict(jobs))
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    engine = create_engine(sqlalchemy_url(database_url))
+    yield Database(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def fleet(database_url: str) -> Fleet:
+    return Fleet(database_url)
+
+
+async def claimed(ledger: Ledger, part: UUID, *, redelivered: bool = False) -> ClaimedPart:
+    claim = await ledger.claim(ClaimRequest(part=part, redelivered=redelivered))
+    assert claim is not None
+    return claim
+
+
+async def claim_and_commit(ledger: Ledger, part: UUID, outcome: Outcome) -> bool:
+    return await ledger.commit(Finished(part=await claimed(ledger, part), outcome=outcome))
+
+
+def test_a_claim_counts_the_attempt_and_hands_out_the_task(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+
+    claim = fleet.run(lambda one: claimed(one, part), "one")
+
+    assert (claim.attempt, claim.stage, claim.task.kind) == (1, Stage.READ, "document.read")
+    row = database.part(part)
+    assert (row.state, row.worker, row.attempt) == (PartState.RUNNING, "one", 1)
+    assert database.job_of(part).state == JobState.RUNNING
+
+
+def test_a_running_part_is_not_handed_out_again(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger, two: Ledger) -> ClaimedPart | None:
+        await claimed(one, part)
+        return await two.claim(ClaimRequest(part=part))
+
+    assert fleet.run(story, "one", "two") is None
+
+
+def test_a_part_whose_lease_was_lost_is_taken_over_and_its_death_counted(
+    database: Database, fleet: Fleet
+) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger, two: Ledger) -> ClaimedPart:
+        await claimed(one, part)
+        return await claimed(two, part, redelivered=True)
+
+    claim = fleet.run(story, "one", "two")
+    assert (claim.attempt, claim.deaths) == (2, 1)
+
+
+def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger, two: Ledger) -> list[bool]:
+        stale = await claimed(one, part)
+        fresh = await claimed(two, part, redelivered=True)
+        return [
+            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
+            await two.commit(Finished(part=fresh, outcome=Done(page(text="fresh")))),
+            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
+        ]
+
+    assert fleet.run(story, "one", "two") == [False, True, False]
+    (result,) = database.all(ResultRow)
+    assert result.content["text"] == "fresh"
+    assert database.job_of(part).done == 1
+
+
+def test_a_claim_whose_answer_was_lost_can_be_repeated_by_the_same_worker(
+    database: Database, fleet: Fleet
+) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger) -> ClaimedPart:
+        await claimed(one, part)
+        return await claimed(one, part)
+
+    claim = fleet.run(story, "one")
+    assert (claim.attempt, claim.deaths) == (2, 0)
+
+
+def test_the_last_part_ends_the_job_and_promises_its_callback(database: Database, fleet: Fleet) -> None:
+    parts = database.add_job(parts=3, webhook=True)
+
+    async def story(one: Ledger) -> None:
+        for number, part in enumerate(parts, 1):
+            assert database.job_of(part).finished_at is None
+            await claim_and_commit(one, part, Done(page(number)))
+
+    fleet.run(story, "one")
+
+    job = database.job_of(parts[0])
+    assert (job.state, job.total, job.done, job.failed) == (JobState.SUCCEEDED, 3, 3, 0)
+    (delivery,) = database.all(DeliveryRow)
+    notice = JobNotice.model_validate(delivery.body)
+    assert (notice.type, notice.data.job_id, notice.data.progress.done) == ("job.succeeded", job.id, 3)
+    assert fleet.told[-1] == {job.id: JobState.SUCCEEDED}
+
+
+def test_a_job_of_which_some_parts_failed_is_partial(database: Database, fleet: Fleet) -> None:
+    good, bad = database.add_job(parts=2)
+
+    async def story(one: Ledger) -> None:
+        await claim_and_commit(one, good, Done(page()))
+        await claim_and_commit(one, bad, Failed(DAMAGED))
+
+    fleet.run(story, "one")
+    job = database.job_of(good)
+    assert (job.state, job.done, job.failed, job.failure) == (JobState.PARTIAL, 1, 1, None)
+    assert database.part(bad).failure == DAMAGED.model_dump(mode="json")
+
+
+def test_a_job_of_which_all_parts_failed_carries_the_failure(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+    fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
+    job = database.job_of(part)
+    assert (job.state, job.failure) == (JobState.FAILED, DAMAGED.model_dump(mode="json"))
+
+
+def test_a_part_to_be_retried_waits_in_postgres_with_a_strike(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+    failure = Failure.of(FailureCode.ENGINE_ERROR)
+    fleet.run(lambda one: claim_and_commit(one, part, Failed(failure, timedelta(seconds=60))), "one")
+
+    row = database.part(part)
+    assert (row.state, row.strikes, row.published_at) == (PartState.QUEUED, 1, None)
+    assert row.started_at is not None
+    assert row.run_at - row.started_at > timedelta(seconds=59)
+    assert database.job_of(part).state == JobState.RUNNING
+
+
+def test_ingest_adds_the_parts_it_found_and_sets_the_total(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job(stage=Stage.INGEST)
+    cut = Cut(Stage.READ, [NewPart(ordinal=0, cost=5, width=1, height=2), NewPart(ordinal=1, cost=6)])
+    fleet.run(lambda one: claim_and_commit(one, part, cut), "one")
+
+    found = {row.ordinal: row for row in database.all(PartRow) if row.stage == Stage.READ}
+    assert {ordinal: (row.cost, row.width, row.state) for ordinal, row in found.items()} == {
+        0: (5, 1, PartState.QUEUED),
+        1: (6, None, PartState.QUEUED),
+    }
+    job = database.job_of(part)
+    assert (job.total, job.done, job.state) == (2, 0, JobState.RUNNING)
+
+
+def test_a_job_that_cannot_be_cut_has_failed(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job(stage=Stage.INGEST)
+    fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
+    job = database.job_of(part)
+    assert (job.state, job.total, job.failure) == (JobState.FAILED, 0, DAMAGED.model_dump(mode="json"))
+
+
+def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: Fleet) -> None:
+    parts = database.add_job(parts=3)
+
+    async def story(one: Ledger) -> list[bool]:
+        claims = [await claimed(one, part) for part in parts]
+        texts = ["first", "a zero byte: \x00", "third"]
+        return await asyncio.gather(
+            *[
+                one.commit(Finished(part=claim, outcome=Done(page(text=text))))
+                for claim, text in zip(claims, texts, strict=True)
+            ]
+        )
+
+    assert fleet.run(story, "one") == [True, True, True]
+    assert [database.part(part).state for part in parts] == ["done", "failed", "done"]
+    assert database.job_of(parts[0]).state == JobState.PARTIAL
+
+
+def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
+    database: Database, fleet: Fleet
+) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger, two: Ledger) -> ClaimedPart:
+        await claimed(one, part)
+        await one.give_back([part])
+        await one.give_back([part])
+        return await claimed(two, part)
+
+    claim = fleet.run(story, "one", "two")
+    assert (claim.attempt, claim.strikes, claim.deaths) == (2, 0, 0)
+
+
+def test_nobody_gives_back_what_another_worker_runs(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+
+    async def story(one: Ledger, two: Ledger) -> None:
+        await claimed(two, part)
+        await one.give_back([part])
+
+    fleet.run(story, "one", "two")
+    assert (database.part(part).state, database.part(part).worker) == (PartState.RUNNING, "two")
+
+
+def test_a_revoked_part_is_cancelled_and_may_end_its_job(database: Database, fleet: Fleet) -> None:
+    done, revoked = database.add_job(parts=2)
+
+    async def story(one: Ledger) -> bool:
+        await claim_and_commit(one, done, Done(page()))
+        claim = await claimed(one, revoked)
+        await one.revoke(revoked)
+        return await one.commit(Finished(part=claim, outcome=Done(page(2))))
+
+    assert fleet.run(story, "one") is False
+    job = database.job_of(done)
+    assert (job.state, job.done, job.cancelled) == (JobState.PARTIAL, 1, 1)
+
+
+def test_every_transition_is_an_event(database: Database, fleet: Fleet) -> None:
+    (part,) = database.add_job()
+    fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
+    events = sorted(database.all(JobEventRow), key=lambda event: event.sequence)
+    assert [(event.part_id, event.state, event.actor, event.attempt, event.reason) for event in events] == [
+        (None, "running", "one", None, None),
+        (part, "running", "one", 1, None),
+        (part, "failed", "one", 1, "damaged"),
+        (None, "failed", "one", None, None),
+    ]
+
+
+def test_many_workers_that_commit_to_the_same_jobs_lose_no_count(database: Database, fleet: Fleet) -> None:
+    parts = [part for _ in range(5) for part in database.add_job(parts=40)]
+
+    async def story(*ledgers: Ledger) -> None:
+        await asyncio.gather(
+            *[
+                claim_and_commit(ledgers[index % len(ledgers)], part, Done(page()))
+                for index, part in enumerate(sorted(parts, key=str))
+            ]
+        )
+
+    fleet.run(story, "one", "two", "three")
+    jobs = database.all(JobRow)
+    assert [(job.state, job.done) for job in jobs] == [(JobState.SUCCEEDED, 40)] * 5
+    assert len(database.all(ResultRow)) == len(parts)

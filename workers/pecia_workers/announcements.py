@@ -1,0 +1,66 @@
+"""Redis pub/sub of a worker's loop: tells that jobs moved, hears that jobs were cancelled. Ids and states only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from uuid import UUID
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+
+from pecia_schemas import JobState
+from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
+
+log = structlog.get_logger(__name__)
+
+_TIMEOUT_S = 5
+_RETRY_S = 1.0
+
+
+class Announcements:
+    """A best effort on top of Postgres: who misses an announcement looks there."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis: Redis = Redis.from_url(
+            redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, health_check_interval=10
+        )
+
+    async def tell(self, jobs: Mapping[UUID, JobState]) -> None:
+        """Announce each job's state to whoever waits for it. Never raises for want of Redis."""
+        if not jobs:
+            return
+        with suppress(RedisError, OSError):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id, state in jobs.items():
+                    pipe.publish(job_channel(job_id), state)
+                await pipe.execute()
+
+    async def hear_cancelled(self, cancelled: Callable[[UUID], None]) -> None:
+        """Call `cancelled` with the id of every job that is cancelled, until this is itself cancelled."""
+        while True:
+            try:
+                async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    await pubsub.subscribe(CANCEL_CHANNEL)
+                    await _pass_on(pubsub, cancelled)
+            except (RedisError, OSError) as error:
+                log.debug("cancellations_unheard", error=type(error).__name__)
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._redis.aclose()
+
+
+async def _pass_on(pubsub: PubSub, cancelled: Callable[[UUID], None]) -> None:
+    while True:
+        message = await pubsub.get_message(timeout=_TIMEOUT_S - 1)
+        if message is None:
+            await pubsub.ping()  # a half-open connection fails here
+            continue
+        if message["type"] == "message":
+            with suppress(ValueError):
+                cancelled(UUID(message["data"].decode()))

@@ -1,0 +1,116 @@
+"""Claim in Postgres: who runs a part now. The attempt counted here is the fence of its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Lane, Stage, Task
+from pecia_schemas.tasks import task_from_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """A part whose message this worker holds; `redelivered` if its last holder lost its lease."""
+
+    part: UUID
+    redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedPart:
+    """A part that this worker runs until it commits or loses its lease."""
+
+    id: UUID
+    job_id: UUID
+    stage: Stage
+    ordinal: int
+    """Page or segment, counted from 0."""
+    attempt: int
+    strikes: int
+    """Attempts that failed before this one."""
+    deaths: int
+    """Workers that died on it."""
+    lane: Lane
+    task: Task[Any]
+    queued_s: float
+    """Seconds since it could first have run."""
+
+
+# A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the
+# answer got lost. Jobs are moved without waiting for their lock: the one who holds it moves them, or they are over.
+_CLAIM = text(
+    """
+    WITH asked AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:redelivered AS boolean[])) AS asked (id, redelivered)
+    ), claimable AS (
+        SELECT parts.id, parts.state = 'running' AND parts.worker <> :worker AS orphaned
+        FROM parts JOIN asked USING (id)
+        WHERE parts.state = 'queued'
+           OR parts.state = 'running' AND (asked.redelivered OR parts.worker = :worker)
+        ORDER BY parts.id
+        FOR NO KEY UPDATE OF parts
+    ), claimed AS (
+        UPDATE parts
+        SET state = 'running', attempt = attempt + 1, worker = :worker, started_at = now(), failure = NULL,
+            deaths = deaths + CAST(claimable.orphaned AS int)
+        FROM claimable
+        WHERE parts.id = claimable.id
+        RETURNING parts.*
+    ), beginning AS (
+        SELECT id FROM jobs
+        WHERE id IN (SELECT job_id FROM claimed) AND state = 'queued'
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), begun AS (
+        UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
+        FROM beginning WHERE jobs.id = beginning.id
+        RETURNING jobs.id
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt)
+        SELECT id, CAST(NULL AS uuid), 'running', :worker, CAST(NULL AS int) FROM begun
+        UNION ALL
+        SELECT job_id, id, 'running', :worker, attempt FROM claimed
+    )
+    SELECT claimed.id, claimed.job_id, claimed.stage, claimed.ordinal, claimed.attempt, claimed.strikes,
+           claimed.deaths, claimed.lane, extract(epoch FROM now() - claimed.run_at) AS queued_s,
+           jobs.kind, jobs.task
+    FROM claimed JOIN jobs ON jobs.id = claimed.job_id
+    """
+)
+
+
+async def claim_parts(
+    database: AsyncEngine, worker: str, requests: Sequence[ClaimRequest]
+) -> list[ClaimedPart | None]:
+    """Return each part that is now this worker's, None for those that are cancelled, done or somebody else's."""
+    async with database.begin() as connection:
+        rows = await connection.execute(
+            _CLAIM,
+            {
+                "ids": [request.part for request in requests],
+                "redelivered": [request.redelivered for request in requests],
+                "worker": worker,
+            },
+        )
+        claimed = {row["id"]: _part_of(row) for row in rows.mappings()}
+    return [claimed.get(request.part) for request in requests]
+
+
+def _part_of(row: RowMapping | Mapping[str, Any]) -> ClaimedPart:
+    return ClaimedPart(
+        id=row["id"],
+        job_id=row["job_id"],
+        stage=Stage(row["stage"]),
+        ordinal=row["ordinal"],
+        attempt=row["attempt"],
+        strikes=row["strikes"],
+        deaths=row["deaths"],
+        lane=Lane(row["lane"]),
+        task=task_from_json(row["kind"], row["task"]),
+        queued_s=max(0.0, float(row["queued_s"])),
+    )

@@ -1,0 +1,247 @@
+"""Commit in Postgres: result, part, events, job counters and callbacks of a whole group, in one transaction.
+
+Locks are taken jobs first, then parts, each in the order of their ids, and always FOR NO KEY UPDATE, so that groups,
+cancellations and recovery never wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from pydantic import BaseModel
+from sqlalchemy import text
+from sqlalchemy.exc import DataError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pecia_schemas import Failure, FailureCode, JobState, PartState, Stage, new_id
+from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.finish import finish_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPart:
+    """A page or segment that ingest found."""
+
+    ordinal: int
+    cost: int
+    """Tokens."""
+    width: int | None = None
+    height: int | None = None
+    """Pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The part has a result."""
+
+    content: BaseModel
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The payload has been cut into these parts of that stage."""
+
+    stage: Stage
+    parts: Sequence[NewPart]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The part failed: for good, or to be tried again after `retry_in`."""
+
+    failure: Failure
+    retry_in: timedelta | None = None
+
+
+Outcome = Done | Cut | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A part this worker claimed, and what came of it."""
+
+    part: ClaimedPart
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a group changed."""
+
+    parts: set[UUID] = field(default_factory=set)
+    """Parts whose outcome was taken; the others were no longer this worker's."""
+    jobs: dict[UUID, JobState] = field(default_factory=dict)
+    """Jobs that were touched, and their state now."""
+
+
+_LOCK_JOBS = text(
+    "SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE"
+)
+
+# The fence: only the attempt that runs now may move its part.
+_MOVE = text(
+    """
+    WITH asked AS (
+        SELECT * FROM unnest(
+            CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:states AS text[]),
+            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:delays AS float[])
+        ) AS asked (id, attempt, state, content, failure, delay)
+    ), mine AS (
+        SELECT parts.id FROM parts JOIN asked USING (id)
+        WHERE parts.attempt = asked.attempt AND parts.state = 'running' AND parts.worker = :worker
+        ORDER BY parts.id FOR NO KEY UPDATE OF parts
+    ), moved AS (
+        UPDATE parts
+        SET state = asked.state, failure = CAST(asked.failure AS jsonb),
+            finished_at = CASE WHEN asked.state <> 'queued' THEN now() END,
+            run_at = now() + make_interval(secs => asked.delay),
+            published_at = CASE WHEN asked.state <> 'queued' THEN published_at END,
+            strikes = strikes + CAST(asked.state = 'queued' AS int)
+        FROM asked
+        WHERE parts.id = asked.id AND parts.id IN (SELECT id FROM mine)
+        RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, parts.failure, asked.content
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, state, :worker, attempt, failure->>'code' FROM moved
+    ), stored AS (
+        INSERT INTO results (part_id, job_id, ordinal, attempt, content)
+        SELECT id, job_id, ordinal, attempt, CAST(content AS jsonb) FROM moved WHERE content IS NOT NULL
+    )
+    SELECT id FROM moved
+    """
+)
+
+_ADD_PARTS = text(
+    """
+    INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height)
+    SELECT new.id, jobs.id, :stage, new.ordinal, jobs.lane, new.cost, new.width, new.height
+    FROM jobs, unnest(
+        CAST(:ids AS uuid[]), CAST(:ordinals AS int[]), CAST(:costs AS int[]),
+        CAST(:widths AS int[]), CAST(:heights AS int[])
+    ) AS new (id, ordinal, cost, width, height)
+    WHERE jobs.id = :job_id
+    """
+)
+
+_COUNT = text(
+    """
+    UPDATE jobs
+    SET done = jobs.done + counted.done, failed = jobs.failed + counted.failed,
+        total = coalesce(counted.total, jobs.total)
+    FROM unnest(
+        CAST(:job_ids AS uuid[]), CAST(:done AS int[]), CAST(:failed AS int[]), CAST(:totals AS int[])
+    ) AS counted (id, done, failed, total)
+    WHERE jobs.id = counted.id
+    """
+)
+
+
+async def commit_parts(database: AsyncEngine, worker: str, group: Sequence[Finished]) -> Committed:
+    """Commit a group. A result that the database refuses fails its own part and spoils nobody else's."""
+    try:
+        return await _commit(database, worker, group)
+    except DataError:
+        if len(group) == 1:
+            return await _commit(database, worker, [_refused(group[0].part)])
+    committed = Committed()
+    for finished in group:
+        alone = await commit_parts(database, worker, [finished])
+        committed.parts |= alone.parts
+        committed.jobs |= alone.jobs
+    return committed
+
+
+def _refused(part: ClaimedPart) -> Finished:
+    failure = Failure.of(FailureCode.INTERNAL, "The database refused the result.", attempt=part.attempt)
+    return Finished(part=part, outcome=Failed(failure))
+
+
+async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished]) -> Committed:
+    job_ids = list({finished.part.job_id for finished in group})
+    async with database.begin() as connection:
+        await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})
+        moved = await _move(connection, worker, group)
+        taken = [finished for finished in group if finished.part.id in moved]
+        for finished in taken:
+            if isinstance(finished.outcome, Cut):
+                await _add_parts(connection, finished.part.job_id, finished.outcome)
+        if not taken:
+            return Committed()
+        await _count(connection, taken)
+        ended = await finish_jobs(connection, job_ids, actor=worker)
+    touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
+    return Committed(parts=moved, jobs=touched | ended)
+
+
+async def _move(connection: AsyncConnection, worker: str, group: Sequence[Finished]) -> set[UUID]:
+    outcomes = [finished.outcome for finished in group]
+    failures = [outcome.failure if isinstance(outcome, Failed) else None for outcome in outcomes]
+    delays = [outcome.retry_in if isinstance(outcome, Failed) else None for outcome in outcomes]
+    rows = await connection.execute(
+        _MOVE,
+        {
+            "worker": worker,
+            "ids": [finished.part.id for finished in group],
+            "attempts": [finished.part.attempt for finished in group],
+            "states": [_state_after(outcome) for outcome in outcomes],
+            "contents": [
+                outcome.content.model_dump_json() if isinstance(outcome, Done) else None
+                for outcome in outcomes
+            ],
+            "failures": [failure and failure.model_dump_json() for failure in failures],
+            "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
+        },
+    )
+    return set(rows.scalars())
+
+
+def _state_after(outcome: Outcome) -> PartState:
+    if not isinstance(outcome, Failed):
+        return PartState.DONE
+    return PartState.FAILED if outcome.retry_in is None else PartState.QUEUED
+
+
+async def _add_parts(connection: AsyncConnection, job_id: UUID, cut: Cut) -> None:
+    await connection.execute(
+        _ADD_PARTS,
+        {
+            "job_id": job_id,
+            "stage": cut.stage,
+            "ids": [new_id() for _ in cut.parts],
+            "ordinals": [part.ordinal for part in cut.parts],
+            "costs": [part.cost for part in cut.parts],
+            "widths": [part.width for part in cut.parts],
+            "heights": [part.height for part in cut.parts],
+        },
+    )
+
+
+async def _count(connection: AsyncConnection, taken: Sequence[Finished]) -> None:
+    """Add what ended to its job's counters. An ingest is no part of the total: it sets it, to 0 if it failed."""
+    done: Counter[UUID] = Counter()
+    failed: Counter[UUID] = Counter()
+    totals: dict[UUID, int] = {}
+    for finished in taken:
+        job_id, outcome = finished.part.job_id, finished.outcome
+        state = _state_after(outcome)
+        if isinstance(outcome, Cut):
+            totals[job_id] = len(outcome.parts)
+        elif state is PartState.FAILED and finished.part.stage is Stage.INGEST:
+            totals[job_id] = 0
+        else:
+            done[job_id] += state is PartState.DONE
+            failed[job_id] += state is PartState.FAILED
+    job_ids = list({finished.part.job_id for finished in taken})
+    await connection.execute(
+        _COUNT,
+        {
+            "job_ids": job_ids,
+            "done": [done[job_id] for job_id in job_ids],
+            "failed": [failed[job_id] for job_id in job_ids],
+            "totals": [totals.get(job_id) for job_id in job_ids],
+        },
+    )

@@ -1,0 +1,51 @@
+"""The fleet's connection to Postgres, and what to do while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+UNAVAILABLE = (OperationalError, InterfaceError)
+"""What SQLAlchemy raises when Postgres is away, restarts, or asks for a transaction to be run again."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+def open_database(database_url: str, *, connections: int = 4) -> AsyncEngine:
+    """Return an engine for the running loop. A dead connection is noticed before it is used."""
+    return create_async_engine(
+        sqlalchemy_url(database_url),
+        connect_args=CONNECT_ARGS,
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        pool_timeout=30,
+    )
+
+
+async def outlast(run: Callable[[], Awaitable[R]]) -> R:
+    """Run it, and again for as long as Postgres is away.
+
+    Finished work waits here instead of being thrown away. What is run must be safe to repeat after it has been
+    committed but not acknowledged: the fence sees to that.
+    """
+    pause = 0.0
+    while True:
+        try:
+            return await run()
+        except UNAVAILABLE as error:
+            if not pause:
+                log.warning("database_unavailable", error=type(error.orig).__name__)
+            pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause)

@@ -1,0 +1,61 @@
+"""Parts that this worker holds but will not finish: given back, or ended by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import JobState
+from pecia_workers.ledger.finish import finish_jobs
+
+_GIVE_BACK = text(
+    """
+    WITH mine AS (
+        SELECT id FROM parts
+        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :worker
+        ORDER BY id FOR NO KEY UPDATE
+    ), given AS (
+        UPDATE parts SET state = 'queued' FROM mine WHERE parts.id = mine.id
+        RETURNING parts.id, parts.job_id, parts.attempt
+    )
+    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+    SELECT job_id, id, 'queued', :worker, attempt, 'given_back' FROM given
+    """
+)
+
+_REVOKE = text(
+    """
+    WITH owner AS (
+        SELECT jobs.id FROM jobs JOIN parts ON parts.job_id = jobs.id
+        WHERE parts.id = :id FOR NO KEY UPDATE OF jobs
+    ), revoked AS (
+        UPDATE parts SET state = 'cancelled', finished_at = now()
+        FROM owner WHERE parts.id = :id AND parts.state IN ('queued', 'running')
+        RETURNING parts.id, parts.job_id, parts.attempt, parts.stage
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, 'cancelled', :worker, attempt, 'revoked' FROM revoked
+    )
+    UPDATE jobs
+    SET cancelled = cancelled + CAST(stage <> 'ingest' AS int), total = CASE WHEN stage = 'ingest' THEN 0 ELSE total END
+    FROM revoked WHERE jobs.id = revoked.job_id
+    RETURNING jobs.id
+    """
+)
+
+
+async def give_back(database: AsyncEngine, worker: str, parts: Collection[UUID]) -> None:
+    """Queue again what this worker still runs of these parts. It is no strike against them."""
+    async with database.begin() as connection:
+        await connection.execute(_GIVE_BACK, {"ids": list(parts), "worker": worker})
+
+
+async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:
+    """End a part that an operator revoked; return the state of its job, nothing if the part was over."""
+    async with database.begin() as connection:
+        job_ids = (await connection.execute(_REVOKE, {"id": part, "worker": worker})).scalars().all()
+        ended = await finish_jobs(connection, job_ids, actor=worker) if job_ids else {}
+    return dict.fromkeys(job_ids, JobState.RUNNING) | ended

@@ -1,0 +1,51 @@
+"""Group commit: one statement for everybody who asked while the last one ran."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Grouped(Generic[Item, Outcome]):
+    """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own outcome.
+
+    Nobody waits for company: an item that comes alone goes alone. A caller that is cancelled leaves its item in the
+    group.
+    """
+
+    def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]], *, most: int) -> None:
+        self._run = run
+        self._most = most
+        self._waiting: deque[tuple[Item, asyncio.Future[Outcome]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: Item) -> Outcome:
+        """Return what `run` returned for this item. Raises what `run` raised for its group."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._drain())
+        return await future
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            try:
+                outcomes = await self._run([item for item, _ in group])
+            except Exception as error:  # noqa: BLE001  each caller gets it
+                _settle(group, error)
+            else:
+                for (_, future), outcome in zip(group, outcomes, strict=True):
+                    if not future.done():
+                        future.set_result(outcome)
+
+
+def _settle(group: Sequence[tuple[Item, asyncio.Future[Outcome]]], error: Exception) -> None:
+    for _, future in group:
+        if not future.done():
+            future.set_exception(error)

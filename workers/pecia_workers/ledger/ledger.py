@@ -1,0 +1,56 @@
+"""The ledger as one worker sees it: claims and commits in groups, and nothing is thrown away while Postgres is away."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import JobState
+from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
+from pecia_workers.ledger.commit import Finished, commit_parts
+from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.giveback import give_back, revoke_part
+from pecia_workers.ledger.groups import Grouped
+
+_LARGEST_GROUP = 256
+
+Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
+
+
+class Ledger:
+    """Claims, commits and gives back the parts of one worker. For the loop that made the database engine."""
+
+    def __init__(self, database: AsyncEngine, worker: str, *, announce: Announce) -> None:
+        self._database = database
+        self._worker = worker
+        self._announce = announce
+        self._claims: Grouped[ClaimRequest, ClaimedPart | None] = Grouped(
+            self._claim_all, most=_LARGEST_GROUP
+        )
+        self._commits: Grouped[Finished, bool] = Grouped(self._commit_all, most=_LARGEST_GROUP)
+
+    async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
+        """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
+        return await self._claims(request)
+
+    async def commit(self, finished: Finished) -> bool:
+        """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
+        return await self._commits(finished)
+
+    async def give_back(self, parts: Collection[UUID]) -> None:
+        """Queue again what this worker still runs of these parts."""
+        await outlast(lambda: give_back(self._database, self._worker, parts))
+
+    async def revoke(self, part: UUID) -> None:
+        """End a part that an operator revoked."""
+        await self._announce(await outlast(lambda: revoke_part(self._database, self._worker, part)))
+
+    async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
+        return await outlast(lambda: claim_parts(self._database, self._worker, requests))
+
+    async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
+        committed = await outlast(lambda: commit_parts(self._database, self._worker, group))
+        await self._announce(committed.jobs)
+        return [finished.part.id in committed.parts for finished in group]

@@ -1,0 +1,81 @@
+"""Payloads as files on this machine, each verified once, so that decoding processes can open them by path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pecia_schemas import PayloadRef
+from pecia_schemas.payloads import PayloadStore, verify
+
+SPOOL_BYTES = 4 * 1024**3
+"""How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    path: Path
+    size: int
+    owned: bool
+    users: int = 0
+    ready: asyncio.Lock = field(default_factory=asyncio.Lock)
+    verified: bool = False
+
+
+class Spool:
+    """The payloads a worker has at hand. A directory store is read in place, S3 is copied to `directory`."""
+
+    def __init__(self, store: PayloadStore, directory: Path, *, most_bytes: int = SPOOL_BYTES) -> None:
+        self._store = store
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._copies: OrderedDict[str, _Copy] = OrderedDict()
+
+    @asynccontextmanager
+    async def open(self, reference: PayloadRef) -> AsyncIterator[Path]:
+        """Yield the path of a verified payload, which stays there until the block ends.
+
+        Raises `PayloadMissingError` or `PayloadCorruptError`.
+        """
+        copy = self._enter(reference)
+        try:
+            async with copy.ready:
+                if not copy.verified:
+                    await self._provide(copy, reference)
+                    copy.verified = True
+            yield copy.path
+        finally:
+            copy.users -= 1
+            if not copy.verified and not copy.users:
+                self._copies.pop(reference.sha256, None)
+            self._evict()
+
+    def _enter(self, reference: PayloadRef) -> _Copy:
+        copy = self._copies.get(reference.sha256)
+        if copy is None:
+            here = self._store.path_of(reference)
+            path = here or self._directory / reference.sha256
+            copy = self._copies[reference.sha256] = _Copy(path, reference.size, owned=here is None)
+        self._copies.move_to_end(reference.sha256)
+        copy.users += 1
+        return copy
+
+    async def _provide(self, copy: _Copy, reference: PayloadRef) -> None:
+        if copy.owned:
+            await self._store.download(reference, copy.path)
+        else:
+            await asyncio.to_thread(verify, copy.path, reference)
+
+    def _evict(self) -> None:
+        excess = sum(copy.size for copy in self._copies.values()) - self._most_bytes
+        for key in [key for key, copy in self._copies.items() if not copy.users]:
+            if excess <= 0:
+                return
+            copy = self._copies.pop(key)
+            excess -= copy.size
+            if copy.owned:
+                copy.path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""OCR: from a claimed page to its text and verdict."""

@@ -1,0 +1,190 @@
+"""What one worker's loop owns, and the way of one part through it: claim, run its stage, commit."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+from celery.exceptions import Ignore, Retry
+
+from pecia_schemas import Failure, FailureCode, Stage
+from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.announcements import Announcements
+from pecia_workers.engines import create_engine
+from pecia_workers.engines.base import Budget, Engine, EngineError
+from pecia_workers.errors import PartFailedError
+from pecia_workers.ledger import (
+    ClaimedPart,
+    ClaimRequest,
+    Failed,
+    Finished,
+    Ledger,
+    Outcome,
+    open_database,
+)
+from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+from pecia_workers.media.decoder import Decoder
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.ingest import Ingest
+from pecia_workers.payloads import Spool
+from pecia_workers.reading.page import ReadPage
+from pecia_workers.retries import retry_delay
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
+
+
+class Runtime:
+    """Runs parts of the given stages. Everything happens on the loop that `start` runs on."""
+
+    def __init__(self, settings: WorkerSettings, stages: Collection[Stage]) -> None:
+        self._settings = settings
+        self._stages = frozenset(stages)
+        self._resources = AsyncExitStack()
+        self._handlers: dict[Stage, Handler] = {}
+        self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
+        self._cancelled: set[UUID] = set()
+
+    async def start(self) -> Budget:
+        """Open the stores, load the engine if a stage needs one, register; return how much may be in flight."""
+        settings = self._settings
+        engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
+        identity = WorkerIdentity.new("engine" if engine else "ingest", self._stages, engine)
+        announcements = Announcements(settings.redis_url.get_secret_value())
+        self._resources.push_async_callback(announcements.close)
+        database = open_database(settings.database_url.get_secret_value())
+        self._resources.push_async_callback(database.dispose)
+        self._ledger = Ledger(database, identity.name, announce=announcements.tell)
+        budget = await self._start_stages(engine)
+        await self._resources.enter_async_context(keep_registered(database, identity))
+        self._in_background(announcements.hear_cancelled(self._cancel_job))
+        return budget
+
+    async def _start_stages(self, engine: Engine | None) -> Budget:
+        spool = self._open_spool()
+        decoder = Decoder(self._settings)
+        await decoder.start()
+        self._resources.push_async_callback(decoder.stop)
+        self._handlers[Stage.INGEST] = Ingest(spool, decoder)
+        if engine is None:
+            return Budget(slots=decoder.processes, tokens=None)
+        await engine.start()
+        self._resources.push_async_callback(engine.stop)
+        self._handlers[Stage.READ] = ReadPage(spool, decoder, engine)
+        return engine.budget
+
+    def _open_spool(self) -> Spool:
+        directory = self._settings.spool_dir or self._resources.enter_context(
+            tempfile.TemporaryDirectory(prefix="pecia-spool-")
+        )
+        store = PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
+        return Spool(store, Path(directory))
+
+    def _in_background(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._resources.callback(task.cancel)
+
+    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
+        """Run one part to its commit.
+
+        Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it
+        failed and will be tried again, `PartFailedError` if it failed for good.
+        """
+        claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
+        if claimed is None:
+            raise Ignore("nothing to do: done, cancelled or another worker's")
+        outcome = await self._work(claimed, stage)
+        if not await self._ledger.commit(Finished(part=claimed, outcome=outcome)):
+            raise Ignore("the part was cancelled or taken over meanwhile")
+        if isinstance(outcome, Failed):
+            _tell_celery(outcome)
+
+    async def _claim(self, request: ClaimRequest) -> ClaimedPart | None:
+        """Claim even if the caller is cancelled meanwhile: what is claimed must be known, to be given back."""
+        claim = asyncio.ensure_future(self._ledger.claim(request))
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            await claim
+            raise
+
+    async def _work(self, part: ClaimedPart, stage: Stage) -> Outcome:
+        """Run the part's stage, visible to cancellation meanwhile; every error becomes an outcome."""
+        if part.deaths >= self._settings.max_deaths:
+            return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  the pool runs parts as tasks
+        self._running[part.id] = (part.job_id, task)
+        try:
+            async with asyncio.timeout(self._settings.part_timeout.total_seconds()):
+                return await self._handlers[stage](part)
+        except asyncio.CancelledError:
+            if part.id in self._cancelled:
+                raise Ignore("the job was cancelled") from None
+            raise
+        except Exception as error:  # noqa: BLE001  one part's error is one part's failure
+            return self._failed(part, error)
+        finally:
+            del self._running[part.id]
+            self._cancelled.discard(part.id)
+
+    def _failed(self, part: ClaimedPart, error: Exception) -> Failed:
+        failure = failure_of(error, attempt=part.attempt)
+        # The type alone: an exception's text may hold the document's.
+        log.warning(
+            "part_failed",
+            part=str(part.id),
+            attempt=part.attempt,
+            code=failure.code,
+            error=type(error).__name__,
+        )
+        return Failed(failure, retry_delay(failure.code, part.strikes, self._settings))
+
+    def _cancel_job(self, job_id: UUID) -> None:
+        for part, (owner, task) in self._running.items():
+            if owner == job_id:
+                self._cancelled.add(part)
+                task.cancel()
+
+    async def give_back(self, parts: Collection[UUID]) -> None:
+        """Queue again, in Postgres, what this worker holds of these parts and will not finish."""
+        await self._ledger.give_back(parts)
+
+    async def revoked(self, part: UUID) -> None:
+        """End a part that an operator revoked through Celery."""
+        await self._ledger.revoke(part)
+
+    async def stop(self) -> None:
+        """Stop the engine and the decoders, sign off, close every connection."""
+        await self._resources.aclose()
+
+
+def failure_of(error: Exception, *, attempt: int) -> Failure:
+    """Return the failure that an error means. Holds no text of the document."""
+    match error:
+        case MediaError():
+            return Failure.of(error.code, error.found, attempt=attempt)
+        case PayloadMissingError():
+            return Failure.of(FailureCode.PAYLOAD_MISSING, attempt=attempt)
+        case PayloadCorruptError():
+            return Failure.of(FailureCode.PAYLOAD_CORRUPT, attempt=attempt)
+        case EngineError():
+            return Failure.of(FailureCode.ENGINE_ERROR, attempt=attempt)
+        case TimeoutError():
+            return Failure.of(FailureCode.TIMEOUT, attempt=attempt)
+        case _:
+            return Failure.of(FailureCode.INTERNAL, attempt=attempt)
+
+
+def _tell_celery(outcome: Failed) -> None:
+    """Raise what makes Celery, and so Flower, show the failure by its code."""
+    if outcome.retry_in is None:
+        raise PartFailedError(outcome.failure.code)
+    raise Retry(exc=PartFailedError(outcome.failure.code), when=outcome.retry_in.total_seconds())
