@@ -24,7 +24,9 @@ class UnknownSettingError(ValueError):
 class ConnectionSettings(BaseSettings):
     """Where the three stores are: what client and fleet must agree on."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
 
     database_url: SecretStr = SecretStr("")
     """Postgres, `postgresql://user:password@host/database`. Empty: the fleet that `pecia up` runs on this machine."""
@@ -75,7 +77,9 @@ class WorkerSettings(ConnectionSettings):
     home: str = ""
     """Where `pecia up` keeps its servers' data. Empty: a directory of the user's (of the system's for root)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much the fleet says about its work."""
     log_format: Literal["text", "json"] = "text"
+    """Logs for people or for machines; never text of a document in either."""
 
     engine: str = "rapidocr"
     """Which engine reads: `rapidocr` (CPU, English and Chinese) or `simulated` (no text, for benchmarks)."""

