@@ -15,7 +15,6 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     TypeAdapter,
-    WithJsonSchema,
 )
 from pydantic.dataclasses import dataclass
 
@@ -64,17 +63,16 @@ else:
         message = f"a source is a path, bytes or a binary file object, not {type(value).__name__}"
         raise ValueError(message)
 
-    def _to_json(value: Any) -> Any:
+    def _to_reference(value: Any) -> PayloadRef:
         if isinstance(value, PayloadRef):
-            return value.model_dump(mode="json")
+            return value
         message = "only a task whose source is in the payload store can be written down"
         raise ValueError(message)
 
     Source = Annotated[
         Any,
-        PlainValidator(_to_source),
-        PlainSerializer(_to_json),
-        WithJsonSchema(PayloadRef.model_json_schema()),
+        PlainValidator(_to_source, json_schema_input_type=PayloadRef),
+        PlainSerializer(_to_reference, return_type=PayloadRef),
     ]
 
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
