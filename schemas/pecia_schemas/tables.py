@@ -107,7 +107,9 @@ class PartRow(Base):
     attempt: Mapped[int] = mapped_column(
         server_default=text("0")
     )  # counted at claim; the fence of every commit
-    strikes: Mapped[int] = mapped_column(server_default=text("0"))  # attempts that failed and were tried again
+    strikes: Mapped[int] = mapped_column(
+        server_default=text("0")
+    )  # attempts that failed and were tried again
     deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
     worker: Mapped[str | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]

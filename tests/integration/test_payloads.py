@@ -1,0 +1,162 @@
+"""The payload store over a directory and over a real S3 protocol server: one contract for both."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.request import Request, urlopen
+
+import obstore
+import pytest
+from moto.server import ThreadedMotoServer
+
+from pecia_schemas import MediaType, PayloadRef
+from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore, key_of
+from pecia_workers.payloads import Spool
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
+BIG = b"0123456789abcdef" * (20 * 1024 * 1024 // 16)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    urlopen(Request(f"http://{host}:{port}/archive", method="PUT")).close()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@dataclass
+class Case:
+    store: PayloadStore
+    spool: Spool
+
+    def read(self, reference: PayloadRef) -> bytes:
+        async def read() -> bytes:
+            async with self.spool.open(reference) as path:
+                return path.read_bytes()
+
+        return asyncio.run(read())
+
+
+@pytest.fixture(params=["directory", "s3"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    if request.param == "directory":
+        store = PayloadStore.open(str(tmp_path / "store"))
+    else:
+        options = {
+            "endpoint": request.getfixturevalue("s3_endpoint"),
+            "region": "eu-central-1",
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+        }
+        store = PayloadStore.open(f"s3://archive/{tmp_path.name}", options)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    return Case(store, Spool(store, spool))
+
+
+@pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
+@pytest.mark.parametrize("form", ["path", "bytes", "file", "pipe"])
+def test_what_is_put_comes_back_whatever_form_it_had(
+    case: Case, tmp_path: Path, content: bytes, form: str
+) -> None:
+    reference = case.store.put(_source(form, content, tmp_path))
+    assert reference.sha256 == hashlib.sha256(content).hexdigest()
+    assert reference.size == len(content)
+    assert case.read(reference) == content
+
+
+def _source(form: str, content: bytes, tmp_path: Path) -> Path | bytes | IO[bytes]:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def seek(self, *_: int) -> int:
+            raise OSError
+
+    path = tmp_path / "source"
+    path.write_bytes(content)
+    forms: dict[str, Callable[[], Path | bytes | IO[bytes]]] = {
+        "path": lambda: path,
+        "bytes": lambda: content,
+        "file": lambda: io.BytesIO(content),
+        "pipe": lambda: Pipe(content),
+    }
+    return forms[form]()
+
+
+def test_the_content_tells_the_type(case: Case) -> None:
+    assert case.store.put(PNG).media_type is MediaType.PNG
+    assert case.store.put(b"plain text").media_type is None
+
+
+def test_a_file_object_is_stored_from_where_it_stands(case: Case) -> None:
+    file = io.BytesIO(b"headerbody")
+    file.seek(6)
+    assert case.read(case.store.put(file)) == b"body"
+
+
+@pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
+def test_the_same_content_is_written_once(case: Case, content: bytes) -> None:
+    first = case.store.put(content)
+    written = obstore.head(case.store._store, key_of(first))["last_modified"]
+    assert case.store.put(content) == first
+    assert obstore.head(case.store._store, key_of(first))["last_modified"] == written
+
+
+def test_a_payload_that_was_changed_in_the_store_is_refused(case: Case) -> None:
+    reference = case.store.put(PNG)
+    obstore.put(case.store._store, key_of(reference), PNG[:-1] + b"!")
+    with pytest.raises(PayloadCorruptError):
+        case.read(reference)
+
+
+def test_a_missing_payload_is_said_to_be_missing(case: Case) -> None:
+    with pytest.raises(PayloadMissingError):
+        case.read(PayloadRef(sha256="0" * 64, size=1, media_type=None))
+
+
+def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
+    reference = case.store.put(PNG)
+    downloads = []
+    provide = case.spool._provide
+
+    async def count(copy: object, reference: PayloadRef) -> None:
+        downloads.append(reference)
+        await provide(copy, reference)  # type: ignore[arg-type]
+
+    async def read(_: int) -> bytes:
+        async with case.spool.open(reference) as path:
+            await asyncio.sleep(0.01)
+            return path.read_bytes()
+
+    async def story() -> list[bytes]:
+        case.spool._provide = count  # type: ignore[method-assign]
+        return await asyncio.gather(*map(read, range(20)))
+
+    assert asyncio.run(story()) == [PNG] * 20
+    assert len(downloads) == 1
+
+
+def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path: Path) -> None:
+    spool = Spool(case.store, tmp_path / "spool", most_bytes=1000)
+    references = [case.store.put(bytes([value]) * 600) for value in range(3)]
+
+    async def story() -> None:
+        async with spool.open(references[0]) as used:
+            for reference in references[1:]:
+                async with spool.open(reference):
+                    pass
+            assert used.exists()
+
+    asyncio.run(story())
+    if case.store.path_of(references[0]) is None:
+        assert len(list((tmp_path / "spool").iterdir())) == 1
