@@ -1,0 +1,123 @@
+"""Who is on duty: each process of the fleet has a row and renews it, so that a dead one's parts can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Stage
+from pecia_workers.engines.base import Engine
+from pecia_workers.ledger.database import UNAVAILABLE
+
+log = structlog.get_logger(__name__)
+
+BEAT = timedelta(seconds=5)
+"""How often a worker says that it lives; well below the default `worker_timeout`."""
+
+_FAREWELL_S = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerIdentity:
+    """One process of the fleet, by the name that parts and events carry."""
+
+    name: str
+    role: str
+    stages: tuple[str, ...]
+    host: str
+    pid: int
+    engine: str | None = None
+
+    @classmethod
+    def new(cls, role: str, stages: Collection[Stage] = (), engine: Engine | None = None) -> WorkerIdentity:
+        """Return this process under the name `<role>@<host>:<pid>`."""
+        host, pid = socket.gethostname(), os.getpid()
+        listed = tuple(sorted(stage.value for stage in stages))
+        reads_with = engine.capabilities.name if engine else None
+        return cls(
+            name=f"{role}@{host}:{pid}", role=role, stages=listed, host=host, pid=pid, engine=reads_with
+        )
+
+
+# Process ids come again: a row of the same name is taken over from its dead owner.
+_REGISTER = text(
+    """
+    INSERT INTO workers (name, role, stages, host, pid, engine)
+    VALUES (:name, :role, CAST(:stages AS text[]), :host, :pid, :engine)
+    ON CONFLICT (name) DO UPDATE
+    SET role = excluded.role, stages = excluded.stages, engine = excluded.engine,
+        started_at = now(), seen_at = now(), stopped_at = NULL
+    """
+)
+
+_BEAT = text("UPDATE workers SET seen_at = now(), stopped_at = NULL WHERE name = :name")
+
+_STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE name = :name")
+
+
+async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
+    """Write the worker's row, alive from now on."""
+    async with database.begin() as connection:
+        await connection.execute(
+            _REGISTER,
+            {
+                "name": worker.name,
+                "role": worker.role,
+                "stages": list(worker.stages),
+                "host": worker.host,
+                "pid": worker.pid,
+                "engine": worker.engine,
+            },
+        )
+
+
+async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
+    """Say that the worker lives. Returns False if its row is gone: then it must register."""
+    async with database.begin() as connection:
+        return (await connection.execute(_BEAT, {"name": worker.name})).rowcount == 1
+
+
+async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
+    """Say that the worker stopped of its own will: what it still holds is no strike against the part."""
+    async with database.begin() as connection:
+        await connection.execute(_STOPPED, {"name": worker.name})
+
+
+@asynccontextmanager
+async def keep_registered(
+    database: AsyncEngine, worker: WorkerIdentity, *, every: timedelta = BEAT
+) -> AsyncIterator[None]:
+    """Keep the worker's row alive while the block runs, whether or not Postgres is there at the moment."""
+    beating = asyncio.create_task(_keep_beating(database, worker, every.total_seconds()))
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+        with suppress(*UNAVAILABLE, TimeoutError):
+            await asyncio.wait_for(stopped(database, worker), _FAREWELL_S)
+
+
+async def _keep_beating(database: AsyncEngine, worker: WorkerIdentity, every_s: float) -> None:
+    known = missed = False
+    while True:
+        try:
+            known = known and await beat(database, worker)
+            if not known:
+                await register(database, worker)
+            known, missed = True, False
+        except UNAVAILABLE as error:
+            if not missed:
+                log.warning("heartbeat_missed", error=type(error.orig).__name__)
+            missed = True
+        await asyncio.sleep(every_s)

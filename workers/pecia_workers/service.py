@@ -1,0 +1,53 @@
+"""How the fleet's small asynchronous services run as a process: registered, stopped by a signal, gone in time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+
+
+class Service(Protocol):
+    """Something that runs until it is stopped."""
+
+    async def run(self) -> None:
+        """Run until `stop`; then return as soon as what is under way is finished."""
+        ...
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        ...
+
+
+def serve(role: str, open_service: Callable[[WorkerSettings], Service], settings: WorkerSettings) -> None:
+    """Run the service in this process until SIGTERM or SIGINT, for `drain_timeout` longer at most."""
+    asyncio.run(_serve(role, open_service(settings), settings))
+
+
+async def _serve(role: str, service: Service, settings: WorkerSettings) -> None:
+    database = open_database(settings.database_url.get_secret_value(), connections=1)
+    try:
+        async with keep_registered(database, WorkerIdentity.new(role)):
+            await _until_signalled(service, settings.drain_timeout.total_seconds())
+    finally:
+        await database.dispose()
+
+
+async def _until_signalled(service: Service, drain_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(service.run())
+
+    def stop() -> None:
+        service.stop()
+        loop.call_later(drain_s, running.cancel)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        await running

@@ -1,0 +1,107 @@
+"""The way out to addresses that strangers chose: resolve once, judge every answer, connect to what was judged."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from ipaddress import ip_network
+from typing import cast
+
+import httpcore2
+import httpx2
+
+from pecia_workers.webhooks.addresses import is_admitted
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+_HIGHEST_PORT = 65_535
+
+
+class Refusal(StrEnum):
+    """What is wrong with a target, as it is stored with its delivery."""
+
+    URL = "refused_url"
+    SCHEME = "refused_scheme"
+    USERINFO = "refused_userinfo"
+    PORT = "refused_port"
+    ADDRESS = "refused_address"
+
+
+class RefusedTargetError(Exception):
+    """The target may not be called, now or later."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return every address the system's resolver knows for a host, in its order. Raises `httpcore2.ConnectError`."""
+    loop = asyncio.get_running_loop()
+    try:
+        answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise httpcore2.ConnectError("the name has no address") from error
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def parse_target(url: str) -> httpx2.URL:
+    """Return the URL if its form is one we call. Raises `RefusedTargetError`."""
+    try:
+        target = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise RefusedTargetError(Refusal.URL) from None
+    if target.scheme not in {"http", "https"}:
+        raise RefusedTargetError(Refusal.SCHEME)
+    if target.userinfo:
+        raise RefusedTargetError(Refusal.USERINFO)
+    if not target.host:
+        raise RefusedTargetError(Refusal.URL)
+    return target
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens TCP connections to admitted ports of admitted addresses; no port named means any port.
+
+    One bad answer refuses the whole name, so that nobody gets in by mixing private addresses among public ones. The
+    connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
+    """
+
+    def __init__(
+        self, *, allow: Collection[str] = (), ports: Collection[int] = (443, 80), resolve: Resolve = resolve
+    ) -> None:
+        self._allow = tuple(ip_network(network) for network in allow)
+        self._ports = frozenset(ports)
+        self._resolve = resolve
+        # httpcore2 declares it twice, once for installations without anyio.
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  httpcore2's signature
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address that answers. Raises `RefusedTargetError` before any packet is sent."""
+        self._judge_port(port)
+        failure: Exception = httpcore2.ConnectError("the name has no address")
+        for address in await self._judged(host, port):
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    def _judge_port(self, port: int) -> None:
+        if not 0 < port <= _HIGHEST_PORT or (self._ports and port not in self._ports):
+            raise RefusedTargetError(Refusal.PORT)
+
+    async def _judged(self, host: str, port: int) -> Sequence[str]:
+        addresses = await self._resolve(host, port)
+        if not all(is_admitted(address, self._allow) for address in addresses):
+            raise RefusedTargetError(Refusal.ADDRESS)
+        return addresses
