@@ -22,7 +22,8 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str) -> JobNotice:
     """Return the notice in a request whose signature is right and no older than five minutes.
 
     `body` is what arrived, byte for byte; the case of the headers' names does not matter. Answer with any 2xx status; a
-    notice may come more than once, then with the same `webhook-id`. Raises `WebhookVerificationError`, or `ConfigurationError` if the secret is no key.
+    notice may come more than once, then with the same `webhook-id`. Raises `WebhookVerificationError`, or
+    `ConfigurationError` if the secret is no key.
     """
     webhook = _webhook(secret)
     try:

@@ -28,12 +28,7 @@ class Signer:
     """Signs notices with one secret, `whsec_` and at least 24 bytes in base64. Raises `ValueError` for any other."""
 
     def __init__(self, secret: SecretStr) -> None:
-        try:
-            self._webhook = Webhook(secret.get_secret_value())
-        except (binascii.Error, ValueError):
-            raise ValueError(
-                "PECIA_WEBHOOK_SECRET is no key: write whsec_ and 24 to 64 bytes in base64"
-            ) from None
+        self._webhook = Webhook(_key_of(secret.get_secret_value()))
 
     def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
         """Return the notice as it goes out now. The delivery's id is the same in every try, the time is not."""
