@@ -52,7 +52,7 @@ class Generation:
 
     text: str
     verdict: Verdict
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
     lines: tuple[Line, ...] = ()
     """Where the text stands, in reading order, in pixels of the image; empty if the engine cannot tell."""
     first_token_s: float | None = None

@@ -1,0 +1,26 @@
+"""What turns pixels into text: one protocol, several engines."""
+
+from pecia_workers.engines.base import (
+    Budget,
+    Capabilities,
+    Engine,
+    EngineDeadError,
+    EngineError,
+    EngineRequest,
+    Generation,
+    Load,
+)
+from pecia_workers.engines.registry import EngineUnavailableError, create_engine
+
+__all__ = [
+    "Budget",
+    "Capabilities",
+    "Engine",
+    "EngineDeadError",
+    "EngineError",
+    "EngineRequest",
+    "EngineUnavailableError",
+    "Generation",
+    "Load",
+    "create_engine",
+]

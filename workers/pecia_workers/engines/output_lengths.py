@@ -1,0 +1,60 @@
+"""How many tokens a page's text takes, by document type: the workload the product is sized for."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pecia_schemas.tasks import DocumentType
+
+
+class OutputLengths(Protocol):
+    """Decides how long a simulated answer is."""
+
+    def tokens(self, request_id: str, document_type: DocumentType) -> int:
+        """Return the answer's length, at least 1; the same for the same request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLength:
+    """Every answer has the same length."""
+
+    length: int
+
+    def tokens(self, request_id: str, document_type: DocumentType) -> int:  # noqa: ARG002  the protocol's signature
+        """Return the length."""
+        return self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    mean: float
+    std: float
+    most: int
+
+
+_SPREADS: Final = {
+    DocumentType.PRESCRIPTION: _Spread(mean=200, std=80, most=500),
+    DocumentType.DIAGNOSIS: _Spread(mean=800, std=300, most=2000),
+    DocumentType.LAB_RESULT: _Spread(mean=400, std=150, most=1000),
+    DocumentType.CHART: _Spread(mean=2000, std=800, most=5000),
+    DocumentType.MIXED: _Spread(mean=600, std=700, most=5000),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLengths:
+    """Log-normal lengths with each type's mean and deviation, cut at its maximum: never negative, with a long tail."""
+
+    seed: int = 0
+
+    def tokens(self, request_id: str, document_type: DocumentType) -> int:
+        """Return a length drawn for this request."""
+        spread = _SPREADS[document_type]
+        variance = math.log(1 + (spread.std / spread.mean) ** 2)
+        rng = random.Random(f"{self.seed}:{request_id}")  # noqa: S311  a workload, no secret
+        drawn = rng.lognormvariate(math.log(spread.mean) - variance / 2, math.sqrt(variance))
+        return min(spread.most, max(1, round(drawn)))

@@ -1,0 +1,228 @@
+"""Engines that read nothing: one that takes the time a language model would, and one that answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.states import Stage
+from pecia_workers.engines.base import Budget, Capabilities, EngineError, Generation, Load
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel, IterationScheduler, Sequence
+from pecia_workers.engines.output_lengths import DrawnLengths
+from pecia_workers.engines.pricing import picture_tokens, prompt_tokens, request_cost
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.engines.output_lengths import OutputLengths
+
+_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
+_INSTANT_SLOTS: Final = 1024
+
+
+class Clock(Protocol):
+    """Where simulated time passes."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class RealClock:
+    """The loop's own time; one late wake-up is made good by the next."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        # An iteration starts when the one before was due, or now after a pause in which there was nothing to do.
+        late = self.now - self._due
+        start = self._due if 0 <= late < seconds else self.now
+        self._due = start + seconds
+        await asyncio.sleep(self._due - self.now)
+
+
+class VirtualClock:
+    """Time that passes at once, as far as the simulation says."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the start."""
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Pass the time and let every task that is ready run."""
+        self._now += seconds
+        await asyncio.sleep(0)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Running:
+    sequence: Sequence
+    arrived: float
+    answer: asyncio.Future[None]
+    first_token_s: float | None = None
+
+
+class SimulatedEngine:
+    """Follows `IterationScheduler` in real or virtual time: true token counts and times, but no text."""
+
+    def __init__(
+        self,
+        model: IterationModel | None = None,
+        lengths: OutputLengths | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._scheduler = IterationScheduler(model or IterationModel())
+        self._lengths = lengths or DrawnLengths()
+        self._clock = clock or RealClock()
+        self._in_flight: dict[str, _Running] = {}
+        self._work = asyncio.Event()
+        self._iterations: asyncio.Task[None] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything, but no text comes out."""
+        return Capabilities(name="simulated", model="iteration-level", stages=_STAGES)
+
+    @property
+    def budget(self) -> Budget:
+        """The model's sequences and its KV cache in tokens."""
+        model = self._scheduler.model
+        return Budget(slots=model.max_num_seqs, tokens=model.kv_blocks * BLOCK_TOKENS)
+
+    async def start(self) -> None:
+        """Begin to iterate."""
+        self._iterations = asyncio.create_task(self._iterate())
+
+    async def stop(self) -> None:
+        """End every request; callers get `asyncio.CancelledError`."""
+        for request_id in tuple(self._in_flight):
+            await self.abort(request_id)
+        if self._iterations is not None:
+            self._iterations.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._iterations
+
+    def cost(self, request: EngineRequest) -> int:
+        """Return input tokens plus the expected output, not the drawn one."""
+        return request_cost(request)
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return when the simulated engine has written its last token."""
+        if request.id in self._in_flight:
+            raise EngineError("A request with this id is in flight already.")
+        running = self._admit(request)
+        try:
+            await running.answer
+        finally:
+            del self._in_flight[request.id]
+            self._scheduler.remove(running.sequence)
+        return self._generation(request, running)
+
+    async def abort(self, request_id: str) -> None:
+        """End one request and free its KV blocks."""
+        running = self._in_flight.get(request_id)
+        if running is not None:
+            running.answer.cancel()
+
+    def load(self) -> Load:
+        """Return what the scheduler holds."""
+        scheduler = self._scheduler
+        return Load(running=len(scheduler.running), waiting=len(scheduler.waiting), kv_used=scheduler.kv_used)
+
+    def _admit(self, request: EngineRequest) -> _Running:
+        output = self._lengths.tokens(request.id, request.document_type)
+        sequence = Sequence(
+            id=request.id,
+            prompt=prompt_tokens(request),
+            output=min(output, request.max_output_tokens or output),
+        )
+        try:
+            self._scheduler.add(sequence)
+        except ValueError as error:
+            raise EngineError(str(error)) from None
+        running = _Running(
+            sequence=sequence, arrived=self._clock.now, answer=asyncio.get_running_loop().create_future()
+        )
+        self._in_flight[request.id] = running
+        self._work.set()
+        return running
+
+    def _generation(self, request: EngineRequest, running: _Running) -> Generation:
+        written = running.sequence.generated
+        truncated = written < self._lengths.tokens(request.id, request.document_type)
+        return Generation(
+            text="",
+            verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
+            usage=TokenUsage(prompt=running.sequence.prompt, image=picture_tokens(request), output=written),
+            first_token_s=running.first_token_s,
+        )
+
+    async def _iterate(self) -> None:
+        while True:
+            if not self._in_flight:
+                self._work.clear()
+                await self._work.wait()
+            iteration = self._scheduler.step()
+            await self._clock.sleep(iteration.duration)
+            for sequence in iteration.started:
+                if (running := self._in_flight.get(sequence.id)) is not None:
+                    running.first_token_s = self._clock.now - running.arrived
+            for sequence in iteration.finished:
+                running = self._in_flight.get(sequence.id)
+                if running is not None and running.sequence is sequence and not running.answer.done():
+                    running.answer.set_result(None)
+
+
+class InstantEngine:
+    """Answers at once with no text: what is left is the cost of everything around an engine."""
+
+    _ANSWER: Final = Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything, but no text comes out."""
+        return Capabilities(name="simulated", model="instant", stages=_STAGES)
+
+    @property
+    def budget(self) -> Budget:
+        """Many slots, no token limit."""
+        return Budget(slots=_INSTANT_SLOTS, tokens=None)
+
+    async def start(self) -> None:
+        """Nothing is loaded."""
+
+    async def stop(self) -> None:
+        """Nothing is held."""
+
+    def cost(self, request: EngineRequest) -> int:
+        """Return input tokens plus the expected output."""
+        return request_cost(request)
+
+    async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002  nothing is read
+        """Return at once."""
+        return self._ANSWER
+
+    async def abort(self, request_id: str) -> None:
+        """Nothing is in flight."""
+
+    def load(self) -> Load:
+        """Return an idle engine's load."""
+        return Load(running=0, waiting=0)
