@@ -1,0 +1,15 @@
+"""`python -m pecia_workers worker ROLE`: how the supervisor starts its processes, without the client's command."""
+
+from __future__ import annotations
+
+import typer
+
+from pecia_workers.commands.doctor import doctor
+from pecia_workers.commands.worker import worker
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(worker)
+app.command()(doctor)
+
+if __name__ == "__main__":
+    app()

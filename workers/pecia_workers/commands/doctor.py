@@ -1,0 +1,135 @@
+"""`pecia doctor`: is everything there that the fleet needs, and does it work?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from redis import Redis
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, create_engine, inspect, text
+
+from pecia_schemas import running
+from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.messages import queue_name
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import Lane, Stage
+
+_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    ok: bool
+    detail: str
+
+
+def doctor(
+    *, as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False
+) -> None:
+    """Check the stores and who is on duty. Exit 4 if something is unavailable.
+
+    Example: `pecia doctor`
+    """
+    settings = _settings()
+    findings = list(_findings(settings))
+    if as_json:
+        for finding in findings:
+            typer.echo(json.dumps(asdict(finding)))
+    else:
+        Console().print(_table(findings))
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(4)
+
+
+def _settings() -> WorkerSettings:
+    settings = WorkerSettings()
+    fleet = None if settings.database_url.get_secret_value() else running.find()
+    if fleet is None:
+        return settings
+    return settings.with_stores(
+        database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
+    )
+
+
+def _findings(settings: WorkerSettings) -> Iterator[Finding]:
+    yield _look("payload store", lambda: _look_at_payloads(settings), "check PECIA_PAYLOAD_URL")
+    yield _look("Redis", lambda: _look_at_redis(settings), "check PECIA_REDIS_URL and that it runs")
+    url = settings.database_url.get_secret_value()
+    if not url:
+        yield Finding(subject="Postgres", ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
+        return
+    engine = create_engine(sqlalchemy_url(url), connect_args=CONNECT_ARGS)
+    try:
+        tables = _look(
+            "Postgres", lambda: _look_at_tables(engine), "check PECIA_DATABASE_URL and that it runs"
+        )
+        yield tables
+        if tables.ok:
+            yield from _look_at_fleet(engine)
+    finally:
+        engine.dispose()
+
+
+def _look(subject: str, look: Callable[[], str], advice: str) -> Finding:
+    try:
+        return Finding(subject=subject, ok=True, detail=look())
+    except Exception as error:  # noqa: BLE001  whatever is wrong is the finding; its text may hold a password
+        return Finding(subject=subject, ok=False, detail=f"{type(error).__name__}: {advice}")
+
+
+def _look_at_payloads(settings: WorkerSettings) -> str:
+    if not settings.payload_url:
+        raise LookupError
+    store = PayloadStore.open(settings.payload_url, settings.payload_options)
+    reference = store.put(b"pecia doctor")
+    return f"wrote and found {reference.size} bytes"
+
+
+def _look_at_redis(settings: WorkerSettings) -> str:
+    url = settings.redis_url.get_secret_value()
+    with Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as redis:
+        info = redis.info("server")
+        lanes = {lane: sum(redis.llen(queue_name(stage, lane)) for stage in Stage) for lane in Lane}
+    waiting = ", ".join(f"{depth} {lane}" for lane, depth in lanes.items())
+    return f"version {info['redis_version']}; waiting: {waiting}"
+
+
+def _look_at_tables(engine: Engine) -> str:
+    if not inspect(engine).has_table("jobs"):
+        message = "no tables: run `pecia migrate`"
+        raise LookupError(message)
+    with engine.connect() as connection:
+        jobs = connection.execute(
+            text("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')")
+        ).scalar()
+        revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return f"schema {revision}; {jobs} jobs under way"
+
+
+def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
+    query = text(
+        "SELECT role, count(*) FROM workers"
+        " WHERE stopped_at IS NULL AND seen_at > now() - interval '30 seconds' GROUP BY role"
+    )
+    with engine.connect() as connection:
+        on_duty = {row.role: row.count for row in connection.execute(query)}
+    for role in ("ingest", "engine", "webhooks", "upkeep"):
+        count = on_duty.get(role, 0)
+        detail = f"{count} on duty" if count else f"nobody on duty: start `pecia worker {role}`"
+        yield Finding(subject=f"{role} worker", ok=bool(count), detail=detail)
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, show_header=False)
+    for finding in findings:
+        table.add_row("[green]ok[/]" if finding.ok else "[red]no[/]", finding.subject, finding.detail)
+    return table

@@ -1,0 +1,89 @@
+"""`pecia up`: a whole fleet on this machine."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.errors import EmbeddedError
+from pecia_workers.local.fleet import LocalFleet
+from pecia_workers.local.home import default_home
+from pecia_workers.local.supervised import Service, ServiceState
+
+_LOOK_S = 0.5
+
+
+def up(
+    home: Annotated[
+        Path | None, typer.Option(help="Where documents, databases and logs are kept; made if missing.")
+    ] = None,
+) -> None:
+    """Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.
+
+    Stores named by PECIA_DATABASE_URL, PECIA_REDIS_URL or PECIA_PAYLOAD_URL are used instead of embedded ones.
+
+    Example: `pecia up --home ./fleet`
+    """
+    settings = WorkerSettings()
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    console = Console(highlight=False)
+    place = home or Path(settings.home or default_home())
+    try:
+        with LocalFleet(place, settings=settings) as fleet:
+            console.print("Starting …")
+            fleet.wait_ready()
+            console.print(_screen(fleet))
+            _watch(fleet, stopping, console)
+            console.print("Stopping: workers finish what they have begun …")
+    except EmbeddedError as error:
+        Console(stderr=True, highlight=False).print(f"[red]{error}[/]")
+        raise typer.Exit(4) from None
+
+
+def _screen(fleet: LocalFleet) -> Table:
+    screen = Table.grid(padding=(0, 1))
+    screen.add_row(_services(fleet.services()))
+    screen.add_row("")
+    if flower := fleet.flower:
+        screen.add_row(f"Flower   {flower.url}  user {flower.user}, password {flower.password}")
+    screen.add_row(f"Stopped by Ctrl-C. Data and logs are in {fleet.home.path}")
+    screen.add_row("")
+    screen.add_row("In another terminal:")
+    screen.add_row("  pecia read scan.png report.pdf --wait    read documents")
+    screen.add_row("  pecia watch                              see jobs move")
+    screen.add_row("  pecia doctor                             check that all is well")
+    return screen
+
+
+def _services(services: Iterable[Service]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("service", "state", "process", "where"):
+        table.add_column(title, overflow="fold")
+    for service in services:
+        table.add_row(service.name, _state(service), str(service.pid or ""), str(service.where))
+    return table
+
+
+def _state(service: Service) -> str:
+    good = service.state in (ServiceState.READY, ServiceState.EXTERNAL)
+    return f"[{'green' if good else 'yellow'}]{service.state}[/]"
+
+
+def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:
+    """Say what changes until somebody asks to stop."""
+    known = {service.name: service.state for service in fleet.services()}
+    while not stopping.wait(_LOOK_S):
+        for service in fleet.services():
+            if known.get(service.name) != service.state:
+                known[service.name] = service.state
+                console.print(f"{service.name}: {_state(service)}")
