@@ -1,0 +1,120 @@
+"""Workers as processes, whose parts follow plans that the test writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import PartMessage, publish
+from pecia_workers.broker import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PROGRAM = Path(__file__).with_name("scripted_worker.py")
+
+
+class Fleet:
+    """One Redis, some workers, and a journal of what became of each part."""
+
+    def __init__(self, directory: Path, redis_url: str, eventually: Callable[..., Any]) -> None:
+        self.directory = directory
+        self.redis_url = redis_url
+        self.redis = connect(redis_url)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._eventually = eventually
+        (directory / "plans").mkdir()
+        (directory / "journal").touch()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "PECIA_REDIS_URL": self.redis_url,
+            "PECIA_LEASE": "PT2S",
+            "PECIA_LOG_LEVEL": "info",
+        }
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a worker and wait until it consumes."""
+        worker = self.launch(*arguments, **environment)
+        self._eventually(lambda: " ready." in self.log(worker), timeout=20, what="a worker")
+        return worker
+
+    def launch(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self.launch_program(str(_PROGRAM), str(self.directory), *arguments, **environment)
+
+    def launch_program(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"log{len(self.workers)}").open("wb") as log:
+            worker = subprocess.Popen(
+                [sys.executable, *command], env=self.environment | environment, stdout=log, stderr=log
+            )
+        self.workers.append(worker)
+        return worker
+
+    def log(self, worker: subprocess.Popen[bytes]) -> str:
+        return (self.directory / f"log{self.workers.index(worker)}").read_text()
+
+    @property
+    def logs(self) -> str:
+        return "".join(self.log(worker) for worker in self.workers)
+
+    def plan(self, part: UUID, plan: str) -> None:
+        fresh = self.directory / f"{part}.new"
+        fresh.write_text(plan)
+        fresh.rename(self.directory / "plans" / str(part))
+
+    def send(self, plan: str = "done", lane: Lane = Lane.NORMAL, *, cost: int = 1) -> UUID:
+        """Queue a part that will do this."""
+        part = uuid4()
+        self.plan(part, plan)
+        self.publish(part, lane, cost)
+        return part
+
+    def publish(self, part: UUID, lane: Lane = Lane.NORMAL, cost: int = 1) -> None:
+        publish(self.redis, [PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost)])
+
+    def journal(self, part: UUID | None = None) -> list[dict[str, Any]]:
+        lines = (self.directory / "journal").read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        return [entry for entry in entries if part is None or entry["part"] == str(part)]
+
+    def story(self, part: UUID) -> list[str]:
+        return [entry["what"] for entry in self.journal(part)]
+
+    def await_story(self, part: UUID, *story: str, timeout: float = 10) -> None:
+        self._eventually(lambda: self.story(part) == list(story), timeout=timeout, what=f"{story} of {part}")
+
+    def await_settled(self, timeout: float = 10) -> None:
+        """Wait until Redis holds no list and no lease."""
+        self._eventually(lambda: self.left == [], timeout=timeout, what="an empty broker")
+
+    @property
+    def left(self) -> list[str]:
+        patterns = ("read.*", "ingest.*", "caption.*", "pecia:leases", "pecia:leased", "pecia:owners")
+        return [
+            str(key) for pattern in (*patterns, "pecia:deliveries") for key in self.redis.scan_iter(pattern)
+        ]
+
+    def end(self) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGCONT)
+                worker.kill()
+            worker.wait(10)
+        self.redis.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, redis_url: str, eventually: Callable[..., Any]) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, redis_url, eventually)
+    yield fleet
+    fleet.end()

@@ -1,0 +1,84 @@
+"""A worker whose parts do what a file named after each of them says. Run by the tests as a program.
+
+Arguments: a directory with `plans/` and `journal`, then Celery's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celery.exceptions import Ignore, Retry
+
+from pecia_schemas import FailureCode, Stage
+from pecia_workers.app import app, worker_argv
+from pecia_workers.contract import RuntimeLostError
+from pecia_workers.engines.base import Budget
+from pecia_workers.errors import PartFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+SECRET = "Jane Doe"
+
+
+class ScriptedRuntime:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._journal = (directory / "journal").open("a", buffering=1)
+
+    async def start(self) -> Budget:
+        if os.environ.get("SCRIPTED_START") == "fails":
+            raise LookupError("no such model")
+        return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=None)
+
+    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
+        self._note("run", part, stage=stage, redelivered=redelivered)
+        try:
+            await self._follow_plan(part)
+        except asyncio.CancelledError:
+            self._note("cancelled", part)
+            raise
+        self._note("done", part)
+
+    async def _follow_plan(self, part: UUID) -> None:
+        while (plan := self._plan(part)) == "wait":
+            await asyncio.sleep(0.02)
+        if plan == "fail":
+            raise PartFailedError(FailureCode.TIMEOUT) from ValueError(SECRET)
+        if plan == "retry":
+            raise Retry(SECRET, exc=PartFailedError(FailureCode.ENGINE_ERROR)) from ValueError(SECRET)
+        if plan == "ignore":
+            raise Ignore(SECRET)
+        if plan == "lose":
+            raise RuntimeLostError(SECRET)
+        if plan == "bug":
+            (self._directory / "plans" / str(part)).write_text("done")
+            raise ValueError(SECRET)
+
+    def _plan(self, part: UUID) -> str:
+        file = self._directory / "plans" / str(part)
+        return file.read_text() if file.exists() else "done"
+
+    async def give_back(self, parts: Collection[UUID]) -> None:
+        for part in parts:
+            self._note("given back", part)
+
+    async def revoked(self, part: UUID) -> None:
+        self._note("revoked", part)
+
+    async def stop(self) -> None:
+        self._journal.close()
+
+    def _note(self, what: str, part: UUID, **more: object) -> None:
+        self._journal.write(json.dumps({"what": what, "part": str(part), "pid": os.getpid(), **more}) + "\n")
+
+
+if __name__ == "__main__":
+    app.new_runtime = lambda: ScriptedRuntime(Path(sys.argv[1]))
+    app.worker_main([*worker_argv([Stage.READ], app.settings, name=f"w{os.getpid()}"), *sys.argv[2:]])

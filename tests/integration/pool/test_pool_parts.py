@@ -1,0 +1,85 @@
+"""A worker runs parts to their end and tells Celery how they ended, without a word of a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pecia_schemas import Lane
+
+
+def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
+    fleet.start()
+
+    part = fleet.send()
+
+    fleet.await_story(part, "run", "done")
+    fleet.await_settled()
+    assert fleet.journal(part)[0]["redelivered"] is False
+
+
+def test_an_urgent_part_passes_the_backlog(fleet: Any) -> None:
+    blocker = fleet.send("wait")
+    fleet.start(SCRIPTED_SLOTS="1")
+    fleet.await_story(blocker, "run")
+    bulk, urgent = fleet.send(lane=Lane.BULK), fleet.send(lane=Lane.URGENT)
+
+    fleet.plan(blocker, "done")
+
+    fleet.await_settled()
+    begun = [entry["part"] for entry in fleet.journal() if entry["what"] == "run"]
+    assert begun == [str(blocker), str(urgent), str(bulk)]
+
+
+@pytest.mark.parametrize("plan", ["fail", "retry", "ignore"])
+def test_a_part_that_ends_without_result_is_acknowledged(fleet: Any, plan: str) -> None:
+    fleet.start()
+
+    part = fleet.send(plan)
+
+    fleet.await_story(part, "run")
+    fleet.await_settled()
+    assert "Jane Doe" not in fleet.logs
+
+
+def test_a_part_thrown_out_by_a_fault_is_given_back_and_runs_again(fleet: Any) -> None:
+    fleet.start()
+
+    part = fleet.send("bug")
+
+    fleet.await_story(part, "run", "given back", "run", "done")
+    fleet.await_settled()
+    assert fleet.journal(part)[2]["redelivered"] is False
+    assert "ValueError" in fleet.logs
+    assert "Jane Doe" not in fleet.logs
+
+
+def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> None:
+    worker = fleet.start()
+    bystander = fleet.send("wait")
+    fleet.await_story(bystander, "run")
+
+    lost = fleet.send("lose")
+
+    assert worker.wait(10) != 0
+    assert fleet.story(bystander) == ["run", "cancelled", "given back"]
+    assert fleet.story(lost) == ["run", "given back"]
+    assert fleet.redis.llen("read.normal") == 2
+
+
+def test_a_runtime_that_cannot_start_ends_the_worker_with_its_reason(fleet: Any) -> None:
+    worker = fleet.launch(SCRIPTED_START="fails")
+
+    assert worker.wait(20) != 0
+    assert "LookupError: no such model" in fleet.log(worker)
+
+
+def test_a_hard_time_limit_gives_the_part_back(fleet: Any) -> None:
+    fleet.start("--time-limit=1")
+    part = fleet.send("wait")
+    fleet.await_story(part, "run", "cancelled", "given back", "run")
+
+    fleet.plan(part, "done")
+
+    fleet.await_settled()

@@ -1,0 +1,207 @@
+"""The claim: lanes in order, a token budget, no duplicates, nothing lost, and nothing that blocks a list."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import PartMessage, bell_name, publish
+from pecia_workers.broker import DEAD, QUEUES, Claim, Leases, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALL = tuple(QUEUES)
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def leases(redis: Redis) -> Leases:
+    return Leases(redis)
+
+
+def message(lane: Lane = Lane.NORMAL, cost: int = 1, stage: Stage = Stage.READ) -> PartMessage:
+    return PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost)
+
+
+def claim(leases: Leases, *, slots: int = 100, tokens: int | None = None, idle: bool = True) -> Claim:
+    return leases.claim(ALL, owner="me", slots=slots, tokens=tokens, idle=idle)
+
+
+def parts(claimed: Claim) -> list[UUID]:
+    return [UUID(one.part) for one in claimed.parts]
+
+
+def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis, leases: Leases) -> None:
+    bulk, normal, urgent = (
+        [message(lane) for _ in range(3)] for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT)
+    )
+    ingest = message(Lane.URGENT, stage=Stage.INGEST)
+    publish(redis, [*bulk, *normal, *urgent, ingest])
+
+    assert parts(claim(leases)) == [one.part for one in (ingest, *urgent, *normal, *bulk)]
+
+
+def test_a_claim_stops_at_the_first_part_that_does_not_fit(redis: Redis, leases: Leases) -> None:
+    small, large, smaller = message(cost=4), message(cost=10), message(cost=1)
+    publish(redis, [small, large, smaller])
+
+    assert parts(claim(leases, tokens=10)) == [small.part]
+    assert parts(claim(leases, tokens=6, idle=False)) == []
+    assert parts(claim(leases, tokens=11, idle=False)) == [large.part, smaller.part]
+
+
+def test_a_part_larger_than_the_budget_runs_alone(redis: Redis, leases: Leases) -> None:
+    large, small = message(cost=1000), message(cost=1)
+    publish(redis, [large, small])
+
+    assert parts(claim(leases, tokens=10, idle=False)) == []
+    assert parts(claim(leases, tokens=10, idle=True)) == [large.part]
+
+
+def test_a_claim_takes_no_more_than_the_free_slots_and_says_that_there_is_more(
+    redis: Redis, leases: Leases
+) -> None:
+    publish(redis, [message() for _ in range(5)])
+
+    first = claim(leases, slots=3)
+
+    assert (len(first.parts), first.more) == (3, True)
+    assert (len(claim(leases, slots=3).parts), claim(leases, slots=3).more) == (2, False)
+
+
+PART = str(uuid4())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "{not json",
+        "[]",
+        "17",
+        "null",
+        '"text"',
+        "[" * 200,
+        json.dumps({"part": "no-uuid", "lane": "normal", "cost": 1}),
+        json.dumps({"part": PART.upper(), "lane": "normal", "cost": 1}),
+        json.dumps({"part": PART + "0", "lane": "normal", "cost": 1}),
+        json.dumps({"part": PART, "lane": "urgent", "cost": 1}),
+        json.dumps({"part": PART, "lane": "normal", "cost": 0}),
+        json.dumps({"part": PART, "lane": "normal", "cost": -5}),
+        json.dumps({"part": PART, "lane": "normal", "cost": "1"}),
+        json.dumps({"part": PART, "lane": "normal"}),
+        json.dumps({"part": PART, "lane": "normal", "cost": 1, "task": "x" * 500}),
+        '{"part":"' + PART + '","lane":"normal","cost":NaN}',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_a_malformed_head_is_put_aside_and_blocks_nothing(
+    redis: Redis, leases: Leases, raw: str | bytes
+) -> None:
+    redis.lpush("read.normal", raw)
+    behind = message()
+    publish(redis, [behind])
+
+    assert parts(claim(leases)) == [behind.part]
+    assert redis.llen(DEAD) == 1
+
+
+def test_the_dead_list_is_bounded(redis: Redis, leases: Leases) -> None:
+    redis.lpush("read.normal", *["x" * 1000] * 3000)
+
+    while claim(leases).more:
+        pass
+
+    assert redis.llen("read.normal") == 0
+    assert redis.llen(DEAD) == 1000
+    assert redis.lindex(DEAD, 0) == "x" * 200
+
+
+@pytest.mark.parametrize(("sent", "taken"), [("1e300", 2**31 - 1), ("0.25", 1), ("7.9", 7)])
+def test_costs_are_clamped(redis: Redis, leases: Leases, sent: str, taken: int) -> None:
+    redis.lpush("read.normal", f'{{"part":"{PART}","lane":"normal","cost":{sent}}}')
+
+    assert [one.cost for one in claim(leases).parts] == [taken]
+
+
+def test_a_part_that_is_leased_is_not_handed_out_again(redis: Redis, leases: Leases) -> None:
+    once, other = message(), message()
+    publish(redis, [once, once, other])
+    assert parts(claim(leases)) == [once.part, other.part]
+
+    publish(redis, [once])
+
+    assert parts(claim(leases)) == []
+    assert redis.llen(once.queue) == 0
+    leases.ack("me", [str(once.part)])
+    publish(redis, [once])
+    assert parts(claim(leases)) == [once.part]
+
+
+def test_a_claim_that_leaves_parts_behind_rings_for_the_next_worker(redis: Redis, leases: Leases) -> None:
+    publish(redis, [message(), message()])
+    redis.delete(bell_name(Stage.READ))
+
+    claim(leases, slots=1)
+    assert redis.llen(bell_name(Stage.READ)) == 1
+
+    redis.delete(bell_name(Stage.READ))
+    claim(leases, tokens=0, idle=False)
+    assert redis.llen(bell_name(Stage.READ)) == 0
+
+
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(Lane), st.sampled_from(Stage), st.integers(1, 60)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sent=MESSAGES, slots=st.integers(1, 8), budget=st.integers(1, 100), data=st.data())
+def test_budget_holds_lists_stay_in_order_and_nothing_is_lost(
+    redis: Redis,
+    leases: Leases,
+    sent: list[tuple[Lane, Stage, int]],
+    slots: int,
+    budget: int,
+    data: st.DataObject,
+) -> None:
+    redis.flushall()
+    messages = [message(lane, cost, stage) for lane, stage, cost in sent]
+    publish(redis, messages)
+    held: dict[str, int] = {}
+    served: list[tuple[str, UUID]] = []
+    while len(served) < len(messages) or held:
+        free = (
+            Claim()
+            if len(held) == slots or sum(held.values()) >= budget
+            else leases.claim(
+                ALL, owner="me", slots=slots - len(held), tokens=budget - sum(held.values()), idle=not held
+            )
+        )
+        held |= {one.part: one.cost for one in free.parts}
+        served += [(one.queue, UUID(one.part)) for one in free.parts]
+        assert len(held) <= slots
+        assert sum(held.values()) <= budget or len(held) == 1
+        done = data.draw(st.sampled_from(sorted(held)))
+        assert leases.ack("me", [done]) == 1
+        del held[done]
+
+    assert Counter(part for _, part in served) == Counter(one.part for one in messages)
+    for queue in ALL:
+        assert [part for name, part in served if name == queue] == [
+            one.part for one in messages if one.queue == queue
+        ]
+    assert redis.keys("pecia:l*") + redis.keys("pecia:o*") + redis.keys("pecia:de*") == []

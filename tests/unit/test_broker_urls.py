@@ -1,0 +1,37 @@
+"""One redis-py URL serves our scripts and kombu."""
+
+from __future__ import annotations
+
+from kombu import Connection
+
+from pecia_workers.broker import celery_settings, transport
+
+
+def _connection(url: str) -> Connection:
+    transport.install()
+    settings = celery_settings(url)
+    return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])
+
+
+def test_a_tcp_url_keeps_account_password_and_database() -> None:
+    connection = _connection("redis://fleet:p%40ss%2Fword@redis.example:6380/3")
+
+    assert (connection.hostname, connection.port, connection.virtual_host) == ("redis.example", 6380, "3")
+    assert (connection.userid, connection.password) == ("fleet", "p@ss/word")
+
+
+def test_a_unix_socket_becomes_kombus_form() -> None:
+    assert celery_settings("unix:///run/redis.sock?db=2")["broker_url"] == (
+        "redis+socket:///run/redis.sock?virtual_host=2"
+    )
+
+
+def test_tls_verifies_the_certificate_unless_the_url_says_otherwise() -> None:
+    assert celery_settings("rediss://redis.example/0")["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
+    trusting = celery_settings("rediss://redis.example/0?ssl_cert_reqs=none&ssl_ca_certs=/etc/ca.pem")
+    assert trusting["broker_use_ssl"] == {"ssl_cert_reqs": "none", "ssl_ca_certs": "/etc/ca.pem"}
+
+
+def test_every_redis_scheme_gets_our_transport() -> None:
+    for url in ("redis://localhost/0", "rediss://localhost/0", "unix:///run/redis.sock"):
+        assert isinstance(_connection(url).transport, transport.Transport)

@@ -1,0 +1,149 @@
+"""The fleet's Celery application: `celery -A pecia_workers.app worker -Q read.urgent,read.normal,read.bulk`."""
+
+from __future__ import annotations
+
+import socket
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery import Celery
+from celery.apps.worker import Worker
+from celery.exceptions import ImproperlyConfigured
+from kombu.entity import Exchange, Queue
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import queue_name
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker import QUEUES, LeaseKeeper, celery_settings, connect, task_name, transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pecia_workers.contract import PartRuntime
+
+_EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
+
+
+class FleetWorker(Worker):  # type: ignore[misc]
+    """Celery's worker without gossip and mingle: workers of the fleet have nothing to tell each other."""
+
+    def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the options, with both switched off."""
+        return kwargs | {"without_gossip": True, "without_mingle": True}
+
+
+class FleetApp(Celery):  # type: ignore[misc]
+    """Celery, configured from the fleet's settings when first used."""
+
+    new_runtime: Callable[[], PartRuntime]
+    """Makes what runs the parts; replace it before the worker starts."""
+
+    def __init__(self, settings: WorkerSettings | None = None) -> None:
+        transport.install()
+        super().__init__("pecia")
+        self._given = settings
+        self.new_runtime = self._default_runtime
+        self.add_defaults(self._celery_settings)
+
+    def use(self, settings: WorkerSettings) -> None:
+        """Take these settings instead of the environment's. Before anything else is asked of the application."""
+        self._given = settings
+
+    @cached_property
+    def settings(self) -> WorkerSettings:
+        """The fleet's settings."""
+        return self._given or WorkerSettings()
+
+    @cached_property
+    def keeper(self) -> LeaseKeeper:
+        """What this process holds in Redis."""
+        return LeaseKeeper(
+            connect(self._redis_url),
+            lease=self.settings.lease,
+            hold_limit=self.settings.part_timeout + self.settings.lease,
+        )
+
+    @property
+    def stages(self) -> frozenset[Stage]:
+        """The stages of the queues that this worker consumes."""
+        return frozenset(QUEUES[queue][0] for queue in self.amqp.queues.consume_from)
+
+    @property
+    def Worker(self) -> Any:  # noqa: N802  Celery's name
+        """The worker program."""
+        return self.subclass_with_self(FleetWorker)
+
+    @property
+    def _redis_url(self) -> str:
+        url = self.settings.redis_url.get_secret_value()
+        if not url:
+            raise ImproperlyConfigured("Set PECIA_REDIS_URL: the fleet's queues are in Redis.")
+        return url
+
+    def _default_runtime(self) -> PartRuntime:
+        from pecia_workers.runtime import Runtime  # noqa: PLC0415  heavy: only a worker needs it
+
+        return Runtime(self.settings, self.stages)
+
+    def _celery_settings(self) -> dict[str, Any]:
+        settings = celery_settings(self._redis_url)
+        settings["broker_transport_options"] |= {
+            "keeper": self.keeper,
+            "unacked_restore_interval": 1,
+        }
+        return settings | _SETTINGS
+
+
+def queues_of(stages: Collection[Stage]) -> list[str]:
+    """Return the lists of these stages, in the order in which they are served."""
+    return [queue for queue, (stage, _) in QUEUES.items() if stage in stages]
+
+
+def worker_argv(stages: Collection[Stage], settings: WorkerSettings, *, name: str = "") -> list[str]:
+    """Return the arguments for `app.worker_main`: a worker of these stages."""
+    return [
+        "worker",
+        f"--queues={','.join(queues_of(stages))}",
+        f"--hostname={name or '-'.join(sorted(stages))}@{socket.gethostname()}",
+        f"--loglevel={settings.log_level.upper()}",
+    ]
+
+
+def _declared() -> list[Queue]:
+    """Return the queues for Celery. Nothing is declared in Redis: a list needs no binding."""
+    return [Queue(name, _EXCHANGE, routing_key=name, no_declare=True) for name in QUEUES]  # type: ignore[no-untyped-call]
+
+
+_SETTINGS: dict[str, Any] = {
+    "accept_content": ["json"],
+    "task_serializer": "json",
+    "task_queues": _declared(),
+    "task_default_queue": queue_name(Stage.READ, Lane.NORMAL),
+    "task_create_missing_queues": False,
+    "task_acks_late": True,
+    "task_acks_on_failure": True,
+    "task_acks_on_timeout": False,
+    "task_ignore_result": True,
+    "task_send_sent_event": False,
+    "worker_pool": "pecia_workers.pool:EnginePool",
+    "worker_concurrency": 1,
+    "worker_prefetch_multiplier": 0,  # unlimited for Celery: the gate decides what is claimed
+    "worker_send_task_events": True,
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_channel_error_retry": True,
+}
+
+
+def _only_in_the_pool() -> NoReturn:
+    raise ImproperlyConfigured(
+        "Parts run in pecia_workers.pool:EnginePool alone: start the worker without -P."
+    )
+
+
+app = FleetApp()
+for _stage in Stage:
+    app.task(_only_in_the_pool, name=task_name(_stage))

@@ -1,0 +1,157 @@
+"""Celery's Redis transport with parts instead of messages: claimed under a budget, leased, never only in a socket.
+
+Only channels that consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from kombu import transport as kombu_transports
+from kombu.transport import redis as stock
+
+from pecia_schemas.messages import bell_name
+from pecia_workers.broker.envelope import envelope
+from pecia_workers.broker.leases import QUEUES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pecia_workers.broker.keeper import LeaseKeeper
+    from pecia_workers.broker.leases import Claimed
+
+_BELL_WAIT_S = 1
+
+_claiming: WeakSet[Channel] = WeakSet()
+
+
+def install() -> None:
+    """Make this the transport of `redis://`, `rediss://` and `redis+socket://` in this process."""
+    here = f"{__name__}:Transport"
+    kombu_transports.TRANSPORT_ALIASES.update(redis=here, rediss=here)
+    kombu_transports._transport_cache.clear()  # noqa: SLF001  an alias already resolved would stay stock
+
+
+def kick() -> None:
+    """Claim now, although no bell rang: capacity was freed. Call it on the thread of Celery's event loop."""
+    for channel in list(_claiming):
+        if not channel.closed:
+            channel.claim()
+
+
+class QoS(stock.QoS):
+    """Acknowledges and gives back through the keeper, where the claim has already taken the lease."""
+
+    channel: Channel
+    restore_at_shutdown = False
+
+    def can_consume(self) -> bool:
+        """Return whether the gate is open; channels without parts have none, or remote control would starve."""
+        return not self.channel.lists or self.channel.keeper.capacity.is_open
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Do nothing: the claim took the lease."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """Note that the part is finished."""
+        self.channel.keeper.ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Note that the part goes back, or that it is finished."""
+        if requeue:
+            self.channel.keeper.give_back(delivery_tag)
+        else:
+            self.channel.keeper.ack(delivery_tag)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """Do nothing: what is in flight stays leased, whatever happens to a connection."""
+
+    def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
+        """Settle and reap; Celery's event loop calls it every second."""
+        if self.channel.lists:
+            self.channel.keeper.tend()
+
+
+class Channel(stock.Channel):
+    """A stock channel until it consumes one of the fleet's lists."""
+
+    QoS = QoS
+    do_restore = False
+    keeper: LeaseKeeper
+    from_transport_options = (*stock.Channel.from_transport_options, "keeper")  # type: ignore[assignment]
+    lists: tuple[str, ...] = ()
+    """The fleet's lists that it consumes, in the order of service."""
+
+    def _update_queue_cycle(self) -> None:
+        super()._update_queue_cycle()  # type: ignore[no-untyped-call]
+        active = set(self.active_queues)
+        self.lists = tuple(queue for queue in QUEUES if queue in active)
+        if self.lists:
+            _claiming.add(self)
+
+    def claim(self) -> None:
+        """Claim and deliver until the lists are empty or the gate closes."""
+        while self.lists:
+            claim = self.keeper.claim(self.lists)
+            if not claim.parts and not claim.more:
+                return
+            with self._given_back_on_error(claim.parts) as delivered:
+                for claimed in claim.parts:
+                    self.connection._deliver(envelope(claimed), claimed.queue)  # noqa: SLF001  how kombu channels deliver
+                    delivered.add(claimed.part)
+            self.keeper.dispatch()
+            if not claim.more:
+                return
+
+    @contextmanager
+    def _given_back_on_error(self, parts: Sequence[Claimed]) -> Iterator[set[str]]:
+        delivered: set[str] = set()
+        try:
+            yield delivered
+        except BaseException:
+            for claimed in parts:
+                if claimed.part not in delivered:
+                    self.keeper.give_back(claimed.part)
+            self.keeper.dispatch()
+            raise
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        if not self.lists:
+            super()._brpop_start(timeout)  # type: ignore[no-untyped-call]
+            return
+        self.claim()
+        if self.qos.can_consume():
+            self._listen_for_bells()
+
+    def _listen_for_bells(self) -> None:
+        bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
+        self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout or _BELL_WAIT_S)
+
+    def _brpop_read(self, **options: Any) -> Any:
+        if not self.lists:
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+        try:
+            self._hear_bell(**options)
+        finally:
+            self._in_poll = False
+            self._flush_brpop_reauth()  # type: ignore[no-untyped-call]
+        raise Empty
+
+    def _hear_bell(self, **options: Any) -> None:
+        try:
+            self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+
+
+class Transport(stock.Transport):
+    """The transport that `install` puts in place of the stock one."""
+
+    Channel = Channel

@@ -1,0 +1,44 @@
+"""What the pool asks of whoever runs the parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from pecia_schemas import Stage
+    from pecia_workers.engines.base import Budget
+
+
+class RuntimeLostError(RuntimeError):
+    """What runs the parts is gone for good: the worker gives all it holds back and exits."""
+
+
+class PartRuntime(Protocol):
+    """Runs parts on the loop that `start` runs on."""
+
+    async def start(self) -> Budget:
+        """Make ready and return how much may be in flight; nothing is claimed before."""
+        ...
+
+    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
+        """Run one part to its commit.
+
+        Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it failed and will be tried again,
+        `PartFailedError` if it failed for good. After any other exception the part is given back.
+        """
+        ...
+
+    async def give_back(self, parts: Collection[UUID]) -> None:
+        """Note that these stay unfinished here; awaited before their messages go back to the lists."""
+        ...
+
+    async def revoked(self, part: UUID) -> None:
+        """End a part that an operator revoked through Celery, before or after it began."""
+        ...
+
+    async def stop(self) -> None:
+        """Free everything."""
+        ...

@@ -1,0 +1,131 @@
+"""One part in the pool: what Celery handed over, how it ended, and what Celery is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from pecia_schemas import Stage
+from pecia_workers.errors import PartFailedError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class Interruption(Enum):
+    """Why a part was cancelled before its end."""
+
+    REVOKED = auto()
+    """An operator revoked it: Celery has acknowledged it already."""
+    LOST = auto()
+    """Its lease is no longer ours."""
+    STOPPED = auto()
+    """The worker stops."""
+
+
+class Job:
+    """A part in flight. Celery keeps it as the request's result and terminates it through that."""
+
+    __slots__ = (
+        "__weakref__",
+        "callback",
+        "cost",
+        "former",
+        "interruption",
+        "limit_s",
+        "on_interrupt",
+        "part",
+        "redelivered",
+        "soft",
+        "stage",
+        "started",
+        "task",
+        "timeout_callback",
+    )
+
+    def __init__(
+        self,
+        headers: dict[str, Any],
+        *,
+        callback: Callable[[Any], None],
+        timeout_callback: Callable[[bool, float], None],
+        soft_limit_s: float | None,
+        hard_limit_s: float | None,
+        started: float,
+    ) -> None:
+        self.part = UUID(headers["id"])
+        self.stage = Stage(headers["task"].rpartition(".")[2])
+        self.cost: int = headers["x-cost"]
+        self.redelivered: bool = headers["redelivered"]
+        self.callback = callback
+        self.timeout_callback = timeout_callback
+        self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
+        self.soft = self.limit_s is not None and self.limit_s == soft_limit_s
+        self.started = started
+        self.task: asyncio.Task[None] | None = None
+        self.former: Job | None = None
+        self.interruption: Interruption | None = None
+        self.on_interrupt: Callable[[Job], None] | None = None
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel it, unless that was done already. From any thread."""
+        if self.interruption is not None:
+            return
+        self.interruption = why
+        if self.on_interrupt:
+            self.on_interrupt(self)
+
+    def terminate(self, _signal: int | None = None) -> None:
+        """Cancel it because Celery says so: a cold shutdown, unless the revocation was announced before."""
+        self.interrupt(Interruption.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An exception as Celery's request wants it, without the traceback, whose lines may quote a document."""
+
+    exception: Exception
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a part ended, as Celery's callback takes it: failed, result or error, seconds. None: tell Celery nothing."""
+
+    result: tuple[int, Any, float] | None
+    timed_out: bool = False
+
+    @classmethod
+    def done(cls, seconds: float) -> Ending:
+        """Say that it is committed."""
+        return cls(result=(0, None, seconds))
+
+    @classmethod
+    def failed(cls, error: Exception, seconds: float) -> Ending:
+        """Say that it ended with one of the exceptions that a runtime may raise."""
+        return cls(result=(1, ErrorInfo(_bare(error)), seconds))
+
+    @classmethod
+    def given_back(cls, seconds: float, *, timed_out: bool = False) -> Ending:
+        """Say that it did not end here: its message goes back to its list."""
+        return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
+
+    @classmethod
+    def silent(cls) -> Ending:
+        """Say nothing: Celery knows already."""
+        return cls(result=None)
+
+
+def _bare(error: Exception) -> Exception:
+    """Return the error with nothing but its code, whatever the runtime put into it."""
+    bare = error
+    if isinstance(error, Retry):
+        bare = Retry(exc=error.exc if isinstance(error.exc, PartFailedError) else None)
+    elif isinstance(error, Ignore):
+        bare = Ignore()
+    return bare

@@ -1,0 +1,265 @@
+"""Celery's worker pool for parts: one asyncio loop in a thread, as many parts in flight as the engine can hold.
+
+Two threads. The hub thread is Celery's: it claims, hands parts over and tells Celery how they ended. The loop thread is
+the runtime's. What crosses over goes in groups, with one wake-up for all of them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from celery.concurrency.base import BasePool
+from celery.exceptions import WorkerShutdown
+from celery.platforms import EX_FAILURE
+from celery.signals import task_revoked
+from celery.worker import state
+from redis import RedisError
+
+from pecia_workers.broker import Capacity
+from pecia_workers.broker.transport import kick
+from pecia_workers.engines.base import Budget
+from pecia_workers.jobs import Ending, Interruption, Job
+from pecia_workers.running import PartRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+_PUMP_S = 0.01
+_SETTLE_S = 5.0
+
+
+class EnginePool(BasePool):  # type: ignore[misc]
+    """Keeps parts in flight, and so is the gate through which the broker claims."""
+
+    signal_safe = False
+    task_join_will_block = False
+    app: Any
+
+    _hub: Any = None
+    _broken = False
+    _stopped = False
+
+    def on_start(self) -> None:
+        """Start the runtime, wait until it is ready, then open the gate. Exits if the runtime does not start."""
+        self._settings, self._keeper = self.app.settings, self.app.keeper
+        self._jobs: dict[UUID, Job] = {}
+        self._tokens = 0
+        self._arrived: list[Job] = []
+        self._ended: deque[tuple[Job, Ending]] = deque()
+        self._woken = False
+        self._runner = PartRunner(self.app.new_runtime(), tell=self._tell, fatal=self.fatal)
+        self._budget = self._bounded(self._start_runtime())
+        self.limit = self._budget.slots
+        self._keeper.on_lost = self._on_lost
+        self._keeper.gate = self
+        self._keeper.start()
+        task_revoked.connect(self._on_revoked)
+
+    def _start_runtime(self) -> Budget:
+        ready = self._runner.start()
+        try:
+            while not concurrent.futures.wait([ready], timeout=_LOOK_S).done:
+                state.maybe_shutdown()
+            return ready.result()
+        except Exception as error:
+            _log.critical("the worker cannot start: %s: %s", type(error).__name__, error)
+            raise WorkerShutdown(EX_FAILURE) from error
+        finally:
+            if not ready.done() or ready.exception():
+                ready.cancel()
+                self._runner.stop()
+
+    def _bounded(self, budget: Budget) -> Budget:
+        """Return the engine's budget, or less if the settings say so."""
+        slots, tokens = self._settings.max_in_flight, self._settings.max_tokens_in_flight
+        return Budget(
+            slots=min(budget.slots, slots or budget.slots),
+            tokens=min((limit for limit in (budget.tokens, tokens) if limit), default=None),
+        )
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        """Remember the hub, which kombu itself forgets when a connection breaks; and wake-ups were lost with it."""
+        self._hub = loop
+        self._woken = True
+        loop.call_soon(self._collect)
+
+    def capacity(self) -> Capacity:
+        """Return what may be claimed now; nothing once a signal asked the worker to stop."""
+        slots = 0 if self._is_closing else self._budget.slots - len(self._jobs)
+        tokens = None if self._budget.tokens is None else max(0, self._budget.tokens - self._tokens)
+        return Capacity(slots=max(0, slots), tokens=tokens, idle=not self._jobs)
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._state != self.RUN or _is_set(state.should_stop) or _is_set(state.should_terminate)
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],  # noqa: ARG002  the runtime runs the part, not Celery's tracer
+        args: Sequence[Any] = (),
+        kwargs: Any = None,  # noqa: ARG002
+        *,
+        callback: Callable[[Any], None],
+        accept_callback: Callable[[int, float], None],
+        timeout_callback: Callable[[bool, float], None],
+        soft_timeout: float | None = None,
+        timeout: float | None = None,
+        **_options: Any,
+    ) -> Job:
+        """Accept a part; it begins when `dispatch` is called."""
+        started = time.monotonic()
+        job = Job(
+            args[2],
+            callback=callback,
+            timeout_callback=timeout_callback,
+            soft_limit_s=soft_timeout,
+            hard_limit_s=timeout,
+            started=started,
+        )
+        if former := self._jobs.get(job.part):
+            job.former = former
+            former.interrupt(Interruption.LOST)
+        self._jobs[job.part] = job
+        self._tokens += job.cost
+        self._arrived.append(job)
+        accept_callback(os.getpid(), started)
+        return job
+
+    def dispatch(self) -> None:
+        """Hand over what has arrived, in one wake-up."""
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            self._runner.submit(arrived)
+
+    def _tell(self, job: Job, ending: Ending) -> None:
+        """Let the hub thread know. Called on the loop thread, which must not touch Celery."""
+        self._ended.append((job, ending))
+        if not self._woken and self._hub:
+            self._woken = True
+            self._hub.call_soon(self._collect)
+
+    def _collect(self) -> None:
+        """Tell Celery and Redis what has ended, then claim into the room it left."""
+        self._woken = False
+        self._finish_all()
+        self._run_ready()
+        self._keeper.settle()
+        with suppress(RedisError):  # Celery's own poll will find out, and reconnect
+            kick()
+
+    def _finish_all(self) -> None:
+        while self._ended:
+            job, ending = self._ended.popleft()
+            try:
+                self._finish(job, ending)
+            except Exception as error:  # noqa: BLE001  the others must end too
+                _log.error("could not report the end of %s: %s", job.part, type(error).__name__)
+
+    def _finish(self, job: Job, ending: Ending) -> None:
+        self._tokens -= job.cost
+        if self._jobs.get(job.part) is not job:
+            return  # the part has come again, and its lease belongs to the new delivery
+        del self._jobs[job.part]
+        if ending.timed_out and job.limit_s:
+            job.timeout_callback(job.soft, job.limit_s)
+        if ending.result and not (ending.timed_out and not job.soft):
+            job.callback(ending.result)
+
+    def _run_ready(self) -> None:
+        """Run what Celery put off for the hub's next turn: acknowledgements and events, in one group."""
+        if self._hub:
+            for item in self._hub._pop_ready():  # noqa: SLF001  once the hub has stopped nobody else runs them
+                item()
+
+    def _on_lost(self, part: str) -> None:
+        if job := self._jobs.get(UUID(part)):
+            job.interrupt(Interruption.LOST)
+
+    def _on_revoked(self, *, request: Any, **_signal: Any) -> None:
+        part = UUID(request.id)
+        if job := self._jobs.get(part):
+            job.interrupt(Interruption.REVOKED)
+        self._runner.revoke(part)
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Do nothing: the process id is this process's. Celery terminates the job itself next."""
+
+    def fatal(self, error: Exception) -> None:
+        """Give everything back and exit non-zero. From any thread."""
+        _log.critical("the runtime is lost: %s", type(error).__name__)
+        self._broken = True
+        state.should_stop = EX_FAILURE
+        if self._hub:
+            self._hub.call_soon(self._collect)
+
+    def on_stop(self) -> None:
+        """Finish what is in flight within the drain timeout, give the rest back.
+
+        In a cold shutdown Celery calls this from a signal handler: then `on_terminate`, which follows, does the work.
+        """
+        if not _is_set(state.should_terminate):
+            self._drain()
+            self._close_down()
+
+    def on_terminate(self) -> None:
+        """Give everything back now."""
+        self._close_down()
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + self._settings.drain_timeout.total_seconds()
+        while self._jobs and not self._broken and not _is_set(state.should_terminate):
+            if time.monotonic() > deadline:
+                return
+            self._pump()
+            time.sleep(_PUMP_S)
+
+    def _pump(self) -> None:
+        self._finish_all()
+        self._run_ready()
+        self._keeper.settle()
+
+    def _close_down(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self._give_back_all()
+        task_revoked.disconnect(self._on_revoked)
+        self._keeper.gate = None
+        self._keeper.stop()
+        self._runner.stop()
+
+    def _give_back_all(self) -> None:
+        self.dispatch()
+        left = list(self._jobs.values())
+        for job in left:
+            job.interrupt(Interruption.STOPPED)
+        self._runner.abandon(left)
+        self._finish_all()
+        for job in list(self._jobs.values()):
+            self._finish(job, Ending.given_back(time.monotonic() - job.started))
+        self._run_ready()
+        deadline = time.monotonic() + _SETTLE_S
+        while not self._keeper.settle() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+
+    def _get_info(self) -> dict[str, Any]:
+        own: dict[str, Any] = super()._get_info()
+        return own | {
+            "max-tokens": self._budget.tokens,
+            "in-flight": len(self._jobs),
+            "tokens-in-flight": self._tokens,
+        }
+
+
+def _is_set(flag: Any) -> bool:
+    """Whether Celery's shutdown flag is up; it holds an exit status, which may be 0."""
+    return flag is not None and flag is not False

@@ -1,0 +1,172 @@
+"""The pool's other thread: an asyncio loop on which the runtime runs parts, and how each of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore, Retry
+
+from pecia_workers.contract import RuntimeLostError
+from pecia_workers.errors import PartFailedError
+from pecia_workers.jobs import Ending, Interruption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine
+    from concurrent.futures import Future
+    from uuid import UUID
+
+    from pecia_workers.contract import PartRuntime
+    from pecia_workers.engines.base import Budget
+    from pecia_workers.jobs import Job
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+"""Before a part goes back that a fault in Pecia itself threw out, so that it does not spin."""
+
+_UNWIND_S = 5.0
+_STOP_S = 10.0
+
+
+class _TimeLimitError(Exception):
+    """Celery's time limit is over; a runtime's own timeout is not."""
+
+
+class PartRunner:
+    """Runs parts on a loop of its own. `tell` hears, on that loop's thread, of every end but those of `abandon`."""
+
+    def __init__(
+        self,
+        runtime: PartRuntime,
+        *,
+        tell: Callable[[Job, Ending], None],
+        fatal: Callable[[Exception], None],
+    ) -> None:
+        self._runtime = runtime
+        self._tell = tell
+        self._fatal = fatal
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="parts", daemon=True)
+
+    def start(self) -> Future[Budget]:
+        """Begin to start the runtime; the future holds its budget, or its error."""
+        self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop)
+
+    def submit(self, jobs: Collection[Job]) -> None:
+        """Begin all of them together, so that the runtime can group what it asks the database."""
+        for job in jobs:
+            job.on_interrupt = self._interrupted
+        self._loop.call_soon_threadsafe(self._spawn, jobs)
+
+    def revoke(self, part: UUID) -> None:
+        """Tell the runtime that an operator revoked a part."""
+        self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
+
+    def abandon(self, jobs: Collection[Job]) -> None:
+        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""
+        asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
+
+    def stop(self) -> None:
+        """Stop the runtime and the loop."""
+        asyncio.run_coroutine_threadsafe(self._stop_runtime(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _spawn(self, jobs: Collection[Job]) -> None:
+        for job in jobs:
+            job.task = self._loop.create_task(self._run(job))
+
+    def _interrupted(self, job: Job) -> None:
+        self._loop.call_soon_threadsafe(self._cancel, job)
+
+    def _cancel(self, job: Job) -> None:
+        if job.task:  # one turn later: a task cancelled before its first step would never tell its end
+            self._loop.call_soon(job.task.cancel)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(_quietly(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _run(self, job: Job) -> None:
+        try:
+            ending = await self._run_to_end(job)
+        except asyncio.CancelledError:
+            ending = await self._unfinished(job)
+        if ending:
+            self._tell(job, ending)
+
+    async def _run_to_end(self, job: Job) -> Ending | None:
+        timed_out = False
+        try:
+            await self._work(job)
+        except (Ignore, Retry, PartFailedError) as error:
+            return Ending.failed(error, _age(job))
+        except _TimeLimitError:
+            timed_out = True
+        except asyncio.CancelledError:
+            pass  # `_unfinished` asks why
+        except RuntimeLostError as error:
+            self._fatal(error)
+        except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
+            # The type alone: an exception's text may hold the document's.
+            _log.error("part %s thrown out: %s", job.part, type(error).__name__)
+        else:
+            return Ending.done(_age(job))
+        return await self._unfinished(job, timed_out=timed_out)
+
+    async def _work(self, job: Job) -> None:
+        if job.former and job.former.task:
+            await asyncio.wait([job.former.task])
+        if job.interruption:
+            raise asyncio.CancelledError
+        limit = asyncio.timeout(job.limit_s)
+        try:
+            async with limit:
+                await self._runtime.run(job.part, job.stage, redelivered=job.redelivered)
+        except TimeoutError:
+            if limit.expired():
+                raise _TimeLimitError from None
+            raise
+
+    async def _unfinished(self, job: Job, *, timed_out: bool = False) -> Ending | None:
+        """Return the end of a part that did not end by itself; None if `abandon` takes care of it."""
+        if job.interruption is Interruption.STOPPED:
+            return None
+        if job.interruption is Interruption.REVOKED:
+            return Ending.silent()
+        if job.interruption is None and not timed_out:
+            await asyncio.sleep(_PAUSE_S)
+        await _quietly(self._runtime.give_back([job.part]))
+        return Ending.given_back(_age(job), timed_out=timed_out)
+
+    async def _abandon(self, jobs: Collection[Job]) -> None:
+        tasks = [job.task for job in jobs if job.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_UNWIND_S)
+        await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=_STOP_S)
+
+    async def _stop_runtime(self) -> None:
+        if self._background:
+            await asyncio.wait(self._background, timeout=_UNWIND_S)
+        await _quietly(self._runtime.stop(), limit_s=_STOP_S)
+
+
+def _age(job: Job) -> float:
+    return time.monotonic() - job.started
+
+
+async def _quietly(work: Coroutine[Any, Any, None], *, limit_s: float | None = None) -> None:
+    """Await work that nobody can mend when it fails."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await work
+    except Exception as error:  # noqa: BLE001
+        _log.error("%s failed: %s", getattr(work, "__qualname__", "work"), type(error).__name__)
