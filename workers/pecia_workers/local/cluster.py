@@ -103,8 +103,9 @@ def _copy_installation(installation: Path, target: Path) -> None:
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, unfinished / libraries.name)
-    for directory in (unfinished, unfinished / package.name):
-        directory.chmod(0o755)
+    for path in (unfinished, *unfinished.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
     unfinished.rename(target)
 
 

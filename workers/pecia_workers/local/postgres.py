@@ -56,6 +56,10 @@ class EmbeddedPostgres:
         """Whether it still runs."""
         return self.process.alive
 
+    def ask_to_stop(self) -> None:
+        """Tell it to shut down; returns at once."""
+        self.process.ask_to_stop()
+
     def stop(self, timeout: float = 10) -> None:
         """Shut it down, ending its clients' sessions."""
         self.process.stop(timeout)

@@ -35,6 +35,10 @@ class Running(Protocol):
         """Whether it still runs."""
         ...
 
+    def ask_to_stop(self) -> None:
+        """Tell it to end in its own orderly way; returns at once."""
+        ...
+
     def stop(self, timeout: float = ...) -> None:
         """End it in its own orderly way, by force after `timeout` seconds."""
         ...
@@ -76,7 +80,7 @@ class ChildProcess:
             return False
 
     def ask_to_stop(self) -> None:
-        """Send the stop signal and return at once."""
+        """Tell it to end in its own orderly way; returns at once."""
         if self.alive:
             os.kill(self.pid, self.stop_signal)
 

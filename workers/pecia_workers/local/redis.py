@@ -50,6 +50,10 @@ class EmbeddedRedis:
         """Whether it still runs."""
         return self.process.alive
 
+    def ask_to_stop(self) -> None:
+        """Tell it to shut down; returns at once."""
+        self.process.ask_to_stop()
+
     def stop(self, timeout: float = 10) -> None:
         """Shut it down; its data are on disk if it is durable."""
         self.process.stop(timeout)

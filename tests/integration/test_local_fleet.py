@@ -1,0 +1,227 @@
+"""The supervisor behind `pecia up`: it keeps what it started alive, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+from redis import Redis
+
+from pecia_schemas import running
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.errors import EmbeddedError, FleetRunningError
+from pecia_workers.local.fleet import LocalFleet, WorkerCommand
+from pecia_workers.local.process import processes_in
+from pecia_workers.local.supervised import ServiceState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pecia_workers.local.supervised import Service
+
+_NO_FLOWER = WorkerSettings(flower_port=0)
+_SLEEPER = WorkerCommand(
+    name="sleeper", command=("/bin/sh", "-c", 'cd "$PECIA_PAYLOAD_URL"; sleep 600 & sleep 600')
+)
+_SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.fleet import LocalFleet, WorkerCommand
+
+sleeper = WorkerCommand(name="sleeper", command=("/bin/sh", "-c", sys.argv[2]))
+LocalFleet(Path(sys.argv[1]), settings=WorkerSettings(flower_port=0), workers=[sleeper]).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def fleet(short_path: Path) -> Iterator[LocalFleet]:
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[_SLEEPER]) as fleet:
+        fleet.wait_ready(30)
+        yield fleet
+
+
+def _service(fleet: LocalFleet, name: str) -> Service:
+    return next(service for service in fleet.services() if service.name == name)
+
+
+def _kill(fleet: LocalFleet, name: str) -> int:
+    pid = _service(fleet, name).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_a_fleet_says_what_runs_where(fleet: LocalFleet) -> None:
+    assert [service.name for service in fleet.services()] == ["postgres", "redis", "sleeper"]
+    assert {service.state for service in fleet.services()} == {ServiceState.READY}
+    assert _service(fleet, "postgres").where.startswith("postgresql://postgres@/pecia?host=/")
+    assert Path(_service(fleet, "sleeper").where).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fleet_migrates_its_database(fleet: LocalFleet) -> None:
+    with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+
+
+def test_children_are_told_where_the_stores_are(short_path: Path, eventually: Callable[..., Any]) -> None:
+    teller = WorkerCommand(name="teller", command=("/bin/sh", "-c", "env; sleep 600"))
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[teller]) as fleet:
+        told = eventually((short_path / "home/logs/teller.log").read_text)
+        assert f"PECIA_REDIS_URL={fleet.settings.redis_url.get_secret_value()}\n" in told
+        assert f"PECIA_DATABASE_URL={fleet.settings.database_url.get_secret_value()}\n" in told
+        assert f"PECIA_PAYLOAD_URL={short_path}/home/payloads\n" in told
+
+
+def test_a_dead_worker_is_replaced_and_its_children_are_ended(
+    fleet: LocalFleet, eventually: Callable[..., Any]
+) -> None:
+    payloads = fleet.home.payloads
+    before = set(eventually(lambda: len(found := processes_in(payloads)) == 3 and found))
+    _kill(fleet, "sleeper")
+    eventually(lambda: _service(fleet, "sleeper").restarts == 1)
+    eventually(
+        lambda: len(after := set(processes_in(payloads))) == 3 and not after & before, what="Its replacement"
+    )
+
+
+@pytest.mark.parametrize("name", ["redis", "postgres"])
+def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
+    fleet: LocalFleet, eventually: Callable[..., Any], name: str
+) -> None:
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
+        client.set("k", "v")
+        eventually(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+    with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
+        connection.execute("CREATE TABLE kept ()")
+    dead = _kill(fleet, name)
+    eventually(lambda: _service(fleet, name).pid not in (dead, None) and _service(fleet, name).restarts)
+    eventually(lambda: _service(fleet, name).state is ServiceState.READY)
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
+        assert client.get("k") == b"v"
+    with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
+        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+
+
+def test_a_worker_that_cannot_run_is_tried_with_growing_pauses_and_named(short_path: Path) -> None:
+    broken = WorkerCommand(name="broken", command=("/bin/false",))
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[broken]) as fleet:
+        with pytest.raises(EmbeddedError, match=r"broken \(restarting: .*broken\.log\)"):
+            fleet.wait_ready(1.5)
+        assert 1 <= _service(fleet, "broken").restarts <= 3
+
+
+def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(short_path: Path) -> None:
+    program = (
+        "import os, signal, time, redis\n"
+        "def last(*_):\n"
+        "    time.sleep(0.3)\n"
+        "    print('redis' if redis.Redis.from_url(os.environ['PECIA_REDIS_URL']).ping() else '', flush=True)\n"
+        "    raise SystemExit\n"
+        "signal.signal(signal.SIGTERM, last)\n"
+        "print('up', flush=True)\n"
+        "signal.pause()\n"
+    )
+    log = short_path / "home/logs/polite.log"
+    polite = WorkerCommand(
+        name="polite", command=(sys.executable, "-c", program), ready=lambda: "up" in log.read_text()
+    )
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[polite]) as fleet:
+        fleet.wait_ready(30)
+    assert log.read_text().split() == ["up", "redis"]
+    assert {service.state for service in fleet.services()} == {ServiceState.STOPPED}
+
+
+def test_a_stopped_fleet_leaves_no_process_and_no_socket(short_path: Path) -> None:
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[_SLEEPER]) as fleet:
+        fleet.wait_ready(30)
+        sockets = Path(fleet.settings.redis_url.get_secret_value().partition("://")[2]).parent
+    assert _processes_of(fleet.home.path) == []
+    assert not sockets.exists()
+
+
+def test_a_home_has_one_supervisor(fleet: LocalFleet) -> None:
+    with pytest.raises(FleetRunningError, match="already runs"):
+        LocalFleet(fleet.home.path, settings=_NO_FLOWER, workers=[]).start()
+    assert {service.state for service in fleet.services()} == {ServiceState.READY}
+
+
+def test_given_stores_are_used_and_not_started(short_path: Path, stores: dict[str, str]) -> None:
+    given = WorkerSettings(
+        database_url=SecretStr(stores["PECIA_DATABASE_URL"]),
+        redis_url=SecretStr(stores["PECIA_REDIS_URL"]),
+        payload_url=stores["PECIA_PAYLOAD_URL"],
+        flower_port=0,
+    )
+    with LocalFleet(short_path / "home", settings=given, workers=[]) as fleet:
+        assert fleet.settings == given
+        assert {service.state for service in fleet.services()} == {ServiceState.EXTERNAL}
+        assert not fleet.home.postgres.exists()
+
+
+def test_a_given_password_is_not_shown(short_path: Path) -> None:
+    given = _NO_FLOWER.with_stores(
+        database_url="postgresql://u:planted@db.example:5432/pecia",
+        redis_url="redis://:planted@r.example/0",
+        payload_url="",
+    )
+    with LocalFleet(short_path / "home", settings=given, workers=[], migrate=["/bin/true"]) as fleet:
+        assert [service.where for service in fleet.services()] == [
+            "postgresql://db.example:5432/pecia",
+            "redis://r.example/0",
+        ]
+
+
+def test_clients_find_a_running_fleet_and_no_stopped_one(short_path: Path) -> None:
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[]) as fleet:
+        found = running.find()
+        assert found is not None
+        assert found.database_url == fleet.settings.database_url.get_secret_value()
+    assert running.find() is None
+
+
+def test_a_failed_migration_stops_the_start_and_says_why(short_path: Path) -> None:
+    broken = ["/bin/sh", "-c", "echo no such revision; exit 1"]
+    fleet = LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[], migrate=broken)
+    with pytest.raises(EmbeddedError, match=r"could not be brought up to date(.|\n)*no such revision"):
+        fleet.start()
+    assert _processes_of(fleet.home.path) == []
+
+
+def test_nothing_survives_a_killed_supervisor(short_path: Path, eventually: Callable[..., Any]) -> None:
+    home = short_path / "home"
+    command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        eventually(lambda: len(_processes_of(home)) >= 6, what="Two servers, the worker and its children")
+        supervisor.kill()
+    eventually(
+        lambda: not _processes_of(home) and not _sessions_of(supervisor.pid), what="The end of everything"
+    )
+    with LocalFleet(home, settings=_NO_FLOWER, workers=[]) as fleet:
+        fleet.wait_ready(30)
+
+
+def _processes_of(home: Path) -> list[int]:
+    """Every process that works in a directory of the home."""
+    return [
+        pid
+        for directory in (home / "postgres", home / "redis", home / "payloads")
+        for pid in processes_in(directory)
+    ]
+
+
+def _sessions_of(parent: int) -> list[str]:
+    return subprocess.run(
+        ["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False
+    ).stdout.split()

@@ -1,0 +1,253 @@
+"""Embedded Postgres and Redis: they start anywhere, come back at the same address, and die with their parent."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from pecia_workers.local import cluster
+from pecia_workers.local.errors import EmbeddedError
+from pecia_workers.local.postgres import start_postgres
+from pecia_workers.local.process import Account, processes_in, spawn
+from pecia_workers.local.redis import start_redis
+from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.wheels import postgres_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pecia_workers.local.postgres import EmbeddedPostgres
+    from pecia_workers.local.redis import EmbeddedRedis
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+from pecia_workers.local.postgres import start_postgres
+from pecia_workers.local.redis import start_redis
+
+home = Path(sys.argv[1])
+start_postgres(home / "postgres", durable=False)
+start_redis(home / "redis")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_postgres_knows_uuidv7_and_speaks_utf8(session_postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(session_postgres.url) as connection:
+        assert connection.execute("SELECT uuid_extract_version(uuidv7())").fetchone() == (7,)
+        assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
+
+
+def test_a_url_needs_no_escapes(session_postgres: EmbeddedPostgres, redis_url: str) -> None:
+    assert "%" not in session_postgres.url + redis_url
+
+
+def test_a_killed_postgres_comes_back_at_the_same_address_with_its_commits(
+    postgres_server: Callable[..., EmbeddedPostgres],
+) -> None:
+    server = postgres_server()
+    with psycopg.connect(server.url) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS n")
+    server.kill()
+    assert not server.alive
+    again = postgres_server(replaces=server)
+    assert again.url == server.url
+    with psycopg.connect(again.url) as connection:
+        assert connection.execute("SELECT n FROM kept").fetchone() == (1,)
+
+
+def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
+    postgres_server: Callable[..., EmbeddedPostgres],
+) -> None:
+    server = postgres_server()
+    server.kill()
+    lock = server.data / "postmaster.pid"
+    lines = lock.read_text().splitlines()
+    with subprocess.Popen(["sleep", "60"], user=lock.stat().st_uid) as stranger:
+        lock.write_text("\n".join([str(stranger.pid), *lines[1:]]))
+        try:
+            assert postgres_server(replaces=server).alive
+        finally:
+            stranger.kill()
+
+
+def test_two_servers_never_share_their_data(
+    redis_server: Callable[..., EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pecia_workers.local.redis._LEAVING_S", 0.1)
+    server = redis_server()
+    with pytest.raises(
+        EmbeddedError, match=f"Another Redis.*{server.pid}.*stop it, or choose another directory"
+    ):
+        start_redis(server.data)
+
+
+def test_a_database_whose_making_was_interrupted_is_made_again(short_path: Path) -> None:
+    unfinished = short_path / ".data.unfinished"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("18")
+    server = start_postgres(short_path / "data", durable=False)
+    server.stop()
+    assert not unfinished.exists()
+
+
+def test_what_a_statement_was_about_is_not_logged(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
+    server = postgres_server()
+    with psycopg.connect(server.url) as connection:
+        connection.execute("CREATE TABLE pages (body text CHECK (length(body) < 5))")
+        connection.commit()
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute("INSERT INTO pages VALUES (%s)", ["Planted words of a patient"])
+    server.stop()
+    assert "Planted" not in (server.data / "server.log").read_text()
+
+
+def test_a_durable_redis_keeps_its_data_over_a_stop(redis_server: Callable[..., EmbeddedRedis]) -> None:
+    server = redis_server()
+    with Redis.from_url(server.url) as client:
+        client.set("k", "v")
+    server.stop()
+    with Redis.from_url(redis_server(replaces=server).url) as client:
+        assert client.get("k") == b"v"
+
+
+def test_a_redis_can_come_back_without_its_data(redis_server: Callable[..., EmbeddedRedis]) -> None:
+    server = redis_server()
+    with Redis.from_url(server.url) as client:
+        client.set("k", "v")
+    server.kill()
+    again = redis_server(replaces=server, keep_data=False)
+    assert again.url == server.url
+    with Redis.from_url(again.url) as client:
+        assert client.dbsize() == 0
+
+
+def test_a_full_redis_refuses_rather_than_forgets(short_path: Path) -> None:
+    server = start_redis(short_path / "data", durable=False, maxmemory="4mb")
+    try:
+        with Redis.from_url(server.url) as client:
+            client.mset({f"k{number}": b"x" * 10_000 for number in range(500)})  # more than fits, in one go
+            with pytest.raises(ResponseError, match="maxmemory"):
+                client.set("one more", b"x")
+            assert client.dbsize() == 500
+    finally:
+        server.stop()
+
+
+def test_nobody_else_can_reach_the_servers(
+    session_postgres: EmbeddedPostgres, redis_server: Callable[..., EmbeddedRedis]
+) -> None:
+    redis = redis_server(durable=False)
+    for directory in (session_postgres.sockets, redis.socket.parent):
+        assert directory.stat().st_mode & 0o077 == 0
+    with Redis.from_url(redis.url) as client:
+        assert client.config_get("port") == {"port": "0"}
+
+
+def test_a_stopped_server_takes_its_socket_directory_along(short_path: Path) -> None:
+    server = start_redis(short_path / "data", durable=False)
+    assert server.socket.exists()
+    server.stop()
+    assert not server.socket.parent.exists()
+
+
+def test_servers_die_with_a_killed_parent_and_start_again_on_the_same_data(
+    short_path: Path, eventually: Callable[..., Any]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(short_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.send_signal(signal.SIGKILL)
+    data = short_path / "postgres", short_path / "redis"
+    eventually(lambda: not any(processes_in(path) for path in data), what="The end of the servers")
+    start_postgres(data[0], durable=False).stop()
+    start_redis(data[1]).stop()
+
+
+def test_directories_of_the_dead_are_swept_and_those_of_the_living_are_not() -> None:
+    program = (
+        "from pecia_workers.local.scratch import ScratchDirectory; print(ScratchDirectory.create().path, flush=True);"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        path = Path(owner.stdout.readline().strip())
+        ScratchDirectory.create().remove()
+        assert path.is_dir()
+        owner.kill()
+    ScratchDirectory.create().remove()
+    assert not path.exists()
+
+
+def test_sockets_stay_short_whatever_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("deep%20" * 20)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    scratch = ScratchDirectory.create()
+    scratch.remove()
+    assert scratch.path.parent != deep
+
+
+def test_a_program_that_cannot_start_says_so_in_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert spawn([tmp_path / "missing"], log=log).popen.wait() == 1
+    assert "cannot start" in log.read_text()
+
+
+def test_killing_a_process_ends_its_children_too(tmp_path: Path, eventually: Callable[..., Any]) -> None:
+    child = spawn(["/bin/sh", "-c", "sleep 600 & sleep 600"], log=tmp_path / "log", directory=tmp_path)
+    eventually(lambda: len(processes_in(tmp_path)) == 3, what="Three processes")
+    child.kill()
+    eventually(lambda: not processes_in(tmp_path), what="The end of all three")
+
+
+def test_postgres_never_runs_as_root(session_postgres: EmbeddedPostgres) -> None:
+    assert Path(f"/proc/{session_postgres.pid}").stat().st_uid != 0
+
+
+def test_the_account_that_postgres_runs_as_must_be_able_to_enter(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Account(name="stranger", uid=54321, gid=54321)
+    monkeypatch.setattr(cluster, "_account_for", lambda _: stranger)
+    short_path.chmod(0o700)
+    with pytest.raises(EmbeddedError, match=r"closed to that account.*--home.*chmod o\+x"):
+        start_postgres(short_path / "data", durable=False)
+
+
+def test_programs_that_the_account_cannot_enter_run_from_a_copy(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = _closed_copy_of_the_wheel(short_path / "closed")
+    monkeypatch.setattr(cluster, "postgres_programs", lambda: programs)
+    copy = cluster._programs_for(Account(name="stranger", uid=54321, gid=54321), short_path)
+    shutil.rmtree(short_path / "closed")
+    answer = subprocess.check_output([copy / "postgres", "--version"], text=True)
+    assert answer.startswith("postgres (PostgreSQL)")
+    assert all(path.stat().st_mode & 0o005 == 0o005 for path in (copy, *copy.parents[:3]))
+
+
+def _closed_copy_of_the_wheel(target: Path) -> Path:
+    installation = postgres_programs().parent
+    package = installation.parent
+    target.mkdir(mode=0o700)
+    shutil.copytree(installation, target / package.name / installation.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, target / libraries.name)
+    return target / package.name / installation.name / "bin"

@@ -1,0 +1,82 @@
+"""Where a local fleet lives, and what its children are told."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.environment import environment
+from pecia_workers.local.errors import FleetRunningError
+from pecia_workers.local.flower import Flower
+from pecia_workers.local.home import Home, default_home
+
+
+def test_root_lives_in_the_system_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert default_home() == Path("/var/lib/pecia")
+
+
+def test_a_user_lives_in_the_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_home() == Path("/data/pecia")
+
+
+def test_a_second_supervisor_is_told_who_holds_the_home(tmp_path: Path) -> None:
+    home = Home(path=tmp_path)
+    with (
+        home.hold(),
+        pytest.raises(FleetRunningError, match=rf"process {os.getpid()}\).*--home"),
+        home.hold(),
+    ):
+        pass
+
+
+def test_a_home_left_is_free(tmp_path: Path) -> None:
+    home = Home(path=tmp_path)
+    with home.hold():
+        pass
+    with home.hold():
+        assert home.payloads.is_dir()
+
+
+def test_a_directory_with_other_things_in_it_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    tmp_path.chmod(0o750)
+    with Home(path=tmp_path).hold():
+        assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
+def test_children_get_every_setting_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = WorkerSettings(
+        redis_url=SecretStr("unix:///r?db=0"),
+        lease=timedelta(seconds=7.5),
+        webhook_allow=("10.0.0.0/8",),
+        payload_options={"region": "eu"},
+        max_in_flight=3,
+    )
+    variables = environment(settings)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert WorkerSettings() == settings
+    assert "PECIA_MAX_PAGES" not in variables
+
+
+def test_flower_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert Flower.plan(port=port, password_file=tmp_path / "p").port != port
+
+
+def test_flower_keeps_its_password_where_only_its_user_can_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    first, second = (Flower.plan(port=0, password_file=file) for _ in range(2))
+    assert first.password == second.password
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert first.password not in " ".join(first.command)

@@ -1,0 +1,218 @@
+"""The supervisor behind `pecia up` and `pecia demo`: stores, workers and Flower on one machine, kept alive together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pecia_schemas import running
+from pecia_workers.local.environment import environment
+from pecia_workers.local.errors import EmbeddedError, tail
+from pecia_workers.local.flower import Flower
+from pecia_workers.local.home import Home
+from pecia_workers.local.janitor import Janitor
+from pecia_workers.local.process import spawn, wait_until
+from pecia_workers.local.stores import Stores
+from pecia_workers.local.supervised import ServiceState, Supervised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.local.process import ChildProcess
+    from pecia_workers.local.supervised import Service
+
+_TICK_S = 0.1
+_FLOWER_STOP_S = 5.0
+_BEYOND_DRAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCommand:
+    """A child of the fleet: its name, its command line (the program by its whole path), and how to see it is ready."""
+
+    name: str
+    command: tuple[str, ...]
+    ready: Callable[[], bool] | None = None
+    """None: as soon as it runs."""
+
+
+WORKERS = tuple(
+    WorkerCommand(name=role, command=(sys.executable, "-m", "pecia_workers", "worker", role))
+    for role in ("ingest", "engine", "webhooks", "upkeep")
+)
+"""Every role of a whole fleet, one process each."""
+
+MIGRATE = (
+    *(sys.executable, "-c"),
+    "import os, pecia_migrations; pecia_migrations.upgrade(os.environ['PECIA_DATABASE_URL'])",
+)
+"""A process of its own: the fleet does not import the migrations, and is rid of Alembic afterwards."""
+
+
+class LocalFleet:
+    """A whole fleet in one home. Nothing of it outlives this process, however that ends.
+
+    One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
+    `announce` leaves a note by which this user's clients find the fleet.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        settings: WorkerSettings,
+        workers: Sequence[WorkerCommand] = WORKERS,
+        migrate: Sequence[str] = MIGRATE,
+        announce: bool = True,
+    ) -> None:
+        self.home = Home(path=home.expanduser().absolute())
+        self.settings = settings
+        """With the stores' addresses, once started."""
+        self.flower: Flower | None = None
+        """Address, user and password of Flower, once started; None without a port in the settings."""
+        self._commands = tuple(workers)
+        self._migrate = tuple(migrate)
+        self._announce = announce
+        self._stores = Stores(home=self.home, settings=settings)
+        self._workers: list[Supervised[ChildProcess]] = []
+        self._pages: list[Supervised[ChildProcess]] = []
+        self._begun = threading.Event()
+        self._ending = threading.Event()
+        self._failure: BaseException | None = None
+        # The children are tied to the thread that starts them, so one thread does it all.
+        self._keeper = threading.Thread(target=self._keep, name="pecia-fleet", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything; returns when the stores are there and the workers begin. Raises `EmbeddedError`."""
+        self._keeper.start()
+        self._begun.wait()
+        self._raise_failure()
+
+    def wait_ready(self, timeout: float = 120) -> None:
+        """Return when every service is ready. Raises `EmbeddedError` with the names of those that are not."""
+        wait_until(lambda: not self._late() or self._failure is not None, timeout)
+        self._raise_failure()
+        if late := self._late():
+            complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
+            raise EmbeddedError(f"Not ready after {timeout:g} s: {complaint}. Their logs say why.")
+
+    def stop(self) -> None:
+        """Stop the workers, which may finish what they began, then Flower, then the stores. Safe to call again."""
+        self._ending.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+
+    def services(self) -> list[Service]:
+        """Return how every service stands now, in the order in which they were started."""
+        units = [*self._workers, *self._pages]
+        return [*self._stores.services(), *(unit.service for unit in units)]
+
+    def _late(self) -> list[Service]:
+        settled = (ServiceState.READY, ServiceState.EXTERNAL)
+        return [service for service in self.services() if service.state not in settled]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _keep(self) -> None:
+        try:
+            with ExitStack() as stack:
+                self._begin(stack)
+                self._begun.set()
+                while not self._ending.wait(_TICK_S):
+                    self._tend()
+        except BaseException as failure:  # noqa: BLE001  raised again in the thread that asked
+            self._failure = failure
+        finally:
+            self._begun.set()
+
+    def _begin(self, stack: ExitStack) -> None:
+        """Start in the order of need; `stack` stops in the reverse order."""
+        stack.enter_context(self.home.hold())
+        self.settings = stack.enter_context(self._stores.started())
+        variables = environment(self.settings)
+        self._run_migrations(variables)
+        janitor = Janitor()
+        stack.callback(janitor.dismiss)
+        stack.callback(self._stop_pages)
+        stack.callback(self._stop_workers)
+        self._workers = [self._worker(command, variables, janitor) for command in self._commands]
+        self._pages = self._flower(variables, janitor)
+        for unit in (*self._workers, *self._pages):
+            unit.start()
+        if self._announce:
+            stack.callback(running.withdraw, os.getpid())
+            running.announce(self._note())
+
+    def _tend(self) -> None:
+        self._stores.tend()
+        for unit in (*self._workers, *self._pages):
+            unit.tend()
+
+    def _run_migrations(self, variables: Mapping[str, str]) -> None:
+        log = self.home.log("migrate")
+        if spawn(self._migrate, log=log, environment=variables).popen.wait():
+            raise EmbeddedError(
+                f"The database could not be brought up to date. The end of {log}:\n{tail(log)}"
+            )
+
+    def _worker(
+        self, command: WorkerCommand, variables: Mapping[str, str], janitor: Janitor
+    ) -> Supervised[ChildProcess]:
+        log = self.home.log(command.name)
+
+        def launch() -> ChildProcess:
+            child = spawn(command.command, log=log, environment=variables)
+            janitor.watch(child.pid)
+            return child
+
+        return Supervised(
+            name=command.name, where=str(log), launch=launch, ready=command.ready, ended=janitor.forget
+        )
+
+    def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
+        if not self.settings.flower_port:
+            return []
+        self.flower = flower = Flower.plan(
+            port=self.settings.flower_port, password_file=self.home.flower_password
+        )
+        command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers)
+        unit = self._worker(command, {**variables, **flower.environment}, janitor)
+        return [unit]
+
+    def _note(self) -> running.RunningFleet:
+        return running.RunningFleet(
+            pid=os.getpid(),
+            home=str(self.home.path),
+            database_url=self.settings.database_url.get_secret_value(),
+            redis_url=self.settings.redis_url.get_secret_value(),
+            payload_url=self.settings.payload_url,
+            flower_url=self.flower.url if self.flower else None,
+        )
+
+    def _stop_workers(self) -> None:
+        for unit in self._workers:
+            unit.ask_to_stop()
+        for unit in self._workers:
+            unit.stop(self.settings.drain_timeout.total_seconds() + _BEYOND_DRAIN_S)
+
+    def _stop_pages(self) -> None:
+        for unit in self._pages:
+            unit.stop(_FLOWER_STOP_S)

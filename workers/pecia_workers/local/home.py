@@ -1,0 +1,95 @@
+"""Where a local fleet keeps its things, and the lock that keeps a second supervisor out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pecia_workers.local.errors import EmbeddedError, FleetRunningError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def default_home() -> Path:
+    """Return the home of a fleet that names none: the system's for root, else the user's."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/pecia")
+    share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(share) / "pecia"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The directories and files of one fleet."""
+
+    path: Path
+
+    @property
+    def postgres(self) -> Path:
+        """Data of the embedded Postgres."""
+        return self.path / "postgres"
+
+    @property
+    def redis(self) -> Path:
+        """Data of the embedded Redis."""
+        return self.path / "redis"
+
+    @property
+    def payloads(self) -> Path:
+        """Documents."""
+        return self.path / "payloads"
+
+    @property
+    def flower_password(self) -> Path:
+        """The password of Flower's page."""
+        return self.path / "flower.password"
+
+    def log(self, name: str) -> Path:
+        """Return the log of one process."""
+        return self.path / "logs" / f"{name}.log"
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Make the home and keep every other supervisor out of it. Raises `FleetRunningError`."""
+        try:
+            self._make()
+            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise EmbeddedError(
+                f"This user may not write in {self.path}: choose another directory (--home), or run as its owner."
+            ) from error
+        try:
+            self._take(lock)
+            yield
+        finally:
+            os.close(lock)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "fleet.lock"
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not any(
+            self.path.iterdir()
+        ):  # ours from now on; a directory with other things in it keeps its mode
+            self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)  # root's Postgres runs as another account
+        for directory in (self.payloads, self.path / "logs"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 20).decode() or "unknown"
+            raise FleetRunningError(
+                f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
+                " or choose another directory (--home)."
+            ) from None
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())

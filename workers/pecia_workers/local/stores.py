@@ -1,0 +1,90 @@
+"""The three stores of a local fleet: started by us, or given by URL."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
+from pecia_workers.local.redis import EmbeddedRedis, start_redis
+from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.local.supervised import Service, ServiceState, Supervised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.local.home import Home
+
+_STOP_S = 30.0
+
+
+class Stores:
+    """Postgres, Redis and the documents. A server of ours that dies comes back at the same address."""
+
+    def __init__(self, *, home: Home, settings: WorkerSettings) -> None:
+        self._home = home
+        self._settings = settings
+        self._units: dict[str, Supervised[EmbeddedPostgres | EmbeddedRedis]] = {}
+        self._external: list[Service] = []
+
+    @contextmanager
+    def started(self) -> Iterator[WorkerSettings]:
+        """Start what is not given; yields the settings with every address. Stops it in the end."""
+        given = self._settings
+        with ExitStack() as stack:
+            postgres = given.database_url.get_secret_value() or self._start(stack, "postgres", self._postgres)
+            redis = given.redis_url.get_secret_value() or self._start(stack, "redis", self._redis)
+            self._external = _external(given)
+            yield given.with_stores(database_url=postgres, redis_url=redis, payload_url=self._payload_url())
+
+    def tend(self) -> None:
+        """Start again what died."""
+        for unit in self._units.values():
+            unit.tend()
+
+    def services(self) -> list[Service]:
+        """Return how they stand now."""
+        return [*(unit.service for unit in tuple(self._units.values())), *self._external]
+
+    def _start(
+        self, stack: ExitStack, name: str, server_in: Callable[[Path], EmbeddedPostgres | EmbeddedRedis]
+    ) -> str:
+        scratch = ScratchDirectory.create()
+        stack.callback(scratch.remove)
+        sockets = scratch.path
+        unit = Supervised(name=name, where="", launch=lambda: server_in(sockets), ready=lambda: True)
+        stack.callback(unit.stop, _STOP_S)
+        unit.where = unit.start().url
+        self._units[name] = unit
+        return unit.where
+
+    def _postgres(self, sockets: Path) -> EmbeddedPostgres:
+        return start_postgres(self._home.postgres, socket_dir=sockets, log=self._home.log("postgres"))
+
+    def _redis(self, sockets: Path) -> EmbeddedRedis:
+        return start_redis(self._home.redis, socket_dir=sockets, log=self._home.log("redis"))
+
+    def _payload_url(self) -> str:
+        given = self._settings.payload_url
+        if not given:
+            return str(self._home.payloads)
+        return given if "://" in given else str(Path(given).expanduser().absolute())
+
+
+def _external(settings: WorkerSettings) -> list[Service]:
+    given = {"postgres": settings.database_url, "redis": settings.redis_url}
+    return [
+        Service(name=name, pid=None, state=ServiceState.EXTERNAL, where=_address(url.get_secret_value()))
+        for name, url in given.items()
+        if url.get_secret_value()
+    ]
+
+
+def _address(url: str) -> str:
+    """Return a URL without what may be secret in it."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
