@@ -1,0 +1,126 @@
+"""Pecia's client: hand documents to a fleet of readers, and get their text.
+
+Names are imported when they are first used, so that `import pecia` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pecia.client import Client
+    from pecia.errors import (
+        ConfigurationError,
+        DatabaseUnavailableError,
+        IdempotencyConflictError,
+        InvalidOptionError,
+        InvalidSourceError,
+        JobCancelledError,
+        JobError,
+        JobExpiredError,
+        JobFailedError,
+        JobNotFoundError,
+        JobTimeoutError,
+        PayloadStoreUnavailableError,
+        PeciaError,
+        RetryRefusedError,
+        SubmitError,
+        UnavailableError,
+        WebhookVerificationError,
+    )
+    from pecia.job import Job, JobGroup
+    from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
+    from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.results import Captions, Document, Line, Page, PageFailure, Segment, Verdict
+    from pecia_schemas.settings import ClientSettings
+    from pecia_schemas.states import JobState, Lane
+    from pecia_schemas.tasks import CaptionVideo, DocumentType, ReadDocument, Task
+
+_HOMES = {
+    "pecia.client": ["Client"],
+    "pecia.errors": [
+        "ConfigurationError",
+        "DatabaseUnavailableError",
+        "IdempotencyConflictError",
+        "InvalidOptionError",
+        "InvalidSourceError",
+        "JobCancelledError",
+        "JobError",
+        "JobExpiredError",
+        "JobFailedError",
+        "JobNotFoundError",
+        "JobTimeoutError",
+        "PayloadStoreUnavailableError",
+        "PeciaError",
+        "RetryRefusedError",
+        "SubmitError",
+        "UnavailableError",
+        "WebhookVerificationError",
+    ],
+    "pecia.job": ["Job", "JobGroup"],
+    "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
+    "pecia_schemas.failures": ["Failure", "FailureCode"],
+    "pecia_schemas.results": ["Captions", "Document", "Line", "Page", "PageFailure", "Segment", "Verdict"],
+    "pecia_schemas.settings": ["ClientSettings"],
+    "pecia_schemas.states": ["JobState", "Lane"],
+    "pecia_schemas.tasks": ["CaptionVideo", "DocumentType", "ReadDocument", "Task"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CaptionVideo",
+    "Captions",
+    "Client",
+    "ClientSettings",
+    "ConfigurationError",
+    "DatabaseUnavailableError",
+    "Document",
+    "DocumentType",
+    "Failure",
+    "FailureCode",
+    "IdempotencyConflictError",
+    "InvalidOptionError",
+    "InvalidSourceError",
+    "Job",
+    "JobCancelledError",
+    "JobError",
+    "JobEvent",
+    "JobExpiredError",
+    "JobFailedError",
+    "JobGroup",
+    "JobNotFoundError",
+    "JobNotice",
+    "JobState",
+    "JobTimeoutError",
+    "Lane",
+    "Line",
+    "NoticeType",
+    "Page",
+    "PageFailure",
+    "PayloadStoreUnavailableError",
+    "PeciaError",
+    "Progress",
+    "ReadDocument",
+    "RetryRefusedError",
+    "Segment",
+    "SubmitError",
+    "Task",
+    "UnavailableError",
+    "Verdict",
+    "Webhook",
+    "WebhookVerificationError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,233 @@
+"""The client: hands documents over, and finds their jobs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from itertools import count, islice
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from pecia import sources, submission
+from pecia.configuration import resolve
+from pecia.connections import Connections
+from pecia.errors import InvalidOptionError, JobNotFoundError
+from pecia.job import Job, JobGroup
+from pecia.store import Listing
+from pecia.submission import Options
+from pecia_schemas.events import Webhook
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import Task
+
+R = TypeVar("R", bound=BaseModel)
+
+_BATCH = 500  # jobs in one transaction of `submit_many`
+_PAYLOAD_THREADS = 4
+
+
+class Client:
+    """A fleet, as an application sees it. Safe to share between threads, and usable after a fork.
+
+    Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
+    `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        payload_url: str | None = None,
+        *,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self._settings = resolve(
+            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url
+        )
+        self._connections: Connections | None = None
+        self._opening = Lock()
+
+    def submit(
+        self,
+        task: Task[R],
+        *,
+        priority: Lane = Lane.NORMAL,
+        idempotency_key: str | None = None,
+        webhook: Webhook | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        not_before: datetime | timedelta | None = None,
+        expires: datetime | timedelta | None = None,
+    ) -> Job[R]:
+        """Hand over one task and return its job, as soon as it is safe in Postgres.
+
+        A repeated `idempotency_key` returns the job that is there, with `created` False; with another task it raises
+        `IdempotencyConflictError`. `not_before` and `expires` are points in time or distances from now. With
+        Redis away the job is accepted all the same, and starts once the fleet has noticed.
+
+        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `UnavailableError` if
+        Postgres or the payload store does not answer.
+        """
+        asked = self._options(priority, metadata, webhook, not_before, expires)
+        return self._accept([task], [idempotency_key], asked, store=map)[0]
+
+    def submit_many(
+        self,
+        tasks: Iterable[Task[R]],
+        *,
+        priority: Lane = Lane.NORMAL,
+        idempotency_prefix: str | None = None,
+        webhook: Webhook | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        not_before: datetime | timedelta | None = None,
+        expires: datetime | timedelta | None = None,
+    ) -> JobGroup[R]:
+        """Hand over many tasks in batches and return their jobs, in order. `tasks` may be endless work for a generator.
+
+        With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a run that broke off can be repeated
+        as it was. When a batch raises, nothing of it was written; the batches before it stay accepted.
+        """
+        asked = self._options(priority, metadata, webhook, not_before, expires)
+        remaining, number = iter(tasks), count()
+        jobs: list[Job[R]] = []
+        with ThreadPoolExecutor(_PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
+            while batch := list(islice(remaining, _BATCH)):
+                keys = [idempotency_prefix and f"{idempotency_prefix}/{next(number)}" for _ in batch]
+                jobs += self._accept(batch, keys, asked, store=threads.map)
+        return JobGroup(self._open, jobs)
+
+    @overload
+    def job(self, job_id: UUID | str) -> Job[Any]: ...
+    @overload
+    def job(self, job_id: UUID | str, task: type[Task[R]]) -> Job[R]: ...
+    def job(self, job_id: UUID | str, task: type[Task[Any]] | None = None) -> Job[Any]:
+        """Return the job of this id; with its type of task, the handle knows the type of its result.
+
+        Raises `JobNotFoundError` if there is no such job, or none of that type.
+        """
+        identifier = _uuid(job_id)
+        view = self._open().store.views([identifier]).get(identifier)
+        if view is None or (task is not None and view.kind != task.kind):
+            raise JobNotFoundError(identifier)
+        return Job(self._open, view, created=False)
+
+    def jobs(
+        self,
+        *,
+        status: JobState | str | Iterable[JobState | str] = (),
+        kind: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+        page_size: int = 100,
+    ) -> Iterator[Job[Any]]:
+        """Yield jobs, newest first, read page by page as they are asked for.
+
+        `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
+        """
+        listing = Listing(
+            states=_states(status),
+            kind=kind,
+            metadata=metadata,
+            since=submission.moment(-since if isinstance(since, timedelta) else since, "since"),
+        )
+        return islice(self._pages(listing, page_size), limit)
+
+    def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
+        """Return the jobs as one, to wait for or to cancel together."""
+        return JobGroup(self._open, list(jobs))
+
+    def close(self) -> None:
+        """Close all connections. Using the client again opens new ones."""
+        with self._opening:
+            connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Connections:
+        with self._opening:
+            if self._connections is not None and self._connections.are_inherited:
+                self._connections.close()
+                self._connections = None
+            if self._connections is None:
+                self._connections = Connections(self._settings)
+            return self._connections
+
+    def _options(
+        self,
+        priority: Lane,
+        metadata: Mapping[str, str] | None,
+        webhook: Webhook | str | None,
+        not_before: datetime | timedelta | None,
+        expires: datetime | timedelta | None,
+    ) -> Options:
+        return submission.options(
+            priority=priority,
+            metadata=metadata,
+            webhook=webhook,
+            not_before=not_before,
+            expires=expires,
+            client=self._open().client,
+        )
+
+    def _accept(
+        self,
+        tasks: Sequence[Task[R]],
+        keys: Sequence[str | None],
+        asked: Options,
+        *,
+        store: Callable[..., Iterator[sources.StoredSource]],
+    ) -> list[Job[R]]:
+        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+        connections = self._open()
+        for task in tasks:
+            sources.check(task.source)
+        payloads = connections.payloads
+        stored = store(lambda task: sources.store(payloads, task.source), tasks)
+        batch = [
+            submission.new_job(task, source, asked, key)
+            for task, source, key in zip(tasks, stored, keys, strict=True)
+        ]
+        accepted = connections.store.accept(batch)
+        messages = [
+            new.message
+            for new, known in zip(batch, accepted, strict=True)
+            if known.created and new.message is not None
+        ]
+        connections.publish(messages)
+        return [Job(self._open, known.view, created=known.created) for known in accepted]
+
+    def _pages(self, listing: Listing, size: int) -> Iterator[Job[Any]]:
+        before: UUID | None = None
+        while page := self._open().store.page(listing, before=before, size=size):
+            for view in page:
+                yield Job(self._open, view, created=False)
+            if len(page) < size:
+                return
+            before = page[-1].id
+
+
+def _uuid(job_id: UUID | str) -> UUID:
+    try:
+        return job_id if isinstance(job_id, UUID) else UUID(job_id)
+    except ValueError:
+        raise InvalidOptionError("A job's id is a UUID, as `submit` returned it.") from None
+
+
+def _states(status: JobState | str | Iterable[JobState | str]) -> tuple[JobState, ...]:
+    try:
+        return tuple(JobState(state) for state in ([status] if isinstance(status, str) else status))
+    except ValueError:
+        raise InvalidOptionError(f"A job's state is one of {', '.join(JobState)}.") from None

@@ -1,0 +1,84 @@
+"""Which stores a client talks to: its arguments, the settings, or the fleet that runs on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+from pydantic import SecretStr, ValidationError
+
+from pecia.errors import ConfigurationError
+from pecia_schemas import running
+from pecia_schemas.settings import ClientSettings
+
+_STORES = ("database_url", "redis_url", "payload_url")
+
+
+def resolve(
+    settings: ClientSettings | None,
+    *,
+    database_url: str | None,
+    redis_url: str | None,
+    payload_url: str | None,
+) -> ClientSettings:
+    """Return settings that name all three stores. Raises `ConfigurationError`, never with a URL in its text."""
+    settings = settings or _from_environment()
+    given = _urls(settings) | {
+        name: url
+        for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True)
+        if url is not None
+    }
+    missing = [name for name in _STORES if not given[name]]
+    if missing == list(_STORES):
+        given, missing = _of_running_fleet(), []
+    if missing:
+        raise ConfigurationError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
+    return settings.with_stores(**given)
+
+
+def client_name(settings: ClientSettings) -> str:
+    """Return who submits: as set, else `user@host`."""
+    if settings.client_name:
+        return settings.client_name
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without an entry in passwd
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _from_environment() -> ClientSettings:
+    try:
+        return ClientSettings()
+    except ValidationError as error:
+        # The error's own text repeats the input, passwords included.
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ConfigurationError("; ".join(_problem(dict(problem)) for problem in problems)) from None
+
+
+def _problem(problem: dict[str, object]) -> str:
+    location = problem["loc"]
+    name = f"PECIA_{location[0]}: ".upper() if isinstance(location, tuple) and location else ""
+    return name + str(problem["msg"]).removeprefix("Value error, ")
+
+
+def _urls(settings: ClientSettings) -> dict[str, str]:
+    values = {name: getattr(settings, name) for name in _STORES}
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in values.items()
+    }
+
+
+def _of_running_fleet() -> dict[str, str]:
+    fleet = running.find()
+    if fleet is None:
+        raise ConfigurationError(
+            f"No fleet runs on this machine: start `pecia up`, or set {_listed(_STORES)} to reach one elsewhere."
+        )
+    return {name: str(getattr(fleet, name)) for name in _STORES}
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(f"PECIA_{name.upper()}" for name in names)

@@ -1,0 +1,68 @@
+"""What one process of a client holds open: Postgres, Redis and the payload store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+
+from obstore.exceptions import BaseError
+
+from pecia.configuration import client_name
+from pecia.database import Database
+from pecia.errors import PayloadStoreUnavailableError, UnavailableError
+from pecia.publishing import Bus
+from pecia.store import Store
+from pecia.transitions import Transitions
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import ClientSettings
+
+
+class Connections:
+    """The three stores of a fleet, opened when they are first needed. Good for the process that made it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._pid = os.getpid()
+        self._database = Database(
+            settings.database_url.get_secret_value(), connect_timeout=settings.connect_timeout
+        )
+        self.client = client_name(settings)
+        self.store = Store(self._database)
+        self.transitions = Transitions(self._database, client=self.client)
+        self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
+
+    @cached_property
+    def payloads(self) -> PayloadStore:
+        """The payload store."""
+        try:
+            return PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
+        except (BaseError, OSError) as error:
+            raise PayloadStoreUnavailableError(
+                f"The payload store cannot be opened ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
+                "its credentials and permissions."
+            ) from error
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds after which a waiting client looks by itself."""
+        return self._settings.poll_interval.total_seconds()
+
+    @property
+    def are_inherited(self) -> bool:
+        """Whether this process was forked from the one that opened them."""
+        return os.getpid() != self._pid
+
+    def publish(self, messages: Sequence[PartMessage]) -> None:
+        """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
+        if messages and self.bus.publish(messages):
+            with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
+                self.store.mark_published([message.part for message in messages])
+
+    def close(self) -> None:
+        """Close what is this process's own, and let go of what is its parent's."""
+        self._database.dispose(close=not self.are_inherited)
+        if not self.are_inherited:
+            self.bus.close()

@@ -1,0 +1,118 @@
+"""Transactions of a client: bounded in time, repeated where that is safe, with errors that say what to do."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from pecia.errors import ConfigurationError, DatabaseUnavailableError
+from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+
+T = TypeVar("T")
+
+_STATEMENT_TIMEOUT = timedelta(seconds=30)
+_PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
+_ROLLED_BACK = ("40001", "40P01")  # serialization failure, deadlock: nothing has happened
+_GOES_AWAY = ("08", "57P")  # connection lost, server stopping or starting
+_NO_TABLES = ("42P01", "42703")  # no such table, no such column
+
+
+class Database:
+    """A pool of connections to Postgres. Not to be used across a fork."""
+
+    def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
+        self._patience = connect_timeout.total_seconds()
+        self._engine = _engine(database_url, self._patience)
+        self._where = _where(self._engine.url)
+
+    def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+        """Run `work` in one transaction and return what it returns.
+
+        After a lost connection nobody knows whether it was committed: then it runs again only if it is `repeatable`.
+        """
+        began = time.monotonic()
+        for pause in (*_PAUSES, None):
+            with self._translated():
+                try:
+                    with self._engine.begin() as connection:
+                        return work(connection)
+                except OperationalError as error:
+                    impatient = pause is None or time.monotonic() - began > self._patience
+                    if impatient or not _may_repeat(error, repeatable=repeatable):
+                        raise
+            time.sleep(pause or 0)
+        raise AssertionError  # the last try returns or raises
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+            raise DatabaseUnavailableError(
+                f"Postgres at {self._where} does not answer ({_reason(error)}): "
+                "start it, or correct PECIA_DATABASE_URL."
+            ) from error
+        except ProgrammingError as error:
+            if _sqlstate(error) not in _NO_TABLES:
+                raise
+            raise ConfigurationError(
+                f"The database at {self._where} does not hold this version's tables: run `pecia migrate`."
+            ) from error
+
+    def dispose(self, *, close: bool = True) -> None:
+        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
+        self._engine.dispose(close=close)
+
+
+def _engine(database_url: str, patience: float) -> Engine:
+    try:
+        engine = create_engine(
+            sqlalchemy_url(database_url),
+            connect_args=CONNECT_ARGS | {"connect_timeout": max(2, math.ceil(patience))},
+            pool_pre_ping=True,
+            pool_timeout=_STATEMENT_TIMEOUT.total_seconds(),
+            hide_parameters=True,
+        )
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
+        ) from None
+    event.listen(engine, "connect", _bound_statements)
+    return engine
+
+
+def _bound_statements(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = {int(_STATEMENT_TIMEOUT.total_seconds() * 1000)}")
+    connection.commit()
+
+
+def _where(url: URL) -> str:
+    host = url.host or url.query.get("host") or "the default socket"
+    return f"{host}{f':{url.port}' if url.port else ''}, database {url.database or 'default'}"
+
+
+def _may_repeat(error: OperationalError, *, repeatable: bool) -> bool:
+    state = _sqlstate(error)
+    if state in _ROLLED_BACK:
+        return True
+    return repeatable and (state is None or state.startswith(_GOES_AWAY))
+
+
+def _sqlstate(error: DBAPIError) -> str | None:
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, DBAPIError):
+        return "all connections of this client are busy"
+    return (str(error.orig).splitlines() or [type(error).__name__])[0].strip()

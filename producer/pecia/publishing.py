@@ -1,0 +1,91 @@
+"""What a client says to Redis. Nothing here can fail a call: Postgres is the truth, and the relay catches up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.client import PubSub
+from redis.retry import Retry
+
+from pecia.errors import ConfigurationError
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, job_channel, publish
+from pecia_schemas.states import JobState
+
+_CONNECT_S = 1.0
+_SOCKET_S = 5.0
+_REST_S = 5.0
+"""How long a Redis that failed is left alone."""
+
+
+class Bus:
+    """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
+
+    def __init__(self, redis_url: str, *, connect_timeout: timedelta) -> None:
+        self._redis = _redis(redis_url, connect_timeout)
+        self._rests_until = 0.0
+
+    def publish(self, messages: Iterable[PartMessage]) -> bool:
+        """Queue the messages for the fleet; return whether Redis has them for certain."""
+        return self._try(lambda: publish(self._redis, messages))
+
+    def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
+        """Tell whoever waits for these jobs, and the workers that run them if they were cancelled."""
+        self._try(lambda: self._announce(job_ids, state))
+
+    def _announce(self, job_ids: Collection[UUID], state: JobState) -> None:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                if state is JobState.CANCELLED:
+                    pipe.publish(CANCEL_CHANNEL, str(job_id))
+                pipe.publish(job_channel(job_id), state)
+            pipe.execute()
+
+    def subscription(self) -> PubSub | None:
+        """Return a connection to listen on, None while Redis rests from a failure."""
+        if self._resting:
+            return None
+        pubsub: PubSub = self._redis.pubsub()  # type: ignore[no-untyped-call]
+        return pubsub
+
+    def rest(self) -> None:
+        """Leave Redis alone for a while: it has just failed."""
+        self._rests_until = time.monotonic() + _REST_S
+
+    @property
+    def _resting(self) -> bool:
+        return time.monotonic() < self._rests_until
+
+    def _try(self, call: Callable[[], Any]) -> bool:
+        if self._resting:
+            return False
+        try:
+            call()
+        except (RedisError, OSError):
+            self.rest()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._redis.close()
+
+
+def _redis(redis_url: str, connect_timeout: timedelta) -> Redis:
+    try:
+        return Redis.from_url(
+            redis_url,
+            decode_responses=True,
+            socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
+            socket_timeout=_SOCKET_S,
+            retry=Retry(NoBackoff(), 1),  # once: a pooled connection may have gone stale
+        )
+    except ValueError:
+        raise ConfigurationError(
+            "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
+        ) from None

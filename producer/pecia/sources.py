@@ -1,0 +1,119 @@
+"""Sources of tasks: read once, stored by content, and measured by their header where that is enough."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from obstore.exceptions import BaseError
+from PIL import Image
+
+from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import PayloadRef
+
+_IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
+_ORIENTATION = 0x0112
+_LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSource:
+    """A document in the payload store."""
+
+    payload: PayloadRef
+    pixels: tuple[int, int] | None = None
+    """Width and height of the upright picture; None: the fleet has to look inside."""
+
+
+def store(payloads: PayloadStore, source: object) -> StoredSource:
+    """Put a task's source into the store, unless it is there already, and measure it.
+
+    Raises `InvalidSourceError` if it cannot be read, `PayloadStoreUnavailableError` if it cannot be written.
+    """
+    if isinstance(source, PayloadRef):
+        return StoredSource(payload=source)
+    with _opened(source) as file:
+        start = file.tell()
+        try:
+            payload = payloads.put(file)
+        except BaseError as error:
+            raise PayloadStoreUnavailableError(
+                f"The payload store refused a document ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
+                "its credentials and its free space."
+            ) from error
+        except (OSError, TypeError) as error:
+            raise _unreadable(error) from error
+        return StoredSource(payload=payload, pixels=_measure(file, payload) if start == 0 else None)
+
+
+def check(source: object) -> None:
+    """Raise `InvalidSourceError` if a path is no readable file. Opens nothing else: a stream can be read once."""
+    if isinstance(source, Path):
+        with _opened(source):
+            pass
+
+
+@contextmanager
+def _opened(source: object) -> Iterator[IO[bytes]]:
+    """Yield the source as a file that can be read twice. A file object of the caller's stays open."""
+    if isinstance(source, Path):
+        try:
+            file = source.open("rb")
+        except OSError as error:
+            raise _unreadable(error) from None  # the original names the file
+        with file:
+            yield file
+    elif isinstance(source, bytes):
+        yield io.BytesIO(source)
+    elif _can_seek(source):
+        yield cast("IO[bytes]", source)
+    else:
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as copy:
+            _copy(source, copy)
+            yield cast("IO[bytes]", copy)
+
+
+def _can_seek(file: Any) -> bool:
+    return bool(getattr(file, "seekable", lambda: False)())
+
+
+def _copy(source: Any, target: tempfile.SpooledTemporaryFile[bytes]) -> None:
+    try:
+        while chunk := source.read(1024**2):
+            target.write(chunk)
+    except (OSError, TypeError) as error:
+        raise _unreadable(error) from error
+    target.seek(0)
+
+
+def _unreadable(error: Exception) -> InvalidSourceError:
+    if isinstance(error, TypeError):
+        return InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+    return InvalidSourceError(f"The source cannot be read ({reason}): check the path and its permissions.")
+
+
+def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
+    if payload.media_type is None or not payload.media_type.is_single_image:
+        return None
+    file.seek(0)
+    try:
+        with Image.open(file, formats=[payload.media_type.name]) as image:
+            return _upright(image)
+    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
+        return None
+
+
+def _upright(image: Image.Image) -> tuple[int, int]:
+    width, height = image.size
+    # Asking a PNG without EXIF for it would decode the whole picture.
+    if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
+        return height, width
+    return width, height

@@ -1,0 +1,215 @@
+"""Every SQL statement of the client: what it writes when it submits, and what it reads while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, func, insert, select, true, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from pecia.database import Database
+from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError
+from pecia.submission import NewJob
+from pecia.view import JobView
+from pecia_schemas.events import JobEvent
+from pecia_schemas.failures import Failure
+from pecia_schemas.states import JobState, PartState, Stage
+from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
+
+_jobs = cast("Table", JobRow.__table__)
+_parts = cast("Table", PartRow.__table__)
+_results = cast("Table", ResultRow.__table__)
+_events = cast("Table", JobEventRow.__table__)
+
+_VIEW = [
+    _jobs.c.id,
+    _jobs.c.kind,
+    _jobs.c.lane,
+    _jobs.c.state,
+    _jobs.c.metadata,
+    _jobs.c.total,
+    _jobs.c.done,
+    _jobs.c.failed,
+    _jobs.c.cancelled,
+    _jobs.c.failure,
+    _jobs.c.created_at,
+    _jobs.c.started_at,
+    _jobs.c.finished_at,
+]
+
+_CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A job in the database; `created` is False if its key named it before."""
+
+    view: JobView
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which jobs a caller wants to see. Empty fields mean any."""
+
+    states: Collection[JobState] = ()
+    kind: str | None = None
+    metadata: Mapping[str, str] | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOutcome:
+    """How a part ended: with `content`, with a `failure`, or, cancelled, with neither."""
+
+    ordinal: int
+    content: Mapping[str, Any] | None
+    failure: Failure | None
+
+
+class Store:
+    """The rows of jobs, as a client sees and writes them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def accept(self, batch: Sequence[NewJob]) -> list[Accepted]:
+        """Write the jobs, all or none; those whose key is known already are read back instead.
+
+        Raises `IdempotencyConflictError` if a key names a job for another task.
+        """
+        return self._database.transaction(lambda connection: _accept(connection, batch))
+
+    def mark_published(self, part_ids: Collection[UUID]) -> None:
+        """Note that these parts are in Redis. Parts that somebody holds at this moment are left to them."""
+        free = (
+            select(_parts.c.id)
+            .where(
+                _parts.c.id.in_(part_ids),
+                _parts.c.state == PartState.QUEUED,
+                _parts.c.published_at.is_(None),
+            )
+            .with_for_update(skip_locked=True, key_share=True)
+        )
+        mark = update(_parts).where(_parts.c.id.in_(free)).values(published_at=func.now())
+        self._database.transaction(lambda connection: connection.execute(mark))
+
+    def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
+        """Return what is known about each of the jobs that exist."""
+        rows = self._rows(select(*_VIEW).where(_jobs.c.id.in_(job_ids)))
+        return {row["id"]: JobView.of(row) for row in rows}
+
+    def page(self, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
+        """Return up to `size` jobs older than `before`, newest first."""
+        newest = select(*_VIEW).where(_wanted(listing)).order_by(_jobs.c.id.desc()).limit(size)
+        if before is not None:
+            newest = newest.where(_jobs.c.id < before)
+        return [JobView.of(row) for row in self._rows(newest)]
+
+    def outcomes(
+        self, job_id: UUID, *, skip: Collection[int] = (), limit: int | None = None
+    ) -> list[PartOutcome]:
+        """Return the parts that have ended, in order, without those whose ordinal is to be skipped."""
+        ended = (
+            select(_parts.c.ordinal, _parts.c.failure, _results.c.content)
+            .join(_results, _results.c.part_id == _parts.c.id, isouter=True)
+            .where(
+                _parts.c.job_id == job_id,
+                _parts.c.stage != Stage.INGEST,
+                _parts.c.state.not_in((PartState.QUEUED, PartState.RUNNING)),
+            )
+            .order_by(_parts.c.ordinal)
+            .limit(limit)
+        )
+        if skip:
+            ended = ended.where(_parts.c.ordinal.not_in(skip))
+        return [_outcome(row) for row in self._rows(ended)]
+
+    def first_unfinished(self, job_id: UUID) -> int | None:
+        """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
+        lowest = select(func.min(_parts.c.ordinal).label("ordinal")).where(
+            _parts.c.job_id == job_id, _parts.c.state.in_((PartState.QUEUED, PartState.RUNNING))
+        )
+        ordinal: int | None = self._rows(lowest)[0]["ordinal"]
+        return ordinal
+
+    def events(self, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
+        """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
+        told = (
+            select(_events)
+            .where(_events.c.job_id == job_id, _events.c.sequence > after)
+            .order_by(_events.c.sequence)
+        )
+        return [JobEvent.model_validate(dict(row)) for row in self._rows(told) if row["sequence"] not in skip]
+
+    def _rows(self, query: Executable) -> list[Mapping[str, Any]]:
+        def read(connection: Connection) -> list[Mapping[str, Any]]:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+        return self._database.transaction(read)
+
+
+def _accept(connection: Connection, batch: Sequence[NewJob]) -> list[Accepted]:
+    """Insert in the order of keys, so that two clients with the same keys wait for each other only one way round."""
+    ordered = sorted(batch, key=lambda new: new.key)
+    inserting = upsert(_jobs).on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(*_VIEW)
+    rows = connection.execute(inserting, [dict(new.job) for new in ordered]).mappings()
+    views = {row["id"]: JobView.of(dict(row)) for row in rows}
+    created = [new for new in batch if new.id in views]
+    if created:
+        connection.execute(insert(_parts), [dict(new.part) for new in created])
+        connection.execute(insert(_events), [_first_event(new) for new in created])
+    known = _known(connection, [new for new in batch if new.id not in views])
+    return [
+        Accepted(view=views[new.id], created=True)
+        if new.id in views
+        else Accepted(view=known[new.key], created=known[new.key].id == new.id)
+        for new in batch
+    ]
+
+
+def _first_event(new: NewJob) -> dict[str, Any]:
+    return {"job_id": new.id, "state": JobState.QUEUED, "actor": f"client:{new.job['client']}"}
+
+
+def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, JobView]:
+    """Return the jobs that bear these keys already."""
+    digests = {new.key: new.job["task_digest"] for new in repeated}
+    if not digests:
+        return {}
+    query = select(*_VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest)
+    rows = connection.execute(query.where(_jobs.c.idempotency_key.in_(digests))).mappings().all()
+    if len(rows) < len(digests):
+        raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
+    for row in rows:
+        if row["task_digest"] != digests[row["idempotency_key"]]:
+            raise IdempotencyConflictError(row["id"])
+    return {row["idempotency_key"]: JobView.of(dict(row)) for row in rows}
+
+
+def _wanted(listing: Listing) -> ColumnElement[bool]:
+    conditions: list[ColumnElement[bool]] = [true()]
+    if listing.states:
+        conditions.append(_jobs.c.state.in_(listing.states))
+    if listing.kind is not None:
+        conditions.append(_jobs.c.kind == listing.kind)
+    if listing.metadata:
+        conditions.append(_jobs.c.metadata.contains(dict(listing.metadata)))
+    if listing.since is not None:
+        conditions.append(_jobs.c.created_at >= listing.since)
+        conditions.append(_jobs.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
+    return and_(*conditions)
+
+
+def _oldest_id(since: datetime) -> UUID:
+    """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
+    return UUID(int=max(0, int(since.timestamp() * 1000)) << 80)
+
+
+def _outcome(row: Mapping[str, Any]) -> PartOutcome:
+    failure = Failure.model_validate(row["failure"]) if row["failure"] else None
+    return PartOutcome(ordinal=row["ordinal"], content=row["content"], failure=failure)

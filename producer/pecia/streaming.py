@@ -1,0 +1,81 @@
+"""Following one job while it runs: its parts as they end, its events as they are written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from pecia.completion import Deadline, announcements
+from pecia.connections import Connections
+from pecia.store import PartOutcome
+from pecia_schemas.events import JobEvent
+
+_FETCH = 100  # outcomes in one query, so that a long document does not come all at once
+_SETTLING_S = 10.0
+"""How long a transaction may take from drawing an event's sequence to its commit."""
+
+
+def parts(
+    connections: Connections, job_id: UUID, is_over: Callable[[], bool], deadline: Deadline, *, in_order: bool
+) -> Iterator[PartOutcome]:
+    """Yield the parts of a job as they end, in the document's order or in that of ending.
+
+    `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
+    """
+    seen: set[int] = set()
+    held: list[PartOutcome] = []
+    with announcements(connections, [job_id], deadline) as news:
+        while True:
+            over = is_over()  # asked first: what ended before is among the outcomes
+            barrier = connections.store.first_unfinished(job_id) if in_order else None
+            fresh = connections.store.outcomes(job_id, skip=seen, limit=_FETCH)
+            seen.update(outcome.ordinal for outcome in fresh)
+            held = sorted(held + fresh, key=lambda outcome: outcome.ordinal)
+            ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
+            held = held[len(ready) :]
+            yield from ready
+            if len(fresh) == _FETCH:
+                continue
+            if over:
+                return
+            deadline.check(job_id)
+            news.wait()
+
+
+def events(
+    connections: Connections, job_id: UUID, is_over: Callable[[], bool], deadline: Deadline
+) -> Iterator[JobEvent]:
+    """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
+    read = _Read()
+    with announcements(connections, [job_id], deadline) as news:
+        while True:
+            over = is_over()  # asked first: the event of the end is among those read next
+            fresh = connections.store.events(job_id, after=read.floor, skip=read.recent)
+            for event in fresh:
+                read.add(event.sequence)
+                yield event
+            if over:
+                return
+            deadline.check(job_id)
+            news.wait()
+            read.settle()
+
+
+class _Read:
+    """Which events were read. Sequences are drawn before the commit, so a lower one may show up after a higher one."""
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.recent: dict[int, float] = {}
+
+    def add(self, sequence: int) -> None:
+        self.recent[sequence] = time.monotonic()
+
+    def settle(self) -> None:
+        """Raise the floor over what was read so long ago that nothing below it can still appear."""
+        horizon = time.monotonic() - _SETTLING_S
+        settled = [sequence for sequence, read_at in self.recent.items() if read_at < horizon]
+        for sequence in settled:
+            del self.recent[sequence]
+        self.floor = max([self.floor, *settled])

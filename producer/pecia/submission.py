@@ -1,0 +1,184 @@
+"""From a task to the rows of its job: pure, but for the clock and fresh ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from pecia.errors import InvalidOptionError
+from pecia.sources import StoredSource
+from pecia_schemas.cost import page_cost
+from pecia_schemas.events import Webhook
+from pecia_schemas.ids import new_id
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.states import Lane, Stage
+from pecia_schemas.tasks import ReadDocument, Task, task_to_json
+
+_MOST_KEYS = 64
+_LONGEST = 512
+_INGEST_COST = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller asked for beside the task, checked."""
+
+    lane: Lane
+    metadata: Mapping[str, str]
+    webhook: Webhook | None
+    not_before: datetime | None
+    expires_at: datetime | None
+    client: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """The rows of a job that is about to be accepted."""
+
+    job: Mapping[str, Any]
+    part: Mapping[str, Any]
+
+    @property
+    def id(self) -> UUID:
+        """The job's id, if it turns out to be new."""
+        job_id: UUID = self.job["id"]
+        return job_id
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return str(self.job["idempotency_key"])
+
+    @property
+    def message(self) -> PartMessage | None:
+        """What to publish now; None if it has to wait for its time."""
+        if self.part.get("run_at") is not None:
+            return None
+        part = self.part
+        return PartMessage(part=part["id"], stage=part["stage"], lane=part["lane"], cost=part["cost"])
+
+
+def options(
+    *,
+    priority: Lane | str,
+    metadata: Mapping[str, str] | None,
+    webhook: Webhook | str | None,
+    not_before: datetime | timedelta | None,
+    expires: datetime | timedelta | None,
+    client: str,
+) -> Options:
+    """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
+    return Options(
+        lane=_lane(priority),
+        metadata=checked_metadata(metadata or {}),
+        webhook=_webhook(webhook),
+        not_before=moment(not_before, "not_before"),
+        expires_at=moment(expires, "expires"),
+        client=client,
+    )
+
+
+def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | None) -> NewJob:
+    """Return the rows of one job. Without a key it gets one of its own, so that repeating the insert is safe."""
+    stored = task_to_json(replace(task, source=source.payload))
+    job_id = new_id()
+    job: dict[str, Any] = {
+        "id": job_id,
+        "kind": task.kind,
+        "lane": asked.lane,
+        "task": stored,
+        "task_digest": digest(task.kind, stored, asked.lane),
+        "payload": source.payload.sha256,
+        "idempotency_key": str(job_id) if key is None else checked_key(key),
+        "client": asked.client,
+        "metadata": dict(asked.metadata),
+        "not_before": asked.not_before,
+        "expires_at": asked.expires_at,
+    }
+    part = _first_part(task, source, job_id, asked)
+    job["total"] = None if part["stage"] is Stage.INGEST else 1
+    if asked.webhook:
+        job["webhook"] = asked.webhook.model_dump(mode="json")
+    return NewJob(job=job, part=part)
+
+
+def digest(kind: str, stored_task: Mapping[str, Any], lane: Lane) -> str:
+    """Return what two submits of the same work have in common, and no two others."""
+    canonical = json.dumps([kind, stored_task, lane], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:
+    part: dict[str, Any] = {
+        "id": new_id(),
+        "job_id": job_id,
+        "stage": Stage.INGEST,
+        "ordinal": 0,
+        "lane": asked.lane,
+        "cost": _INGEST_COST,
+        "width": None,
+        "height": None,
+    }
+    if asked.not_before is not None:
+        part["run_at"] = asked.not_before
+    if isinstance(task, ReadDocument) and source.pixels:
+        width, height = source.pixels
+        cost = page_cost(width, height, task.document_type)
+        part |= {"stage": Stage.READ, "width": width, "height": height, "cost": cost}
+    return part
+
+
+def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
+    """Return the point in time that a datetime, or a distance from now, stands for."""
+    if isinstance(value, timedelta):
+        return datetime.now(UTC) + value
+    if value is not None and value.tzinfo is None:
+        raise InvalidOptionError(
+            f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."
+        )
+    return value
+
+
+def checked_key(key: str) -> str:
+    """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
+    if not 0 < len(key) <= _LONGEST or "\0" in key:
+        raise InvalidOptionError(f"An idempotency key has 1 to {_LONGEST} characters, none of them NUL.")
+    return key
+
+
+def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
+    if len(metadata) > _MOST_KEYS:
+        raise InvalidOptionError(f"Metadata has at most {_MOST_KEYS} keys, not {len(metadata)}.")
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
+        if not key or max(len(key), len(value)) > _LONGEST or "\0" in key + value:
+            raise InvalidOptionError(
+                f"Metadata keys and values have at most {_LONGEST} characters, none of them NUL."
+            )
+    return metadata
+
+
+def _lane(priority: Lane | str) -> Lane:
+    try:
+        return Lane(priority)
+    except ValueError:
+        lanes = ", ".join(Lane)
+        raise InvalidOptionError(f"priority is one of {lanes}.") from None
+
+
+def _webhook(webhook: Webhook | str | None) -> Webhook | None:
+    if not isinstance(webhook, str):
+        return webhook
+    try:
+        return Webhook.model_validate({"url": webhook})
+    except ValidationError:
+        raise InvalidOptionError("A webhook is an absolute http or https URL.") from None

@@ -1,0 +1,134 @@
+"""The statements by which a client moves jobs: cancel and retry.
+
+Locks are taken as the fleet's ledger takes them, jobs before parts and each by id, so that nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pecia.database import Database
+from pecia.errors import JobNotFoundError, RetryRefusedError
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_schemas.states import JobState, Lane, Stage
+
+_LONGEST_REASON = 200
+
+_LOCK_UNFINISHED = text(
+    """
+    SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
+    ORDER BY id FOR NO KEY UPDATE
+    """
+)
+
+_CANCEL = text(
+    """
+    WITH open AS (
+        SELECT id FROM parts
+        WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
+        ORDER BY id FOR NO KEY UPDATE
+    ), ended AS (
+        UPDATE parts SET state = 'cancelled', finished_at = now() FROM open WHERE parts.id = open.id
+        RETURNING parts.id, parts.job_id, parts.stage, parts.attempt
+    ), counted AS (
+        SELECT job_id, count(*) FILTER (WHERE stage <> 'ingest') AS pieces FROM ended GROUP BY job_id
+    ), moved AS (
+        UPDATE jobs SET state = 'cancelled', finished_at = now(), cancelled = cancelled + coalesce(
+            (SELECT pieces FROM counted WHERE counted.job_id = jobs.id), 0)
+        WHERE id = ANY(CAST(:job_ids AS uuid[]))
+        RETURNING id
+    )
+    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+    SELECT job_id, id, 'cancelled', :actor, attempt, CAST(:reason AS text) FROM ended
+    UNION ALL
+    SELECT id, NULL, 'cancelled', :actor, NULL, CAST(:reason AS text) FROM moved
+    """
+)
+
+_LOCK_JOB = text("SELECT state FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
+
+_REOPEN_PARTS = text(
+    """
+    WITH again AS (
+        SELECT id FROM parts WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
+        ORDER BY id FOR NO KEY UPDATE
+    ), queued AS (
+        UPDATE parts
+        SET state = 'queued', deaths = 0, strikes = 0, failure = NULL, run_at = now(), published_at = NULL,
+            started_at = NULL, finished_at = NULL
+        FROM again WHERE parts.id = again.id
+        RETURNING parts.id, parts.job_id, parts.stage, parts.lane, parts.cost, parts.attempt
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, 'queued', :actor, attempt, 'retry' FROM queued
+    )
+    SELECT id, stage, lane, cost FROM queued
+    """
+)
+
+# A job whose ingest runs again does not know how many parts it has; one that expired gets all the time it needs.
+_REOPEN_JOB = text(
+    """
+    WITH moved AS (
+        UPDATE jobs
+        SET state = 'queued', failed = 0, cancelled = 0, failure = NULL, finished_at = NULL,
+            total = CASE WHEN :cut_again THEN NULL ELSE total END,
+            expires_at = CASE WHEN expires_at > now() THEN expires_at END
+        WHERE id = :job_id
+        RETURNING id
+    )
+    INSERT INTO job_events (job_id, state, actor, reason) SELECT id, 'queued', :actor, 'retry' FROM moved
+    """
+)
+
+
+class Transitions:
+    """What a client may do to jobs that exist."""
+
+    def __init__(self, database: Database, *, client: str) -> None:
+        self._database = database
+        self._actor = f"client:{client}"
+
+    def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
+        """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
+        said = reason and reason.replace("\0", "")[:_LONGEST_REASON]
+
+        def work(connection: Connection) -> list[UUID]:
+            unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
+            if unfinished:
+                connection.execute(_CANCEL, {"job_ids": unfinished, "actor": self._actor, "reason": said})
+                connection.execute(PROMISE_CALLBACKS, {"job_ids": unfinished})
+            return unfinished
+
+        return self._database.transaction(work, repeatable=False)
+
+    def retry(self, job_id: UUID) -> list[PartMessage]:
+        """Queue the failed and cancelled parts of a job that is over, and return what to publish.
+
+        Raises `RetryRefusedError` if the job is at work or has succeeded.
+        """
+        return self._database.transaction(
+            lambda connection: self._reopen(connection, job_id), repeatable=False
+        )
+
+    def _reopen(self, connection: Connection, job_id: UUID) -> list[PartMessage]:
+        state = connection.execute(_LOCK_JOB, {"job_id": job_id}).scalar()
+        if state is None:
+            raise JobNotFoundError(job_id)
+        if state == JobState.SUCCEEDED or not JobState(state).is_terminal:
+            raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
+        rows = connection.execute(_REOPEN_PARTS, {"job_id": job_id, "actor": self._actor}).all()
+        if not rows:
+            raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
+        messages = [
+            PartMessage(part=row.id, stage=Stage(row.stage), lane=Lane(row.lane), cost=row.cost)
+            for row in rows
+        ]
+        cut_again = any(message.stage is Stage.INGEST for message in messages)
+        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again}
+        connection.execute(_REOPEN_JOB, reopening)
+        return messages

@@ -1,0 +1,48 @@
+"""A job as it was when it was last looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from pecia_schemas.events import Progress
+from pecia_schemas.failures import Failure
+from pecia_schemas.states import JobState, Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """The row of a job, without its task."""
+
+    id: UUID
+    kind: str
+    lane: Lane
+    state: JobState
+    progress: Progress
+    failure: Failure | None
+    metadata: Mapping[str, str]
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> JobView:
+        """Return the view of a row of `jobs`."""
+        return cls(
+            id=row["id"],
+            kind=row["kind"],
+            lane=Lane(row["lane"]),
+            state=JobState(row["state"]),
+            progress=Progress(
+                total=row["total"], done=row["done"], failed=row["failed"], cancelled=row["cancelled"]
+            ),
+            failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
+            metadata=MappingProxyType(row["metadata"]),
+            submitted_at=row["created_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+        )
