@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +183,24 @@ def test_a_given_password_is_not_shown(short_path: Path) -> None:
             "postgresql://db.example:5432/pecia",
             "redis://r.example/0",
         ]
+
+
+def test_flower_is_behind_its_password_which_no_command_line_shows(short_path: Path) -> None:
+    with LocalFleet(short_path / "home", settings=WorkerSettings(), workers=[]) as fleet:
+        fleet.wait_ready(60)
+        assert fleet.flower is not None
+        known = base64.b64encode(f"{fleet.flower.user}:{fleet.flower.password}".encode()).decode()
+        assert _status(fleet.flower.url, authorization="") == HTTPStatus.UNAUTHORIZED
+        assert _status(fleet.flower.url, authorization=f"Basic {known}") == HTTPStatus.OK
+        command_line = Path(f"/proc/{_service(fleet, 'flower').pid}/cmdline").read_text()
+        assert fleet.flower.password not in command_line
+
+
+def _status(url: str, *, authorization: str) -> int:
+    host = url.removeprefix("http://")
+    with closing(HTTPConnection(host, timeout=10)) as connection:
+        connection.request("GET", "/workers", headers={"Authorization": authorization})
+        return connection.getresponse().status
 
 
 def test_clients_find_a_running_fleet_and_no_stopped_one(short_path: Path) -> None:
