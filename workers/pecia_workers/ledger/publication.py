@@ -1,0 +1,125 @@
+"""What Postgres believes to be in Redis: marks parts as published, takes the mark back if they are not there.
+
+No statement here waits for a row that a worker holds: it comes again with the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import PartMessage
+
+_RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
+_ROWS_PER_FETCH = 5_000
+
+_LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
+
+_DUE = text(
+    """
+    SELECT id, stage, lane, cost, attempt FROM parts
+    WHERE state = 'queued' AND published_at IS NULL AND run_at <= now()
+    ORDER BY run_at, id
+    LIMIT :limit
+    """
+)
+
+# Since its message went out, a part may have been claimed and queued for another attempt: the attempt tells.
+_MARK = text(
+    """
+    WITH published AS (
+        SELECT parts.id FROM parts
+        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
+        WHERE parts.state = 'queued' AND parts.attempt = asked.attempt
+        FOR NO KEY UPDATE OF parts SKIP LOCKED
+    )
+    UPDATE parts SET published_at = now() FROM published WHERE parts.id = published.id
+    """
+)
+
+_EXPECTED = text(
+    """
+    SELECT now() - :grace AS before,
+           (SELECT count(*) FROM parts WHERE state = 'queued' AND published_at < now() - :grace)
+           + (SELECT count(*) FROM parts WHERE state = 'running') AS parts
+    """
+)
+
+_PUBLISHED = text(
+    "SELECT CAST(id AS text) FROM parts WHERE state = 'queued' AND published_at < :before ORDER BY published_at"
+)
+
+_UNMARK = text(
+    """
+    WITH missing AS (
+        SELECT id FROM parts
+        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued' AND published_at < :before
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE parts SET published_at = NULL FROM missing WHERE parts.id = missing.id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What Redis should hold."""
+
+    parts: int
+    """Parts that run, or that were published before `before` and are queued."""
+    before: datetime
+    """By the clock of Postgres."""
+
+
+async def relay_due(
+    database: AsyncEngine, publish: Callable[[Sequence[PartMessage]], Awaitable[None]], *, limit: int
+) -> int:
+    """Publish up to `limit` parts that are due, oldest first; return how many. 0 while another relay is at it.
+
+    Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
+    """
+    async with database.begin() as connection:
+        if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
+            return 0
+        due = (await connection.execute(_DUE, {"limit": limit})).mappings().all()
+        if not due:
+            return 0
+        await publish([_message_of(row) for row in due])
+        await connection.execute(
+            _MARK, {"ids": [row["id"] for row in due], "attempts": [row["attempt"] for row in due]}
+        )
+        return len(due)
+
+
+def _message_of(row: RowMapping) -> PartMessage:
+    return PartMessage(part=row["id"], stage=Stage(row["stage"]), lane=Lane(row["lane"]), cost=row["cost"])
+
+
+async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
+    """Return what Redis should hold, leaving out what was published within `grace`."""
+    async with database.connect() as connection:
+        row = (await connection.execute(_EXPECTED, {"grace": grace})).mappings().one()
+        return Expected(parts=row["parts"], before=row["before"])
+
+
+async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *, before: datetime) -> int:
+    """Hand parts to the relay again that were published before that moment and are not `present`; return how many."""
+    missing = await _missing(database, present, before)
+    async with database.begin() as connection:
+        for start in range(0, len(missing), _ROWS_PER_FETCH):
+            ids = missing[start : start + _ROWS_PER_FETCH]
+            await connection.execute(_UNMARK, {"ids": ids, "before": before})
+    return len(missing)
+
+
+async def _missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:
+    async with database.connect() as connection:
+        streaming = await connection.execution_options(yield_per=_ROWS_PER_FETCH)
+        published = (await streaming.stream(_PUBLISHED, {"before": before})).scalars()
+        return [part async for part in published if part not in present]

@@ -1,0 +1,172 @@
+"""Puts right what nobody else will: parts whose worker is gone, jobs whose time is over.
+
+No statement here waits for a row that somebody else holds: it comes again with the next look, and nobody waits in a
+circle. So all of it is safe with any number of instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Failure, FailureCode, JobState
+from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_workers.ledger.finish import finish_jobs
+
+_ACTOR = "upkeep"
+
+# A worker that registered after the part began is another one under the same name.
+_WORKER_IS_GONE = """
+    (workers.name IS NULL OR workers.stopped_at IS NOT NULL
+     OR workers.seen_at < now() - :worker_timeout OR workers.started_at > parts.started_at)
+"""
+
+_ORPHANED = text(
+    f"""
+    SELECT parts.id, parts.attempt
+    FROM parts LEFT JOIN workers ON workers.name = parts.worker
+    WHERE parts.state = 'running' AND {_WORKER_IS_GONE}
+    ORDER BY parts.id
+    LIMIT :limit
+    """  # noqa: S608  a constant of this module
+)
+
+_REQUEUE = text(
+    f"""
+    WITH lost AS (
+        SELECT parts.id, parts.deaths + CAST(workers.stopped_at IS NULL AS int) AS deaths
+        FROM parts
+        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
+        JOIN jobs ON jobs.id = parts.job_id
+        LEFT JOIN workers ON workers.name = parts.worker
+        WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
+        FOR NO KEY UPDATE OF parts, jobs SKIP LOCKED
+    ), moved AS (
+        UPDATE parts
+        SET deaths = lost.deaths, published_at = NULL,
+            state = CASE WHEN lost.deaths < :max_deaths THEN 'queued' ELSE 'failed' END,
+            failure = CASE WHEN lost.deaths < :max_deaths THEN NULL
+                      ELSE CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt) END,
+            finished_at = CASE WHEN lost.deaths < :max_deaths THEN NULL ELSE now() END
+        FROM lost WHERE parts.id = lost.id
+        RETURNING parts.id, job_id, stage, state, attempt, failure
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, state, :actor, attempt, coalesce(failure->>'code', 'worker_lost') FROM moved
+    ), counted AS (
+        SELECT job_id, count(*) FILTER (WHERE stage <> 'ingest') AS failed, bool_or(stage = 'ingest') AS uncut
+        FROM moved WHERE state = 'failed' GROUP BY job_id
+    ), updated AS (
+        UPDATE jobs
+        SET failed = jobs.failed + counted.failed, total = CASE WHEN uncut THEN 0 ELSE total END
+        FROM counted WHERE jobs.id = counted.job_id
+    )
+    SELECT job_id, state FROM moved
+    """  # noqa: S608  a constant of this module
+)
+
+# A job is taken only with all its open parts in hand; one of them may be about to be committed.
+_EXPIRE = text(
+    """
+    WITH due AS (
+        SELECT id FROM jobs
+        WHERE state IN ('queued', 'running') AND expires_at <= now()
+        ORDER BY expires_at, id LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), open AS (
+        SELECT parts.id, job_id FROM parts JOIN due ON due.id = parts.job_id
+        WHERE parts.state IN ('queued', 'running')
+    ), held AS (
+        SELECT parts.id FROM parts JOIN open USING (id)
+        WHERE parts.state IN ('queued', 'running')
+        FOR NO KEY UPDATE OF parts SKIP LOCKED
+    ), ready AS (
+        SELECT id FROM due WHERE id NOT IN (SELECT job_id FROM open WHERE id NOT IN (SELECT id FROM held))
+    ), ended AS (
+        UPDATE parts SET state = 'cancelled', finished_at = now()
+        FROM ready WHERE parts.job_id = ready.id AND parts.id IN (SELECT id FROM held)
+        RETURNING parts.id, job_id, stage, attempt
+    ), expired AS (
+        UPDATE jobs
+        SET state = 'expired', finished_at = now(), cancelled = cancelled + (
+            SELECT count(*) FROM ended WHERE ended.job_id = jobs.id AND stage <> 'ingest')
+        FROM ready WHERE jobs.id = ready.id
+        RETURNING jobs.id
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, 'cancelled', :actor, attempt, 'expired' FROM ended
+        UNION ALL
+        SELECT id, CAST(NULL AS uuid), 'expired', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM expired
+    )
+    SELECT id FROM expired
+    """
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedPart:
+    """A part that runs, according to Postgres, on a worker that is gone."""
+
+    id: UUID
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What became of orphaned parts."""
+
+    queued: int = 0
+    poisoned: int = 0
+    jobs: dict[UUID, JobState] = field(default_factory=dict)
+    """Jobs that a poisoned part touched, and their state now."""
+
+
+async def find_orphaned(
+    database: AsyncEngine, *, worker_timeout: timedelta, limit: int
+) -> list[OrphanedPart]:
+    """Return running parts whose worker has stopped, fell silent, or was never registered."""
+    async with database.connect() as connection:
+        rows = await connection.execute(_ORPHANED, {"worker_timeout": worker_timeout, "limit": limit})
+        return [OrphanedPart(**row) for row in rows.mappings()]
+
+
+async def requeue_orphaned(
+    database: AsyncEngine, parts: Sequence[OrphanedPart], *, worker_timeout: timedelta, max_deaths: int
+) -> Recovered:
+    """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
+
+    A worker that stopped of its own will has not died. Parts that somebody has claimed meanwhile stay as they are.
+    """
+    async with database.begin() as connection:
+        rows = await connection.execute(
+            _REQUEUE,
+            {
+                "ids": [part.id for part in parts],
+                "attempts": [part.attempt for part in parts],
+                "worker_timeout": worker_timeout,
+                "max_deaths": max_deaths,
+                "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
+                "actor": _ACTOR,
+            },
+        )
+        moved = rows.tuples().all()
+        touched = {job_id for job_id, state in moved if state == "failed"}
+        ended = await finish_jobs(connection, touched, actor=_ACTOR) if touched else {}
+    poisoned = sum(state == "failed" for _, state in moved)
+    jobs = dict.fromkeys(touched, JobState.RUNNING) | ended
+    return Recovered(queued=len(moved) - poisoned, poisoned=poisoned, jobs=jobs)
+
+
+async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
+    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return them."""
+    async with database.begin() as connection:
+        rows = await connection.execute(_EXPIRE, {"limit": limit, "actor": _ACTOR})
+        expired = list(rows.scalars())
+        if expired:
+            await connection.execute(PROMISE_CALLBACKS, {"job_ids": expired})
+    return expired

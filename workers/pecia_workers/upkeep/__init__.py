@@ -1,0 +1,1 @@
+"""What keeps promises when something breaks: relay, reconciler, reaper, deadlines. Any number of instances may run."""

@@ -1,0 +1,104 @@
+"""The loop that runs the steps of upkeep, and goes on whatever is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+import structlog
+from redis.exceptions import RedisError
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.announcements import Announcements
+from pecia_workers.broker.connection import connect
+from pecia_workers.ledger.database import UNAVAILABLE, open_database
+from pecia_workers.service import serve
+from pecia_workers.upkeep.steps import (
+    Reconciler,
+    Stores,
+    expire,
+    relay,
+    requeue_orphans,
+    return_expired_leases,
+)
+
+log = structlog.get_logger(__name__)
+
+Step = Callable[[], Awaitable[int]]
+
+
+class Upkeep:
+    """Relays, reconciles, reaps and expires every `upkeep_interval` until it is stopped."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._stopping = asyncio.Event()
+        self._outages: set[str] = set()
+
+    def stop(self) -> None:
+        """End after the step under way."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Keep at it until `stop`, also while Redis or Postgres is away."""
+        settings = self._settings
+        stores = Stores(
+            database=open_database(settings.database_url.get_secret_value(), connections=2),
+            redis=connect(settings.redis_url.get_secret_value()),
+            announcements=Announcements(settings.redis_url.get_secret_value()),
+        )
+        try:
+            await self._repeat(_steps(stores, settings))
+        finally:
+            await stores.announcements.close()
+            stores.redis.close()
+            await stores.database.dispose()
+
+    async def _repeat(self, steps: Mapping[str, Step]) -> None:
+        while not self._stopping.is_set():
+            outages: set[str] = set()
+            for name, step in steps.items():
+                if outage := await self._run(name, step):
+                    outages.add(outage)
+            for outage in self._outages - outages:
+                log.info("upkeep_recovered", outage=outage)
+            self._outages = outages
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._settings.upkeep_interval.total_seconds())
+
+    async def _run(self, name: str, step: Step) -> str | None:
+        """Run one step; return the code of what kept it from its work. An outage is told once."""
+        try:
+            if count := await step():
+                log.info("upkeep_step", step=name, count=count)
+        except (RedisError, OSError) as error:
+            return self._outage("redis_unavailable", error)
+        except UNAVAILABLE as error:
+            return self._outage("database_unavailable", error)
+        except Exception as error:  # noqa: BLE001  the other steps must go on
+            return self._outage(f"{name}_failed", error)
+        return None
+
+    def _outage(self, code: str, error: Exception) -> str:
+        if code not in self._outages:
+            log.warning("upkeep_outage", outage=code, error=type(error).__name__)
+            self._outages.add(code)
+        return code
+
+
+def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
+    # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
+    return {
+        "leases": partial(return_expired_leases, stores, settings),
+        "orphans": partial(requeue_orphans, stores, settings),
+        "expire": partial(expire, stores),
+        "reconcile": partial(Reconciler(), stores),
+        "relay": partial(relay, stores),
+    }
+
+
+def run_upkeep(settings: WorkerSettings) -> None:
+    """Run upkeep until SIGTERM or SIGINT."""
+    serve("upkeep", Upkeep, settings)

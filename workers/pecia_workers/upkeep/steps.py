@@ -1,0 +1,120 @@
+"""The steps of upkeep. Each is short, changes nothing if there is nothing to do, and returns how much it did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from redis import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import JobState
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, publish
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.announcements import Announcements
+from pecia_workers.broker.leases import reap
+from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
+from pecia_workers.ledger.recovery import expire_jobs, find_orphaned, requeue_orphaned
+from pecia_workers.upkeep.queues import count_held, held_parts, without_lease
+
+_BATCH = 1_000
+_GRACE = timedelta(seconds=5)
+"""A part that was published this recently is on its way: publisher and claim are left alone with it."""
+_LONGEST_WITHOUT_COMPARISON_S = 300.0
+_SHARE_OF_COMPARING = 5
+"""A comparison that took a second is followed by the next no sooner than this many seconds later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """What the steps work on."""
+
+    database: AsyncEngine
+    redis: Redis
+    announcements: Announcements
+
+
+async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int:
+    """Put messages back into their lists whose worker fell silent. Workers do it too; here it works without any."""
+    return await asyncio.to_thread(reap, stores.redis, settings.lease)
+
+
+async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
+    """Queue the parts of dead workers again whose lease is gone too; poisoned ones fail."""
+    orphaned = await find_orphaned(stores.database, worker_timeout=settings.worker_timeout, limit=_BATCH)
+    free = await asyncio.to_thread(without_lease, stores.redis, [part.id for part in orphaned])
+    if not free:
+        return 0
+    recovered = await requeue_orphaned(
+        stores.database,
+        [part for part in orphaned if part.id in free],
+        worker_timeout=settings.worker_timeout,
+        max_deaths=settings.max_deaths,
+    )
+    await stores.announcements.tell(recovered.jobs)
+    return recovered.queued + recovered.poisoned
+
+
+async def expire(stores: Stores) -> int:
+    """End the jobs whose time is over, and tell the workers that run their parts."""
+    expired = await expire_jobs(stores.database, limit=_BATCH)
+    if expired:
+        await stores.announcements.tell(dict.fromkeys(expired, JobState.EXPIRED))
+        with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
+            await asyncio.to_thread(_tell_workers, stores.redis, expired)
+    return len(expired)
+
+
+def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
+    with redis.pipeline(transaction=False) as pipe:
+        for job_id in jobs:
+            pipe.publish(CANCEL_CHANNEL, str(job_id))
+        pipe.execute()
+
+
+async def relay(stores: Stores) -> int:
+    """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
+
+    async def publish_all(messages: Sequence[PartMessage]) -> None:
+        await asyncio.to_thread(publish, stores.redis, messages)
+
+    total = relayed = await relay_due(stores.database, publish_all, limit=_BATCH)
+    while relayed == _BATCH:
+        relayed = await relay_due(stores.database, publish_all, limit=_BATCH)
+        total += relayed
+    return total
+
+
+class Reconciler:
+    """Finds parts whose message Redis has lost: after FLUSHALL, a restart without data, the last second of the log.
+
+    Two counts tell whether anything can be missing; only then, and every five minutes, all ids are compared.
+    """
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+        self._at_latest = time.monotonic() + _LONGEST_WITHOUT_COMPARISON_S
+
+    async def __call__(self, stores: Stores) -> int:
+        """Hand lost parts to the relay; return how many."""
+        # Redis first: what is committed between the two counts lowers only the second.
+        held = await asyncio.to_thread(count_held, stores.redis)
+        expected = await expected_in_redis(stores.database, grace=_GRACE)
+        now = time.monotonic()
+        if now < self._at_latest and (held >= expected.parts or now < self._not_before):
+            return 0
+        present = await asyncio.to_thread(held_parts, stores.redis)
+        lost = await unpublish_missing(stores.database, present, before=expected.before)
+        self._rest(since=now)
+        return lost
+
+    def _rest(self, *, since: float) -> None:
+        now = time.monotonic()
+        self._not_before = now + (now - since) * _SHARE_OF_COMPARING
+        self._at_latest = now + _LONGEST_WITHOUT_COMPARISON_S
