@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kombu import Connection
+from kombu.connection import Connection
 
 from pecia_workers.broker import celery_settings, transport
 
@@ -10,7 +10,7 @@ from pecia_workers.broker import celery_settings, transport
 def _connection(url: str) -> Connection:
     transport.install()
     settings = celery_settings(url)
-    return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])
+    return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])  # type: ignore[no-untyped-call]
 
 
 def test_a_tcp_url_keeps_account_password_and_database() -> None:

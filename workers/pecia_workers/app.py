@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +31,12 @@ class FleetWorker(Worker):  # type: ignore[misc]
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         """Return the options, with both switched off."""
         return kwargs | {"without_gossip": True, "without_mingle": True}
+
+    def start(self) -> None:
+        """Run until stopped. Exits if that was a failure: `worker_main` would swallow the status."""
+        super().start()
+        if self.exitcode:
+            sys.exit(self.exitcode)
 
 
 class FleetApp(Celery):  # type: ignore[misc]

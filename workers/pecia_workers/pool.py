@@ -121,8 +121,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             args[2],
             callback=callback,
             timeout_callback=timeout_callback,
-            soft_limit_s=soft_timeout,
-            hard_limit_s=timeout,
+            soft_limit_s=soft_timeout or self.options.get("soft_timeout"),
+            hard_limit_s=timeout or self.options.get("timeout"),
             started=started,
         )
         if former := self._jobs.get(job.part):

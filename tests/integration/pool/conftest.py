@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -114,7 +115,17 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, redis_url: str, eventually: Callable[..., Any]) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, redis_url, eventually)
-    yield fleet
-    fleet.end()
+def make_fleet(tmp_path: Path, eventually: Callable[..., Any]) -> Iterator[Callable[[str], Fleet]]:
+    with ExitStack() as stack:
+
+        def make(redis_url: str) -> Fleet:
+            fleet = Fleet(tmp_path, redis_url, eventually)
+            stack.callback(fleet.end)
+            return fleet
+
+        yield make
+
+
+@pytest.fixture
+def fleet(redis_url: str, make_fleet: Callable[[str], Fleet]) -> Fleet:
+    return make_fleet(redis_url)

@@ -85,6 +85,7 @@ class Channel(stock.Channel):
     from_transport_options = (*stock.Channel.from_transport_options, "keeper")  # type: ignore[assignment]
     lists: tuple[str, ...] = ()
     """The fleet's lists that it consumes, in the order of service."""
+    _hears_bells = False
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()  # type: ignore[no-untyped-call]
@@ -128,13 +129,14 @@ class Channel(stock.Channel):
             self._listen_for_bells()
 
     def _listen_for_bells(self) -> None:
+        self._hears_bells = True  # for good: the answer may come after the last list was cancelled
         bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
         self._in_poll = self.client.connection
         self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
         self.client.connection.send_command("BRPOP", *bells, self.brpop_timeout or _BELL_WAIT_S)
 
     def _brpop_read(self, **options: Any) -> Any:
-        if not self.lists:
+        if not self._hears_bells:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         try:
             self._hear_bell(**options)
