@@ -1,0 +1,143 @@
+"""Whatever dies, every part runs to its end, and none runs twice for nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_a_killed_workers_parts_run_elsewhere_within_the_lease(fleet: Any) -> None:
+    doomed = fleet.start()
+    parts = [fleet.send("wait") for _ in range(5)]
+    for part in parts:
+        fleet.await_story(part, "run")
+    fleet.start()
+
+    doomed.kill()
+    for part in parts:
+        fleet.plan(part, "done")
+
+    for part in parts:
+        fleet.await_story(part, "run", "run", "done", timeout=4.5)  # a lease of 2 s, and the reaper's second
+        assert fleet.journal(part)[1]["redelivered"] is True
+    fleet.await_settled()
+
+
+def test_a_paused_worker_stops_what_it_lost(fleet: Any) -> None:
+    paused = fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+    fleet.start()
+
+    paused.send_signal(signal.SIGSTOP)
+    fleet.await_story(part, "run", "run", timeout=6)
+    paused.send_signal(signal.SIGCONT)
+    fleet.await_story(part, "run", "run", "cancelled", "given back")
+
+    fleet.plan(part, "done")
+    fleet.await_story(part, "run", "run", "cancelled", "given back", "done")
+    fleet.await_settled()
+
+
+def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
+    fleet.start()
+    parts = [fleet.send("wait") for _ in range(3)]
+    for part in parts:
+        fleet.await_story(part, "run")
+
+    for kind in ("normal", "pubsub"):
+        fleet.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    time.sleep(3)
+    for part in parts:
+        fleet.plan(part, "done")
+
+    after = fleet.send()
+    fleet.await_story(after, "run", "done", timeout=20)
+    for part in parts:
+        fleet.await_story(part, "run", "done")
+    fleet.await_settled()
+
+
+def test_work_goes_on_after_redis_was_killed_and_came_back(
+    redis_server: Callable[..., Any], make_fleet: Callable[[str], Any]
+) -> None:
+    server = redis_server()
+    fleet = make_fleet(server.url)
+    fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+    time.sleep(1.2)  # the server writes its log every second
+
+    server.kill()
+    fleet.plan(part, "done")
+    fleet.await_story(part, "run", "done")
+    redis_server(replaces=server)
+
+    after = fleet.send()
+    fleet.await_story(after, "run", "done", timeout=20)
+    fleet.await_settled()
+    assert fleet.story(part) == ["run", "done"]
+
+
+def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
+    fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    fleet.redis.flushall()
+    fleet.plan(part, "done")
+
+    after = fleet.send()
+    fleet.await_story(after, "run", "done")
+    fleet.await_settled()
+
+
+def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
+    worker = fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    worker.terminate()
+    time.sleep(1)
+    unclaimed = fleet.send()
+    fleet.plan(part, "done")
+
+    assert worker.wait(10) == 0, fleet.logs
+    assert fleet.story(part) == ["run", "done"]
+    assert fleet.story(unclaimed) == []
+    assert fleet.left == ["read.normal"]
+
+
+def test_a_stopping_worker_gives_back_what_it_cannot_finish_in_time(fleet: Any) -> None:
+    worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT1S")
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    worker.terminate()
+
+    assert worker.wait(10) == 0
+    assert fleet.story(part) == ["run", "cancelled", "given back"]
+    assert fleet.left == ["read.normal"]
+    fleet.start()
+    fleet.plan(part, "done")
+    fleet.await_story(part, "run", "cancelled", "given back", "run", "done")
+    assert fleet.journal(part)[-2]["redelivered"] is False
+
+
+def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
+    worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT60S")
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    worker.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert worker.poll() is None
+    worker.send_signal(signal.SIGINT)
+
+    worker.wait(10)
+    assert fleet.story(part) == ["run", "cancelled", "given back"]
+    assert fleet.left == ["read.normal"]

@@ -1,0 +1,135 @@
+"""What operators see and do through Celery: revoke, inspect, events, the plain command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECRET = "Jane Doe"
+
+
+@pytest.fixture
+def console(fleet: Any) -> Iterator[FleetApp]:
+    """An operator's application on the fleet's Redis."""
+    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
+    """Every event since now, as Flower receives them."""
+    seen: list[dict[str, Any]] = []
+    listening, stop = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        with console.connection_for_read() as connection:
+            receiver = console.events.Receiver(connection, handlers={"*": seen.append})
+            with receiver.consumer_context() as (own, *_):
+                listening.set()
+                while not stop.is_set():
+                    with contextlib.suppress(socket.timeout):
+                        own.drain_events(timeout=0.2)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    assert listening.wait(10)
+    yield seen
+    stop.set()
+    thread.join(10)
+
+
+def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
+    return [event["type"] for event in events if event.get("uuid") == str(part)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "last", "code"),
+    [
+        ("done", "task-succeeded", ""),
+        ("fail", "task-failed", "PartFailedError('timeout')"),
+        ("retry", "task-retried", "PartFailedError('engine_error')"),
+    ],
+)
+def test_events_tell_how_a_part_went_by_its_code_alone(
+    fleet: Any, events: list[dict[str, Any]], eventually: Callable[..., Any], plan: str, last: str, code: str
+) -> None:
+    fleet.start()
+
+    part = fleet.send(plan)
+
+    eventually(lambda: kinds(events, part) == ["task-received", "task-started", last])
+    final = next(event for event in events if event["type"] == last)
+    assert final.get("exception", "") == code
+    assert final.get("runtime", 0) >= 0
+    assert SECRET not in json.dumps(events)
+
+
+def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: FleetApp) -> None:
+    fleet.start()
+    part = fleet.send("wait", cost=7)
+    fleet.await_story(part, "run")
+
+    ((active,),) = console.control.inspect(timeout=3).active().values()
+    print(fleet.logs)
+    (stats,) = console.control.inspect(timeout=3).stats().values()
+
+    assert (active["id"], active["name"]) == (str(part), "pecia.read")
+    assert (active["args"], active["kwargs"]) == ([], {})
+    assert (stats["pool"]["in-flight"], stats["pool"]["tokens-in-flight"]) == (1, 7)
+    fleet.plan(part, "done")
+    fleet.await_settled()
+
+
+def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
+    fleet: Any, console: FleetApp, eventually: Callable[..., Any]
+) -> None:
+    fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    console.control.revoke(str(part), terminate=True)
+
+    eventually(lambda: sorted(fleet.story(part)) == ["cancelled", "revoked", "run"])
+    fleet.await_settled()
+
+
+def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetApp) -> None:
+    fleet.start()
+    part = uuid4()
+    console.control.revoke(str(part), reply=True, timeout=3)
+
+    fleet.publish(part)
+
+    fleet.await_story(part, "revoked")
+    fleet.await_settled()
+
+
+def test_celerys_own_command_line_starts_a_worker_of_the_queues_it_names(fleet: Any) -> None:
+    command = ("-m", "celery", "-A", "pecia_workers.app", "inspect", "--timeout=3", "active_queues", "--json")
+    fleet.start()
+
+    inspect = fleet.launch_program(*command)
+
+    assert inspect.wait(30) == 0
+    (queues,) = json.loads(fleet.log(inspect)).values()
+    assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
+
+
+def test_an_unknown_queue_is_refused(fleet: Any) -> None:
+    worker = fleet.launch_program("-m", "celery", "-A", "pecia_workers.app", "worker", "-Q", "read.nightly")
+
+    assert worker.wait(30) != 0
+    assert "read.nightly" in fleet.log(worker)

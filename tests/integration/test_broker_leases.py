@@ -1,0 +1,197 @@
+"""Leases: a part is its owner's until it is finished, given back or silent for too long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import PartMessage, publish
+from pecia_workers.broker import QUEUES, Capacity, Claimed, LeaseKeeper, Leases, connect, reap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ALL = tuple(QUEUES)
+LEASE = timedelta(milliseconds=200)
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def leases(redis: Redis) -> Leases:
+    return Leases(redis)
+
+
+def queue_parts(redis: Redis, count: int = 1) -> list[str]:
+    """Queue some parts; their ids ascend, as those of the ledger do."""
+    ids = sorted(uuid4() for _ in range(count))
+    messages = [PartMessage(part=part, stage=Stage.READ, lane=Lane.NORMAL, cost=1) for part in ids]
+    publish(redis, messages)
+    return [str(one.part) for one in messages]
+
+
+def claim(leases: Leases, owner: str) -> list[Claimed]:
+    return list(leases.claim(ALL, owner=owner, slots=100, tokens=None, idle=True).parts)
+
+
+def test_a_silent_owners_parts_come_back_in_order_and_marked_as_redelivered(
+    redis: Redis, leases: Leases
+) -> None:
+    first, *rest = queue_parts(redis, 3)
+    assert [one.delivery for one in claim(leases, "dead")] == [1, 1, 1]
+    (late,) = queue_parts(redis)
+    time.sleep(0.3)
+
+    assert reap(redis, LEASE) == 3
+
+    assert [(one.part, one.delivery) for one in claim(leases, "alive")] == [
+        *[(part, 2) for part in (first, *rest)],
+        (late, 1),
+    ]
+
+
+def test_reaping_takes_any_number_and_any_client(redis: Redis, redis_url: str, leases: Leases) -> None:
+    queue_parts(redis, 450)
+    while claim(leases, "dead"):
+        pass
+    time.sleep(0.3)
+
+    with Redis.from_url(redis_url) as raw:
+        assert reap(raw, LEASE) == 450
+    assert redis.llen("read.normal") == 450
+
+
+def test_a_renewed_lease_does_not_run_out(redis: Redis, leases: Leases) -> None:
+    (part,) = queue_parts(redis)
+    claim(leases, "me")
+    for _ in range(4):
+        time.sleep(0.1)
+        assert leases.renew("me", [part]) == []
+        assert reap(redis, LEASE) == 0
+
+
+def test_an_owner_learns_which_leases_it_lost(redis: Redis, leases: Leases) -> None:
+    (part,) = queue_parts(redis)
+    claim(leases, "paused")
+    reap(redis, timedelta(0))
+    claim(leases, "other")
+
+    assert leases.renew("paused", [part]) == [part]
+    assert leases.renew("other", [part]) == []
+
+
+def test_a_late_acknowledgement_leaves_the_new_owners_lease_alone(redis: Redis, leases: Leases) -> None:
+    (part,) = queue_parts(redis)
+    claim(leases, "paused")
+    reap(redis, timedelta(0))
+    claim(leases, "other")
+
+    assert leases.ack("paused", [part]) == 0
+    assert leases.give_back("paused", [part]) == 0
+    assert leases.ack("other", [part]) == 1
+
+
+def test_a_give_back_keeps_the_order_and_counts_as_no_delivery(redis: Redis, leases: Leases) -> None:
+    parts = queue_parts(redis, 3)
+    claim(leases, "leaving")
+    behind = queue_parts(redis)
+
+    assert leases.give_back("leaving", parts) == 3
+
+    assert [(one.part, one.delivery) for one in claim(leases, "next")] == [
+        (part, 1) for part in (*parts, *behind)
+    ]
+
+
+class OpenGate:
+    def capacity(self) -> Capacity:
+        return Capacity(slots=10, tokens=None, idle=True)
+
+    def dispatch(self) -> None: ...
+
+
+@pytest.fixture
+def keeper(redis: Redis) -> LeaseKeeper:
+    keeper = LeaseKeeper(redis, lease=LEASE, hold_limit=timedelta(seconds=1))
+    keeper.gate = OpenGate()
+    return keeper
+
+
+def test_a_keeper_without_a_gate_claims_nothing(redis: Redis, keeper: LeaseKeeper) -> None:
+    queue_parts(redis)
+    keeper.gate = None
+
+    assert keeper.claim(ALL).parts == ()
+
+
+def test_a_failed_acknowledgement_is_made_good(
+    redis_server: Callable[..., Any], eventually: Callable[..., Any]
+) -> None:
+    server = redis_server()
+    with connect(server.url) as redis:
+        keeper = LeaseKeeper(redis, lease=timedelta(seconds=15), hold_limit=timedelta(seconds=60))
+        keeper.gate = OpenGate()
+        (part,) = queue_parts(redis)
+        keeper.claim(ALL)
+        time.sleep(1.2)  # the server writes its log every second
+        server.kill()
+
+        keeper.ack(part)
+        assert not keeper.settle()
+        redis_server(replaces=server)
+        assert redis.hlen("pecia:owners") == 1
+
+        eventually(keeper.settle)
+        assert redis.hlen("pecia:owners") == 0
+
+
+def test_parts_taken_in_a_claim_whose_answer_was_lost_go_back(redis: Redis, keeper: LeaseKeeper) -> None:
+    held, unseen = queue_parts(redis, 2)
+    leases = Leases(redis)
+    leases.claim(ALL, owner=keeper.owner, slots=1, tokens=None, idle=True)
+    keeper._held[held] = time.monotonic()
+    claim(leases, keeper.owner)
+    redis.execute_command("CLIENT", "PAUSE", 0)
+    with pytest.raises(RedisError):
+        _claim_through_a_broken_connection(keeper, redis)
+
+    keeper.tend()
+
+    assert [one.part for one in claim(leases, "other")] == [unseen]
+
+
+def _claim_through_a_broken_connection(keeper: LeaseKeeper, redis: Redis) -> None:
+    keeper._leases._claim.sha = "0" * 40
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeper._leases, "_claim", lambda *_: redis.execute_command("NO-SUCH-COMMAND"))
+        keeper.claim(ALL)
+
+
+def test_renewal_keeps_parts_and_reports_those_held_too_long(
+    redis: Redis, keeper: LeaseKeeper, eventually: Callable[..., Any]
+) -> None:
+    (part,) = queue_parts(redis)
+    lost: list[str] = []
+    keeper.on_lost = lost.append
+    keeper.claim(ALL)
+    keeper.start()
+    try:
+        time.sleep(0.6)
+        assert (reap(redis, LEASE), lost) == (0, [])
+        eventually(lambda: lost == [part], timeout=2)
+        eventually(lambda: reap(redis, LEASE) == 1, timeout=2)
+    finally:
+        keeper.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "lease-renewer"]
