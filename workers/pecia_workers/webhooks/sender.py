@@ -80,7 +80,7 @@ class Sender:
         except (TimeoutError, httpcore2.TimeoutException):
             raise SendError(SendFailure.TIMEOUT) from None
         except httpcore2.ConnectError as error:
-            is_tls = isinstance(error.__cause__, ssl.SSLError)
+            is_tls = isinstance(error.__context__, ssl.SSLError)  # httpcore2 cuts the chain of causes
             raise SendError(SendFailure.TLS if is_tls else SendFailure.UNREACHABLE) from None
         except httpcore2.NetworkError:
             raise SendError(SendFailure.BROKEN) from None

@@ -1,0 +1,354 @@
+"""Whom a callback may reach."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpcore2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from pecia_workers.webhooks.guard import GuardedBackend, RefusedTargetError, resolve
+from pecia_workers.webhooks.sender import MAX_REPLY_BYTES, Reply, Sender, SendError
+
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+
+
+def answering(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[str]]]:
+    """A resolver that knows one answer."""
+
+    async def answer(_host: str, _port: int) -> Sequence[str]:
+        return addresses
+
+    return answer
+
+
+def post(
+    url: str, backend: GuardedBackend, *, timeout_s: float = 5, ssl_context: ssl.SSLContext | None = None
+) -> Reply:
+    async def story() -> Reply:
+        sender = Sender(backend, timeout=timedelta(seconds=timeout_s), connections=1, ssl_context=ssl_context)
+        try:
+            return await sender.post(url, b"{}", {})
+        finally:
+            await sender.aclose()
+
+    return asyncio.run(story())
+
+
+def refusal_of(url: str, backend: GuardedBackend) -> str:
+    with pytest.raises(RefusedTargetError) as caught:
+        post(url, backend)
+    return caught.value.refusal
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers 204 to everything, but for the paths that misbehave."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.hits: list[str] = []
+
+    def url(self, host: str = "127.0.0.1", path: str = "/") -> str:
+        return f"http://{host}:{self.server_port}{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.hits.append(self.path)
+        self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/endless":
+            self.answer(200)
+            self.flood()
+        else:
+            self.answer(302 if self.path == "/redirect" else 204)
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        if status == 302:
+            self.send_header("location", "/elsewhere")
+        self.end_headers()
+
+    def flood(self) -> None:
+        try:
+            for _ in range(10_000):
+                self.wfile.write(b"x" * 10_000)
+        except OSError:
+            self.server.hits.append("cut")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "2130706433",  # 127.0.0.1 as one decimal number
+        "0x7f000001",
+        "127.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::127.0.0.1]",
+    ],
+)
+def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> None:
+    assert refusal_of(receiver.url(host), GuardedBackend(ports=())) == "refused_address"
+    assert receiver.hits == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",  # cloud metadata
+        "100.64.0.1",  # carrier-grade NAT
+        "0.0.0.0",  # noqa: S104  a target, nothing listens
+        "192.0.0.1",
+        "192.88.99.1",
+        "198.18.0.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "fe80::1%eth0",
+        "fc00::1",
+        "fec0::1",
+        "ff02::1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::a00:1",  # NAT64 of 10.0.0.1
+        "64:ff9b:1::a00:1",  # local-use NAT64
+        "2002:a00:1::1",  # 6to4 of 10.0.0.1
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo
+        "2001:db8::1",
+        "3fff::1",
+        "5f00::1",
+    ],
+)
+def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+    assert refusal_of("http://hook.example/", GuardedBackend(resolve=answering(address))) == "refused_address"
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8", "2002:808:808::1"]
+)
+def test_a_public_address_is_dialled(address: str) -> None:
+    backend = GuardedBackend(resolve=answering(address))
+    backend._network = httpcore2.AsyncMockBackend([b"HTTP/1.1 204 No Content\r\n\r\n"])
+
+    assert post("http://hook.example/", backend).status == 204
+
+
+def test_one_private_answer_among_public_ones_refuses_the_name() -> None:
+    backend = GuardedBackend(resolve=answering("8.8.8.8", "10.0.0.1"))
+
+    assert refusal_of("http://hook.example/", backend) == "refused_address"
+
+
+def test_a_name_that_changes_its_answer_is_reached_where_it_was_judged(receiver: Receiver) -> None:
+    answers = iter([["127.0.0.1"], ["10.0.0.1"]])
+
+    async def rebinding(_host: str, _port: int) -> Sequence[str]:
+        return next(answers)
+
+    backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=rebinding)
+
+    assert post(receiver.url("hook.example"), backend).status == 204
+    assert refusal_of(receiver.url("hook.example"), backend) == "refused_address"
+
+
+def test_every_call_is_judged_afresh(receiver: Receiver) -> None:
+    asked: list[str] = []
+
+    async def counting(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    async def story() -> None:
+        backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=counting)
+        sender = Sender(backend, timeout=timedelta(seconds=5), connections=1)
+        for _ in range(2):
+            await sender.post(receiver.url("hook.example"), b"{}", {})
+        await sender.aclose()
+
+    asyncio.run(story())
+
+    assert asked == ["hook.example", "hook.example"]
+
+
+@pytest.mark.parametrize(
+    ("url", "refusal"),
+    [
+        ("http://user:password@8.8.8.8/", "refused_userinfo"),
+        ("http://8.8.8.8@127.0.0.1/", "refused_userinfo"),
+        ("ftp://8.8.8.8/", "refused_scheme"),
+        ("file:///etc/passwd", "refused_scheme"),
+        ("gopher://8.8.8.8/", "refused_scheme"),
+        ("//8.8.8.8/", "refused_scheme"),
+        ("http:///path", "refused_url"),
+        ("http://8.8.8.8\r\nhost: x/", "refused_url"),
+        ("http://8.8.8.8:22/", "refused_port"),
+        ("http://0177.0.0.1/", "refused_url"),  # octal
+    ],
+)
+def test_a_target_of_the_wrong_form_is_refused(url: str, refusal: str) -> None:
+    assert refusal_of(url, GuardedBackend()) == refusal
+
+
+def test_no_port_named_admits_every_port_there_is() -> None:
+    backend = GuardedBackend(ports=(), resolve=answering("10.0.0.1"))
+
+    assert refusal_of("http://hook.example:2222/", backend) == "refused_address"
+    assert refusal_of("http://hook.example:70000/", backend) == "refused_port"
+
+
+def test_an_allowed_network_may_be_private(receiver: Receiver) -> None:
+    assert post(receiver.url(), GuardedBackend(allow=LOOPBACK, ports=())).status == 204
+
+
+def test_an_allowed_network_is_no_wider_than_it_says() -> None:
+    backend = GuardedBackend(allow=("10.1.0.0/16",), resolve=answering("10.2.0.1"))
+
+    assert refusal_of("http://hook.example/", backend) == "refused_address"
+
+
+def test_a_proxy_in_the_environment_is_not_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    assert post(receiver.url(), GuardedBackend(allow=LOOPBACK, ports=())).status == 204
+
+
+def test_a_redirect_is_an_answer(receiver: Receiver) -> None:
+    reply = post(receiver.url(path="/redirect"), GuardedBackend(allow=LOOPBACK, ports=()))
+
+    assert reply.status == 302
+    assert receiver.hits == ["/redirect"]
+
+
+def test_an_endless_reply_is_cut(receiver: Receiver, eventually: Callable[..., object]) -> None:
+    assert MAX_REPLY_BYTES == 65_536
+    assert post(receiver.url(path="/endless"), GuardedBackend(allow=LOOPBACK, ports=())).status == 200
+    eventually(lambda: receiver.hits == ["/endless", "cut"])
+
+
+@pytest.mark.parametrize("drip", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_receiver_that_drips_is_left_when_its_time_is_over(drip: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(drip)
+                try:
+                    while not stop.wait(0.05):
+                        connection.sendall(b"x")
+                except OSError:
+                    return
+
+        stop = threading.Event()
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        with pytest.raises(SendError, match="timeout"):
+            post(url, GuardedBackend(allow=LOOPBACK, ports=()), timeout_s=0.5)
+        stop.set()
+        thread.join()
+
+
+def test_a_closed_port_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(SendError, match="unreachable"):
+        post(f"http://127.0.0.1:{port}/", GuardedBackend(allow=LOOPBACK, ports=()))
+
+
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 70 + ".example"])
+def test_a_name_without_an_address_is_unreachable(host: str) -> None:
+    with pytest.raises(SendError, match="unreachable"):
+        post(f"http://{host}/", GuardedBackend())
+
+
+def test_the_systems_resolver_understands_old_spellings_of_an_address() -> None:
+    assert asyncio.run(resolve("0x7f000001", 80)) == ["127.0.0.1"]
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """Write a self-signed certificate for a name, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(signed.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return paths
+
+
+@pytest.fixture
+def trust(receiver: Receiver, tmp_path: Path) -> ssl.SSLContext:
+    """Make the receiver speak TLS as `hook.example`; return the trust in its certificate."""
+    signed, key = certificate(tmp_path, "hook.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(signed, key)
+    receiver.socket = context.wrap_socket(receiver.socket, server_side=True)
+    return ssl.create_default_context(cafile=str(signed))
+
+
+def https(receiver: Receiver, host: str, context: ssl.SSLContext | None) -> Reply:
+    backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1"))
+    return post(f"https://{host}:{receiver.server_port}/", backend, ssl_context=context)
+
+
+def test_tls_is_checked_against_the_name_not_the_address(receiver: Receiver, trust: ssl.SSLContext) -> None:
+    assert https(receiver, "hook.example", trust).status == 204
+
+
+def test_a_certificate_for_another_name_is_not_accepted(receiver: Receiver, trust: ssl.SSLContext) -> None:
+    with pytest.raises(SendError, match="tls"):
+        https(receiver, "other.example", trust)
+
+
+@pytest.mark.usefixtures("trust")
+def test_a_certificate_that_nobody_vouches_for_is_not_accepted(receiver: Receiver) -> None:
+    with pytest.raises(SendError, match="tls"):
+        https(receiver, "hook.example", None)
