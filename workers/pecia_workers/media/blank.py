@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CELL = 4
+_FULL = 255
 _CELL_SHARE = 0.2
 _WINDOW = (4, 10)  # cells: a word of body text, and more than a speck of dust fills
 _WINDOW_CELLS = 9
+_SMALLEST = 64  # pixels; less is a cutting, not a page with edges and dust
 _EDGE_SHARE, _EDGE_DEPTH = (
     0.25,
     0.05,
@@ -24,9 +27,9 @@ def is_blank(ink: NDArray[np.bool_]) -> bool:
 
     One short printed word is enough for a page not to be blank: text lost costs more than an empty page read.
     """
+    if min(ink.shape) < _SMALLEST:
+        return not ink.any()
     marks = _without_edges(_marked_cells(ink))
-    if min(marks.shape) < max(_WINDOW):
-        return not marks.any()
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW
     filled = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
@@ -34,9 +37,8 @@ def is_blank(ink: NDArray[np.bool_]) -> bool:
 
 
 def _marked_cells(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    rows, columns = ink.shape[0] // _CELL, ink.shape[1] // _CELL
-    cells = ink[: rows * _CELL, : columns * _CELL].reshape(rows, _CELL, columns, _CELL)
-    return np.asarray(cells.mean(axis=(1, 3)) > _CELL_SHARE)
+    cells = Image.fromarray(ink.view(np.uint8) * _FULL).reduce(_CELL)
+    return np.asarray(cells) > _CELL_SHARE * _FULL
 
 
 def _without_edges(marks: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -40,6 +41,12 @@ def turn_needed(grey: Image.Image, ink: NDArray[np.bool_], classifier: LineClass
     if upside_down > _SURE:
         return 270
     return 90 if upside_down < 1 - _SURE else 0
+
+
+def turned(pixels: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
+    """Return the page turned clockwise by 90, 180 or 270 degrees."""
+    codes = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
+    return cv2.rotate(pixels, codes[degrees]).astype(np.uint8, copy=False)
 
 
 def _share_upside_down(grey: Image.Image, letters: NDArray[np.bool_], classifier: LineClassifier) -> float:

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from pecia_workers.media.preparation import prepare
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+A4 = (1240, 1754)
+
+
+def sheet(paper: int = 255) -> Image.Image:
+    return Image.new("L", A4, paper)
+
+
+def scanned(image: Image.Image, noise: float = 0.0, seed: int = 0) -> NDArray[np.uint8]:
+    rng = np.random.default_rng(seed)
+    grey = np.asarray(image, dtype=np.float32) + rng.normal(0, noise, (image.height, image.width))
+    return np.repeat(grey.clip(0, 255).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
+
+
+def write(image: Image.Image, text: str, points: float = 11, ink: int = 30) -> None:
+    font = ImageFont.load_default(points * 150 / 72)
+    ImageDraw.Draw(image).text((500, 800), text, fill=ink, font=font)
+
+
+@pytest.mark.parametrize("noise", [0, 6, 12])
+@pytest.mark.parametrize("paper", [255, 215, 180])
+def test_an_empty_sheet_is_blank_under_noise_and_a_grey_cast(paper: int, noise: float) -> None:
+    assert prepare(scanned(sheet(paper), noise)).blank
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_specks_of_dust_do_not_fill_a_page(seed: int) -> None:
+    image = sheet(245)
+    draw = ImageDraw.Draw(image)
+    rng = np.random.default_rng(seed)
+    for x, y, size in rng.integers((0, 0, 1), (*A4, 5), (40, 3)).tolist():
+        draw.ellipse((x, y, x + size, y + size), fill=0)
+
+    assert prepare(scanned(image, 5, seed)).blank
+
+
+def test_the_dark_edge_a_scanner_leaves_is_no_writing() -> None:
+    image = sheet(240)
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, 0, A4[0], 14), fill=20)
+    draw.rectangle((A4[0] - 22, 0, A4[0], A4[1]), fill=40)
+
+    assert prepare(scanned(image, 4)).blank
+
+
+def test_light_that_falls_off_to_one_side_is_no_writing() -> None:
+    shade = np.linspace(250, 150, A4[0])[np.newaxis, :].repeat(A4[1], axis=0)
+
+    assert prepare(scanned(Image.fromarray(shade.astype(np.uint8)), 4)).blank
+
+
+@pytest.mark.parametrize("text", ["END", "Page 2", "See overleaf.", "normal", "Dr. Dummer"])
+@pytest.mark.parametrize("points", [9, 11, 14])
+def test_one_short_printed_line_is_enough_not_to_be_blank(text: str, points: float) -> None:
+    image = sheet(245)
+    write(image, text, points)
+
+    assert not prepare(scanned(image, 6)).blank
+
+
+def test_faint_print_is_seen() -> None:
+    image = sheet(250)
+    write(image, "Copy of a copy", ink=150)
+
+    assert not prepare(scanned(image, 4)).blank
+
+
+def test_light_print_on_dark_ground_is_seen() -> None:
+    image = sheet(30)
+    write(image, "Radiograph of the left hand", ink=230)
+
+    assert not prepare(scanned(image)).blank
+
+
+def test_a_drawing_without_letters_is_not_blank() -> None:
+    image = sheet()
+    ImageDraw.Draw(image).ellipse((400, 500, 800, 900), outline=0, width=3)
+
+    assert not prepare(scanned(image)).blank
+
+
+def test_a_picture_of_a_few_pixels_does_not_break_the_test() -> None:
+    assert prepare(np.full((1, 1, 3), 255, dtype=np.uint8)).blank
+    assert not prepare(
+        np.indices((20, 20)).sum(axis=0, keepdims=True).T.repeat(3, 2).astype(np.uint8) % 2 * 255
+    ).blank
