@@ -67,7 +67,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Receiver
+    server: Receiver  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self) -> None:
         self.server.hits.append(self.path)

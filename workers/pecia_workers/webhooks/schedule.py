@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 _JITTER = 0.2
+_MOST_STEPS = 64  # by then the longest wait is reached; a float holds what comes out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,9 @@ class RetrySchedule:
         """
         if asked is not None:
             return min(max(asked, self.first), self.longest)
-        # Beyond this exponent every schedule has long reached its longest wait, and floats would overflow.
-        wait = min(self.first * self.factor ** min(attempt - 1, 64), self.longest)
-        return wait * (1 + _JITTER * (2 * secrets.SystemRandom().random() - 1))
+        steps = min(attempt - 1, _MOST_STEPS)
+        wait_s = min(self.first.total_seconds() * self.factor**steps, self.longest.total_seconds())
+        return timedelta(seconds=wait_s * secrets.SystemRandom().uniform(1 - _JITTER, 1 + _JITTER))
 
 
 def parse_retry_after(header: str | None) -> timedelta | None:

@@ -1,0 +1,101 @@
+"""When a delivery is tried again, and when not any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_workers.ledger.outbox import DeliveryState
+from pecia_workers.webhooks.guard import Refusal
+from pecia_workers.webhooks.policy import DeliveryPolicy
+from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after
+from pecia_workers.webhooks.sender import Reply, SendFailure
+
+SCHEDULE = RetrySchedule()
+POLICY = DeliveryPolicy(attempts=12)
+
+
+def reply(status: int, retry_after: str | None = None) -> Reply:
+    return Reply(status=status, retry_after=retry_after)
+
+
+@given(attempt=st.integers(min_value=1, max_value=10_000))
+def test_a_wait_grows_threefold_up_to_half_a_day_give_or_take_a_fifth(attempt: int) -> None:
+    middle = min(5 * 3 ** min(attempt - 1, 20), 12 * 3600)
+
+    assert 0.8 * middle <= SCHEDULE.after(attempt).total_seconds() <= 1.2 * middle
+
+
+def test_two_waits_are_not_the_same() -> None:
+    assert len({SCHEDULE.after(3) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(1, 5), (60, 60), (10**9, 12 * 3600), (-5, 5)])
+def test_a_receiver_gets_the_wait_it_asks_for_within_bounds(asked: int, granted: int) -> None:
+    assert SCHEDULE.after(1, asked=timedelta(seconds=asked)) == timedelta(seconds=granted)
+
+
+@pytest.mark.parametrize("header", [None, "", "soon", "-1", "1.5", "²", "Mon, 99 Foo"])
+def test_a_retry_after_without_sense_asks_for_nothing(header: str | None) -> None:
+    assert parse_retry_after(header) is None
+
+
+def test_a_retry_after_is_seconds_or_a_date() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
+    waits = parse_retry_after("120"), parse_retry_after(later)
+
+    assert waits[0] == timedelta(minutes=2)
+    assert waits[1] is not None
+    assert timedelta(minutes=9) < waits[1] <= timedelta(minutes=10)
+
+
+@pytest.mark.parametrize("header", ["9" * 400, "Fri, 31 Dec 9999 23:59:59 -2359"])
+def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
+    asked = parse_retry_after(header)
+
+    assert SCHEDULE.after(1, asked=asked) <= SCHEDULE.longest
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+def test_any_2xx_is_delivery(status: int) -> None:
+    assert POLICY.answered(1, reply(status)).state is DeliveryState.DELIVERED
+
+
+def test_410_is_the_end() -> None:
+    outcome = POLICY.answered(1, reply(410))
+
+    assert (outcome.state, outcome.status, outcome.error) == (DeliveryState.DEAD, 410, "http_410")
+
+
+@pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 429, 500, 503])
+def test_any_other_answer_is_tried_again(status: int) -> None:
+    outcome = POLICY.answered(1, reply(status))
+
+    assert (outcome.state, outcome.error) == (DeliveryState.PENDING, f"http_{status}")
+    assert outcome.retry_in > timedelta(seconds=3)
+
+
+def test_a_receiver_can_ask_for_patience() -> None:
+    assert POLICY.answered(1, reply(503, "90")).retry_in == timedelta(seconds=90)
+
+
+def test_silence_is_tried_again() -> None:
+    outcome = POLICY.unanswered(2, SendFailure.TIMEOUT)
+
+    assert (outcome.state, outcome.status, outcome.error) == (DeliveryState.PENDING, None, "timeout")
+
+
+def test_the_last_try_is_the_last() -> None:
+    assert POLICY.answered(11, reply(500)).state is DeliveryState.PENDING
+    assert POLICY.answered(12, reply(500)).state is DeliveryState.DEAD
+    assert POLICY.unanswered(12, SendFailure.BROKEN).state is DeliveryState.DEAD
+
+
+def test_a_refused_target_is_dead_at_once() -> None:
+    outcome = POLICY.refused(Refusal.ADDRESS)
+
+    assert (outcome.state, outcome.error) == (DeliveryState.DEAD, "refused_address")

@@ -1,0 +1,158 @@
+"""What is signed can be verified, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from pecia.errors import ConfigurationError, WebhookVerificationError
+from pecia.webhooks import verify
+from pecia_schemas import JobState, NoticeType, new_id
+from pecia_workers.webhooks.signing import SignedNotice, Signer
+
+SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()
+DELIVERY = new_id()
+
+
+def notice() -> dict[str, Any]:
+    now = "2026-11-01T12:00:00+00:00"
+    return {
+        "type": "job.succeeded",
+        "timestamp": now,
+        "data": {
+            "job_id": str(new_id()),
+            "kind": "document.read",
+            "state": "succeeded",
+            "lane": "normal",
+            "progress": {"total": 1, "done": 1, "failed": 0, "cancelled": 0},
+            "failure": None,
+            "metadata": {"ward": "café 3"},
+            "created_at": now,
+            "finished_at": now,
+        },
+    }
+
+
+def signed(*, secret: str = SECRET, at: datetime | None = None) -> SignedNotice:
+    return Signer(SecretStr(secret)).sign(DELIVERY, notice(), at=at)
+
+
+def test_a_notice_comes_back_as_it_was_signed() -> None:
+    request = signed()
+
+    received = verify(request.body, request.headers, SECRET)
+
+    assert received.type is NoticeType.SUCCEEDED
+    assert received.data.state is JobState.SUCCEEDED
+    assert received.data.metadata == {"ward": "café 3"}
+    assert request.headers["webhook-id"] == str(DELIVERY)
+
+
+def test_the_case_of_header_names_does_not_matter() -> None:
+    request = signed()
+
+    assert verify(request.body, {name.title(): value for name, value in request.headers.items()}, SECRET)
+
+
+def test_one_right_signature_among_several_is_enough() -> None:
+    request, other = signed(), signed(secret=OTHER)
+    both = f"v1a,xyz {other.headers['webhook-signature']} {request.headers['webhook-signature']}"
+
+    assert verify(request.body, {**request.headers, "webhook-signature": both}, SECRET)
+
+
+def test_a_time_of_another_zone_is_the_same_moment() -> None:
+    seoul = datetime.now(UTC).astimezone(timezone(timedelta(hours=9)))
+    request = signed(at=seoul)
+
+    assert verify(request.body, request.headers, SECRET)
+
+
+def refused(body: bytes, headers: Mapping[str, str], secret: str = SECRET) -> str:
+    with pytest.raises(WebhookVerificationError) as caught:
+        verify(body, headers, secret)
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+def test_another_secret_does_not_verify() -> None:
+    request = signed()
+
+    refused(request.body, request.headers, OTHER)
+
+
+def test_a_changed_body_does_not_verify() -> None:
+    request = signed()
+
+    refused(request.body.replace(b"succeeded", b"cancelled"), request.headers)
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+def test_a_missing_header_does_not_verify(name: str) -> None:
+    request = signed()
+
+    refused(request.body, {key: value for key, value in request.headers.items() if key != name})
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp"])
+def test_a_changed_header_does_not_verify(name: str) -> None:
+    request = signed()
+
+    refused(request.body, {**request.headers, name: str(int(datetime.now(UTC).timestamp()) + 1)})
+
+
+@pytest.mark.parametrize("age", [timedelta(minutes=6), timedelta(minutes=-6)])
+def test_a_notice_from_long_ago_or_the_future_does_not_verify(age: timedelta) -> None:
+    request = signed(at=datetime.now(UTC) - age)
+
+    refused(request.body, request.headers)
+
+
+@pytest.mark.parametrize("signature", ["", "v1", "v1,", "v1,%%%", "v1,é", ",,,", "v2,abcd"])
+def test_a_signature_that_is_none_does_not_verify(signature: str) -> None:
+    request = signed()
+
+    refused(request.body, {**request.headers, "webhook-signature": signature})
+
+
+@pytest.mark.parametrize("timestamp", ["nan", "1e999", "soon", "-1"])
+def test_a_time_that_is_none_does_not_verify(timestamp: str) -> None:
+    request = signed()
+
+    refused(request.body, {**request.headers, "webhook-timestamp": timestamp})
+
+
+def test_a_body_that_is_no_text_does_not_verify() -> None:
+    refused(b"\xff\xfe", signed().headers)
+
+
+def test_a_signed_body_that_is_no_notice_is_told_apart() -> None:
+    request = Signer(SecretStr(SECRET)).sign(DELIVERY, {"type": "news"})
+
+    assert "update pecia" in refused(request.body, request.headers)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_a", "whsec_é"])
+def test_a_secret_that_is_no_key_is_the_receivers_own_mistake(secret: str) -> None:
+    request = signed()
+
+    with pytest.raises(ConfigurationError, match="whsec_"):
+        verify(request.body, request.headers, secret)
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_c2hvcnQ=", "whsec_%%%", "correct horse battery staple"])
+def test_the_fleet_signs_with_real_keys_only(secret: str) -> None:
+    with pytest.raises(ValueError, match="PECIA_WEBHOOK_SECRET is no key"):
+        Signer(SecretStr(secret))
+
+
+def test_the_bytes_sent_are_the_bytes_signed() -> None:
+    assert json.loads(signed().body)["data"]["metadata"] == {"ward": "café 3"}
+    assert "café".encode() in signed().body
