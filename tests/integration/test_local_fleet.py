@@ -47,9 +47,9 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def fleet(short_path: Path) -> Iterator[LocalFleet]:
-    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[_SLEEPER]) as fleet:
+@pytest.fixture(scope="module")
+def fleet(session_directory: Path) -> Iterator[LocalFleet]:
+    with LocalFleet(session_directory / "fleet", settings=_NO_FLOWER, workers=[_SLEEPER]) as fleet:
         fleet.wait_ready(30)
         yield fleet
 
@@ -91,8 +91,9 @@ def test_a_dead_worker_is_replaced_and_its_children_are_ended(
 ) -> None:
     payloads = fleet.home.payloads
     before = set(eventually(lambda: len(found := processes_in(payloads)) == 3 and found))
+    restarts = _service(fleet, "sleeper").restarts
     _kill(fleet, "sleeper")
-    eventually(lambda: _service(fleet, "sleeper").restarts == 1)
+    eventually(lambda: _service(fleet, "sleeper").restarts == restarts + 1)
     eventually(
         lambda: len(after := set(processes_in(payloads))) == 3 and not after & before, what="Its replacement"
     )
@@ -106,7 +107,7 @@ def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
         client.set("k", "v")
         eventually(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
     with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
-        connection.execute("CREATE TABLE kept ()")
+        connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
     dead = _kill(fleet, name)
     eventually(lambda: _service(fleet, name).pid not in (dead, None) and _service(fleet, name).restarts)
     eventually(lambda: _service(fleet, name).state is ServiceState.READY)
@@ -225,25 +226,45 @@ def test_nothing_survives_a_killed_supervisor(short_path: Path, eventually: Call
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
-        eventually(lambda: len(_processes_of(home)) >= 6, what="Two servers, the worker and its children")
+        eventually(lambda: len(processes_in(home / "payloads")) == 3, what="The worker and its two children")
+        family = {*_children_of(supervisor.pid), *_processes_of(home)}
+        assert len(family) >= len(("postgres", "redis", "janitor", "worker", "its child", "its child"))
         supervisor.kill()
     eventually(
-        lambda: not _processes_of(home) and not _sessions_of(supervisor.pid), what="The end of everything"
+        lambda: not any(_runs(pid) for pid in family) and not _processes_of(home),
+        what="The end of everything",
     )
+
+
+def test_a_fleet_starts_again_at_once_after_its_supervisor_was_killed(short_path: Path) -> None:
+    home = short_path / "home"
+    command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        supervisor.kill()
     with LocalFleet(home, settings=_NO_FLOWER, workers=[]) as fleet:
         fleet.wait_ready(30)
 
 
 def _processes_of(home: Path) -> list[int]:
     """Every process that works in a directory of the home."""
-    return [
-        pid
-        for directory in (home / "postgres", home / "redis", home / "payloads")
-        for pid in processes_in(directory)
-    ]
+    directories = home / "postgres", home / "redis", home / "payloads"
+    return [pid for directory in directories for pid in processes_in(directory)]
 
 
-def _sessions_of(parent: int) -> list[str]:
-    return subprocess.run(
-        ["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False
-    ).stdout.split()
+def _children_of(parent: int) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _status_of(pid)[1:2] == [str(parent)]]
+
+
+def _runs(pid: int) -> bool:
+    return _status_of(pid)[:1] not in ([], ["Z"])
+
+
+def _status_of(pid: int) -> list[str]:
+    """State, parent and so on; nothing if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

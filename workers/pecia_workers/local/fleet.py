@@ -101,7 +101,11 @@ class LocalFleet:
     def start(self) -> None:
         """Start everything; returns when the stores are there and the workers begin. Raises `EmbeddedError`."""
         self._keeper.start()
-        self._begun.wait()
+        try:
+            self._begun.wait()
+        except BaseException:  # Ctrl-C
+            self.stop()
+            raise
         self._raise_failure()
 
     def wait_ready(self, timeout: float = 120) -> None:

@@ -169,9 +169,13 @@ def _is_ready(server: EmbeddedPostgres) -> bool:
 
 
 def _ensure_database(server: EmbeddedPostgres) -> None:
-    with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-        known = connection.execute(
-            "SELECT 1 FROM pg_database WHERE datname = %s", [server.database]
-        ).fetchone()
-        if not known:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(server.database)))
+    try:
+        with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+            known = connection.execute(
+                "SELECT 1 FROM pg_database WHERE datname = %s", [server.database]
+            ).fetchone()
+            if not known:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(server.database)))
+    except psycopg.Error as error:
+        server.stop()
+        raise EmbeddedError(f"Postgres started in {server.data}, but cannot be used: {error}") from error

@@ -132,7 +132,7 @@ class Supervised(Generic[R]):
         self._restarts += 1
         try:
             self.start()
-        except EmbeddedError:
+        except (EmbeddedError, OSError):
             self._wait_for_next_start()
 
     def _wait_for_next_start(self) -> None:
