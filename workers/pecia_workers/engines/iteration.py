@@ -104,8 +104,10 @@ class IterationScheduler:
         return 1 - self._free / self.model.kv_blocks
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises `ValueError` if it could never be held."""
-        if sequence.output < 1 or _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
+        """Queue a sequence. Raises `ValueError` if it is empty or could never be held."""
+        if min(sequence.prompt, sequence.output) < 1:
+            raise ValueError("A sequence reads and writes at least one token.")
+        if _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
             raise ValueError("The sequence is longer than the whole KV cache.")
         self.waiting.append(sequence)
 

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecia_workers.engines.iteration import (
+    BLOCK_TOKENS,
+    Iteration,
+    IterationModel,
+    IterationScheduler,
+    Sequence,
+)
+
+Lengths = list[tuple[int, int]]
+lengths = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 120)), min_size=1, max_size=25)
+models = st.builds(
+    IterationModel,
+    max_num_seqs=st.integers(1, 8),
+    max_num_batched_tokens=st.integers(8, 256),
+    kv_blocks=st.integers(27, 60),
+)
+
+
+def sequences(of: Lengths) -> list[Sequence]:
+    return [Sequence(id=str(n), prompt=prompt, output=output) for n, (prompt, output) in enumerate(of)]
+
+
+def run(scheduler: IterationScheduler, work: list[Sequence]) -> list[Iteration]:
+    for sequence in work:
+        scheduler.add(sequence)
+    iterations: list[Iteration] = []
+    while scheduler.running or scheduler.waiting:
+        iterations.append(scheduler.step())
+        assert len(iterations) < 100_000, "no progress"
+    return iterations
+
+
+@settings(deadline=None)
+@given(model=models, of=lengths)
+def test_every_sequence_finishes_once_with_all_its_tokens(model: IterationModel, of: Lengths) -> None:
+    work = sequences(of)
+
+    iterations = run(IterationScheduler(model), work)
+
+    finished = [sequence for iteration in iterations for sequence in iteration.finished]
+    assert sorted(int(sequence.id) for sequence in finished) == list(range(len(of)))
+    assert all(sequence.generated == sequence.output for sequence in work)
+    assert sorted(int(s.id) for iteration in iterations for s in iteration.started) == list(range(len(of)))
+
+
+@settings(deadline=None)
+@given(model=models, of=lengths)
+def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
+    scheduler = IterationScheduler(model)
+    for sequence in sequences(of):
+        scheduler.add(sequence)
+
+    while scheduler.running or scheduler.waiting:
+        iteration = scheduler.step()
+        held = sum(sequence.blocks for sequence in scheduler.running)
+        assert 0 <= held <= model.kv_blocks
+        assert scheduler.kv_used == pytest.approx(held / model.kv_blocks)
+        assert all(s.computed <= s.blocks * BLOCK_TOKENS for s in scheduler.running)
+        assert len(scheduler.running) <= model.max_num_seqs
+        assert (
+            0 < iteration.prefilled + iteration.decoded <= model.max_num_batched_tokens or iteration.preempted
+        )
+
+    assert scheduler.kv_used == 0
+
+
+@settings(deadline=None)
+@given(model=models, of=lengths)
+def test_nobody_starves_the_oldest_always_advances(model: IterationModel, of: Lengths) -> None:
+    scheduler = IterationScheduler(model)
+    work = sequences(of)
+    for sequence in work:
+        scheduler.add(sequence)
+
+    while scheduler.running or scheduler.waiting:
+        oldest = next(sequence for sequence in work if not sequence.is_finished)
+        before = oldest.computed + oldest.generated
+        scheduler.step()
+        assert oldest.is_finished or oldest.computed + oldest.generated > before
+
+
+def test_a_long_prompt_is_read_in_chunks_beside_decoding_sequences() -> None:
+    scheduler = IterationScheduler(IterationModel(max_num_batched_tokens=100))
+    short, long = Sequence(id="short", prompt=10, output=50), Sequence(id="long", prompt=250, output=1)
+
+    iterations = run(scheduler, [short, long])
+
+    assert [(i.prefilled, i.decoded) for i in iterations[:3]] == [(100, 0), (99, 1), (61, 1)]
+    assert iterations[2].finished == (long,)
+
+
+def test_a_finished_sequence_makes_room_at_once() -> None:
+    scheduler = IterationScheduler(IterationModel(max_num_seqs=1))
+    first, second = Sequence(id="1", prompt=5, output=2), Sequence(id="2", prompt=5, output=2)
+
+    iterations = run(scheduler, [first, second])
+
+    assert [i.finished for i in iterations] == [(), (first,), (), (second,)]
+
+
+def test_when_blocks_run_out_the_newest_is_computed_again() -> None:
+    scheduler = IterationScheduler(IterationModel(kv_blocks=4))
+    old, new = Sequence(id="old", prompt=31, output=20), Sequence(id="new", prompt=31, output=20)
+
+    iterations = run(scheduler, [old, new])
+
+    assert sum(i.preempted for i in iterations) == 1
+    assert [s for i in iterations for s in i.finished] == [old, new]
+    assert sum(i.prefilled for i in iterations) > 62, "the newest read its prompt a second time"
+
+
+def test_a_removed_sequence_frees_its_blocks() -> None:
+    scheduler = IterationScheduler(IterationModel())
+    running, waiting = Sequence(id="1", prompt=100, output=9), Sequence(id="2", prompt=100, output=9)
+    scheduler.add(running)
+    scheduler.step()
+    scheduler.add(waiting)
+
+    scheduler.remove(running)
+    scheduler.remove(waiting)
+
+    assert (scheduler.kv_used, scheduler.running, list(scheduler.waiting)) == (0, [], [])
+
+
+def test_a_sequence_larger_than_the_whole_cache_is_refused() -> None:
+    scheduler = IterationScheduler(IterationModel(kv_blocks=4))
+
+    with pytest.raises(ValueError, match="longer than the whole KV cache"):
+        scheduler.add(Sequence(id="1", prompt=64, output=1))
+
+
+def test_an_iteration_takes_time_for_what_it_computes() -> None:
+    model = IterationModel(base_s=1.0, prefill_token_s=0.01, decode_sequence_s=0.1)
+
+    iterations = run(IterationScheduler(model), [Sequence(id="1", prompt=100, output=2)])
+
+    assert [i.duration for i in iterations] == [pytest.approx(2.0), pytest.approx(1.1)]

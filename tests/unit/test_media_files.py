@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import io
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pypdfium2
+import pytest
+from PIL import Image
+
+from pecia_schemas import FailureCode
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import inspect_file, load_page
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pecia_workers.media.pages import PageInfo
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits.of(WorkerSettings())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[bytes], Path]:
+    def written(content: bytes) -> Path:
+        path = tmp_path / f"{random.getrandbits(64):x}"
+        path.write_bytes(content)
+        return path
+
+    return written
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def marked(width: int = 60, height: int = 100) -> Image.Image:
+    """A white picture whose top left corner is red."""
+    image = Image.new("RGB", (width, height), "white")
+    image.paste((255, 0, 0), (0, 0, width // 3, height // 3))
+    return image
+
+
+def pdf(*sizes: tuple[float, float], rotate: int = 0) -> bytes:
+    document = pypdfium2.PdfDocument.new()
+    for width, height in sizes:
+        page = document.new_page(width, height)
+        page.set_rotation(rotate)
+    buffer = io.BytesIO()
+    document.save(buffer)
+    document.close()
+    return buffer.getvalue()
+
+
+def locked_pdf() -> bytes:
+    """A PDF of one page whose password is not the empty one: its check value fits none."""
+    nonsense = b"<" + b"ab" * 32 + b">"
+    objects = (
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 72] >>",
+        b"<< /Filter /Standard /V 1 /R 2 /P -4 /O " + nonsense + b" /U " + nonsense + b" >>",
+    )
+    body = b"".join(b"%d 0 obj %b endobj\n" % (number, text) for number, text in enumerate(objects, start=1))
+    trailer = b"trailer << /Root 1 0 R /Size 5 /Encrypt 4 0 R /ID [<00> <00>] >>\n%%EOF"
+    return b"%PDF-1.4\n" + body + trailer
+
+
+def sizes(pages: tuple[PageInfo, ...]) -> list[tuple[int, int]]:
+    return [(page.width, page.height) for page in pages]
+
+
+def code_of(call: Callable[[], object]) -> FailureCode:
+    with pytest.raises(MediaError) as caught:
+        call()
+    return caught.value.code
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_a_picture_is_one_page_of_its_own_size(
+    kind: str, file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    path = file(encoded(marked(), kind))
+
+    assert sizes(inspect_file(path, limits)) == [(60, 100)]
+    assert load_page(path, 0, limits).pixels.shape == (100, 60, 3)
+
+
+def test_every_frame_of_a_tiff_is_a_page(file: Callable[[bytes], Path], limits: Limits) -> None:
+    others = [Image.new("RGB", (30 + n, 40), "white") for n in range(2)]
+    path = file(encoded(marked(), "TIFF", save_all=True, append_images=others))
+
+    assert sizes(inspect_file(path, limits)) == [(60, 100), (30, 40), (31, 40)]
+    assert load_page(path, 2, limits).pixels.shape == (40, 31, 3)
+
+
+def test_an_animation_shows_its_first_picture(file: Callable[[bytes], Path], limits: Limits) -> None:
+    path = file(encoded(marked(), "WEBP", save_all=True, append_images=[Image.new("RGB", (60, 100))]))
+
+    assert sizes(inspect_file(path, limits)) == [(60, 100)]
+
+
+@pytest.mark.parametrize(("orientation", "corner"), [(1, (5, 5)), (3, (95, 55)), (6, (5, 95)), (8, (55, 5))])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_orientation_is_applied(
+    kind: str, orientation: int, corner: tuple[int, int], file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = file(encoded(marked(), kind, exif=exif.tobytes()))
+
+    page = load_page(path, 0, limits)
+
+    assert page.pixels.shape[1::-1] == sizes(inspect_file(path, limits))[0]
+    red, green, _ = page.pixels[corner].tolist()
+    assert red > 200
+    assert green < 90
+    assert page.rotation == 0
+
+
+def test_pdf_pages_are_rendered_at_the_fleets_resolution(
+    file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    path = file(pdf((72, 144), (720, 360)))
+
+    assert sizes(inspect_file(path, limits)) == [(150, 300), (1500, 750)]
+    assert load_page(path, 1, limits).pixels.shape == (750, 1500, 3)
+
+
+def test_a_pdfs_rotate_is_honoured(file: Callable[[bytes], Path], limits: Limits) -> None:
+    path = file(pdf((72, 144), rotate=90))
+
+    assert sizes(inspect_file(path, limits)) == [(300, 150)]
+    assert load_page(path, 0, limits).pixels.shape == (150, 300, 3)
+
+
+@pytest.mark.parametrize("size", [(14_400.0, 14_400.0), (1e7, 1e7), (1e7, 1.0), (0.01, 0.01)])
+def test_a_page_of_absurd_size_is_rendered_within_the_limits(
+    size: tuple[float, float], file: Callable[[bytes], Path]
+) -> None:
+    tight = Limits(file_bytes=10**6, page_pixels=10**6, total_pixels=10**7, pages=10, render_dpi=150)
+    path = file(pdf(size))
+
+    [(width, height)] = sizes(inspect_file(path, tight))
+
+    assert 0 < width * height <= 10**6
+    assert load_page(path, 0, tight).pixels.size <= 3 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("image", "colour"),
+    [
+        (Image.fromarray(np.full((50, 50), 0x8000, dtype=np.uint16)), (128, 128, 128)),
+        (Image.new("CMYK", (50, 50), (0, 255, 255, 0)), (255, 0, 0)),
+        (Image.new("RGB", (50, 50), (0, 0, 255)).quantize(), (0, 0, 255)),
+        (Image.new("RGBA", (50, 50), (0, 0, 0, 0)), (255, 255, 255)),
+        (Image.new("LA", (50, 50), (0, 0)), (255, 255, 255)),
+        (Image.new("1", (50, 50), 1), (255, 255, 255)),
+        (Image.new("F", (50, 50), 200.0), (200, 200, 200)),
+    ],
+    ids=["16-bit", "cmyk", "palette", "rgba", "grey with alpha", "bilevel", "float"],
+)
+def test_every_colour_model_becomes_true_rgb(
+    image: Image.Image, colour: tuple[int, int, int], file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    path = file(encoded(image, "TIFF"))
+
+    middle = load_page(path, 0, limits).pixels[25, 25].astype(int)
+
+    assert np.abs(middle - colour).max() <= 1
+
+
+def test_a_16_bit_png_keeps_its_greys(file: Callable[[bytes], Path], limits: Limits) -> None:
+    ramp = np.linspace(0, 0xFFFF, 256).astype(np.uint16)[np.newaxis, :].repeat(100, axis=0)
+    path = file(encoded(Image.fromarray(ramp), "PNG"))
+
+    assert load_page(path, 0, limits).pixels[0, :, 0].tolist() == list(range(256))
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", FailureCode.EMPTY),
+        (b"hello, this is plain text", FailureCode.UNSUPPORTED_TYPE),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", FailureCode.UNSUPPORTED_TYPE),
+        (encoded(marked(), "GIF"), FailureCode.UNSUPPORTED_TYPE),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), FailureCode.DAMAGED),
+        (b"\xff\xd8\xff\xe0", FailureCode.DAMAGED),
+        (b"II*\x00\xff\xff\xff\x7f", FailureCode.DAMAGED),
+        (b"%PDF-1.7\nnothing more", FailureCode.DAMAGED),
+    ],
+)
+def test_a_file_that_is_no_document_gets_a_precise_code(
+    content: bytes, code: FailureCode, file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    assert code_of(lambda: inspect_file(file(content), limits)) is code
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
+def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Path], limits: Limits) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
+    whole = encoded(Image.fromarray(noise), kind)
+    path = file(whole[: len(whole) // 2])
+
+    assert code_of(lambda: load_page(path, 0, limits)) is FailureCode.DAMAGED
+
+
+def test_a_pdf_with_a_password_is_encrypted(file: Callable[[bytes], Path], limits: Limits) -> None:
+    assert code_of(lambda: inspect_file(file(locked_pdf()), limits)) is FailureCode.ENCRYPTED
+
+
+def test_a_page_that_is_not_there_is_named_so(file: Callable[[bytes], Path], limits: Limits) -> None:
+    for content in (encoded(marked(), "PNG"), encoded(marked(), "TIFF"), pdf((72, 72))):
+        path = file(content)
+        assert code_of(lambda path=path: load_page(path, 1, limits)) is FailureCode.NO_SUCH_PAGE  # type: ignore[misc]
+
+
+def test_limits_are_checked_before_anything_is_decoded(file: Callable[[bytes], Path]) -> None:
+    tight = Limits(file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72)
+
+    def frames(count: int) -> Path:
+        return file(
+            encoded(marked(100, 90), "TIFF", save_all=True, append_images=[marked(100, 90)] * (count - 1))
+        )
+
+    assert code_of(lambda: inspect_file(file(bytes(100_001)), tight)) is FailureCode.TOO_LARGE
+    assert (
+        code_of(lambda: inspect_file(file(encoded(marked(200, 100), "PNG")), tight)) is FailureCode.TOO_LARGE
+    )
+    assert (
+        code_of(lambda: load_page(file(encoded(marked(200, 100), "PNG")), 0, tight)) is FailureCode.TOO_LARGE
+    )
+    assert len(inspect_file(frames(2), tight)) == 2
+    assert code_of(lambda: inspect_file(frames(3), tight)) is FailureCode.TOO_LARGE
+    assert code_of(lambda: inspect_file(file(pdf(*[(20, 20)] * 4)), tight)) is FailureCode.TOO_MANY_PAGES
+
+
+def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(
+    file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    huge = Image.new("1", (6000, 6000))
+    path = file(encoded(huge, "TIFF", compression="group4", save_all=True, append_images=[huge] * 3))
+    tight = Limits(
+        file_bytes=10**6, page_pixels=limits.page_pixels, total_pixels=10**8, pages=100, render_dpi=150
+    )
+
+    assert path.stat().st_size < 10_000
+    assert code_of(lambda: inspect_file(path, tight)) is FailureCode.TOO_LARGE
+
+
+def test_a_replaced_file_is_opened_again(file: Callable[[bytes], Path], limits: Limits) -> None:
+    path = file(pdf((72, 72)))
+    inspect_file(path, limits)
+    other = file(pdf((144, 144), (72, 72)))
+    other.replace(path)
+
+    assert sizes(inspect_file(path, limits)) == [(300, 300), (150, 150)]
+
+
+def test_an_error_holds_neither_the_files_name_nor_its_text(tmp_path: Path, limits: Limits) -> None:
+    path = tmp_path / "Alma-Sampleton-scan.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\nAlma Sampleton, positive")
+
+    with pytest.raises(MediaError) as caught:
+        load_page(path, 0, limits)
+
+    assert "Sampleton" not in str(caught.value)
+    assert caught.value.__cause__ is None
