@@ -1,0 +1,442 @@
+"""The webhook worker, real rows and a real receiver: a promised callback arrives, or is visibly dead."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+from sqlalchemy import create_engine
+from structlog.testing import capture_logs
+
+from pecia.webhooks import verify
+from pecia_migrations import upgrade
+from pecia_schemas import JobState, NoticeType, new_id
+from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.outbox import DeliveryOutcome, DeliveryState, claim_deliveries, record_outcome
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.webhooks.delivery import WebhookWorker
+from pecia_workers.webhooks.schedule import RetrySchedule
+
+SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)
+DOCUMENT_TEXT = "Hemoglobin 13.2"
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Answer:
+    """What a receiver does with a request."""
+
+    status: int = 204
+    delay_s: float = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    reset: bool = False
+
+
+class Receiver(ThreadingHTTPServer):
+    """Gives the planned answers in turn, then 204 for ever."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.planned: list[Answer] = []
+        self.requests: list[Request] = []
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+    def take(self, request: Request) -> Answer:
+        with self.lock:
+            self.requests.append(request)
+            return self.planned.pop(0) if self.planned else Answer()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        answer = self.server.take(Request(self.path, dict(self.headers), body))
+        time.sleep(answer.delay_s)
+        if answer.reset:
+            self.reset()
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@dataclass
+class Outbox:
+    """The outbox as the test sees it."""
+
+    database_url: str
+
+    def promise(self, url: str, *, state: str = "succeeded") -> UUID:
+        """Finish a job whose webhook is `url`, as the ledger does; return its delivery."""
+        job_id = new_id()
+        webhook = {"url": url, "events": [f"job.{state}"]}
+        with psycopg.connect(self.database_url) as connection:
+            connection.execute(
+                """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
+                                     webhook, total, done, finished_at, metadata)
+                   VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
+                (job_id, state, Jsonb({"x": 1}), str(job_id), Jsonb(webhook), Jsonb({"ward": "3"})),
+            )
+            part = new_id()
+            connection.execute(
+                """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
+                   VALUES (%s, %s, 'read', 0, 'normal', 1, 'done')""",
+                (part, job_id),
+            )
+            connection.execute(
+                "INSERT INTO results (part_id, job_id, ordinal, attempt, content) VALUES (%s, %s, 0, 1, %s)",
+                (part, job_id, Jsonb({"text": DOCUMENT_TEXT})),
+            )
+        engine = create_engine(sqlalchemy_url(self.database_url))
+        with engine.begin() as transaction:
+            transaction.execute(PROMISE_CALLBACKS, {"job_ids": [job_id]})
+        engine.dispose()
+        found: UUID = self.rows("WHERE job_id = %s", job_id)[0]["id"]
+        return found
+
+    def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
+        with psycopg.connect(self.database_url) as connection:
+            cursor = connection.cursor(row_factory=dict_row)
+            return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()
+
+    def row(self, delivery: UUID) -> dict[str, Any]:
+        return self.rows("WHERE id = %s", delivery)[0]
+
+    def state(self, delivery: UUID) -> str:
+        return str(self.row(delivery)["state"])
+
+
+@pytest.fixture
+def outbox(database_url: str) -> Outbox:
+    return Outbox(database_url)
+
+
+@pytest.fixture
+def settings(database_url: str) -> WorkerSettings:
+    return settings_for(database_url)
+
+
+def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
+    return WorkerSettings.model_validate(
+        {
+            "database_url": database_url,
+            "webhook_secret": SECRET,
+            "webhook_allow": ["127.0.0.0/8"],
+            "webhook_ports": [],
+            "webhook_timeout": timedelta(seconds=2),
+            **changes,
+        }
+    )
+
+
+@contextmanager
+def working(settings: WorkerSettings, schedule: RetrySchedule = AT_ONCE) -> Iterator[WebhookWorker]:
+    """A webhook worker at work, on a loop in a thread."""
+    worker = WebhookWorker(settings, schedule=schedule)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(worker.run()))
+    thread.start()
+    try:
+        yield worker
+    finally:
+        loop.call_soon_threadsafe(worker.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+Eventually = Callable[..., Any]
+
+
+def test_a_finished_job_is_told_signed_and_without_text(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: outbox.state(delivery) == "delivered")
+
+    (request,) = receiver.requests
+    notice = verify(request.body, request.headers, SECRET)
+    assert notice.type is NoticeType.SUCCEEDED
+    assert notice.data.state is JobState.SUCCEEDED
+    assert notice.data.progress.done == 1
+    assert request.headers["webhook-id"] == str(delivery)
+    assert DOCUMENT_TEXT.encode() not in request.body
+    row = outbox.row(delivery)
+    assert (row["attempts"], row["last_status"], row["last_error"]) == (1, 204, None)
+    assert row["finished_at"] is not None
+
+
+def test_a_second_try_bears_the_same_id(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(500), Answer(503)]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: outbox.state(delivery) == "delivered")
+
+    assert [request.headers["webhook-id"] for request in receiver.requests] == [str(delivery)] * 3
+    assert all(verify(request.body, request.headers, SECRET) for request in receiver.requests)
+
+
+def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings, RetrySchedule()):
+        eventually(lambda: outbox.row(delivery)["last_status"] == 503)
+
+    row = outbox.row(delivery)
+    assert (row["state"], row["attempts"], row["last_error"]) == ("pending", 1, "http_503")
+    with psycopg.connect(outbox.database_url) as connection:
+        seconds = connection.execute("SELECT extract(epoch FROM %s - now())", (row["next_at"],)).fetchone()
+    assert seconds is not None
+    assert 3500 < seconds[0] <= 3600
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [
+        (Answer(delay_s=1.0), None, "timeout"),
+        (Answer(reset=True), None, "connection_broken"),
+        (Answer(302, headers={"location": "/elsewhere"}), 302, "http_302"),
+        (Answer(404), 404, "http_404"),
+    ],
+)
+def test_a_receiver_that_does_not_take_it_is_tried_until_the_attempts_are_used_up(  # noqa: PLR0917  fixtures
+    answer: Answer,
+    status: int | None,
+    error: str,
+    outbox: Outbox,
+    receiver: Receiver,
+    database_url: str,
+    eventually: Eventually,
+) -> None:
+    receiver.planned = [answer] * 4
+    delivery = outbox.promise(receiver.url)
+    limits = {"webhook_attempts": 2, "webhook_timeout": timedelta(seconds=0.3)}
+
+    with working(settings_for(database_url, **limits)):
+        eventually(lambda: outbox.state(delivery) == "dead")
+
+    row = outbox.row(delivery)
+    assert (row["attempts"], row["last_status"], row["last_error"]) == (2, status, error)
+    assert [request.path for request in receiver.requests] == ["/hook", "/hook"]
+
+
+def test_a_receiver_that_is_gone_for_good_is_not_tried_again(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(410)]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: outbox.state(delivery) == "dead")
+
+    assert len(receiver.requests) == 1
+    assert outbox.row(delivery)["last_error"] == "http_410"
+
+
+def test_a_private_address_is_dead_at_once_and_never_called(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings_for(database_url, webhook_allow=[])):
+        eventually(lambda: outbox.state(delivery) == "dead")
+
+    assert outbox.row(delivery)["last_error"] == "refused_address"
+    assert receiver.requests == []
+
+
+def test_without_a_secret_callbacks_wait_and_the_log_says_so_once(
+    outbox: Outbox, receiver: Receiver, database_url: str
+) -> None:
+    delivery = outbox.promise(receiver.url)
+
+    with capture_logs() as logs, working(settings_for(database_url, webhook_secret="")):
+        time.sleep(0.6)
+
+    assert [entry["event"] for entry in logs] == ["callbacks_wait"]
+    assert outbox.row(delivery)["attempts"] == 0
+
+
+def test_one_slow_receiver_does_not_hold_up_the_others(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(delay_s=1.5)]
+    outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: len(receiver.requests) == 1)
+        begun = time.monotonic()
+        others = [outbox.promise(receiver.url) for _ in range(5)]
+        eventually(lambda: all(outbox.state(delivery) == "delivered" for delivery in others))
+        assert time.monotonic() - begun < 1.2
+
+
+def test_several_workers_share_an_outbox_and_tell_everything_once(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    promised = {str(outbox.promise(receiver.url)) for _ in range(40)}
+
+    with working(settings), working(settings), working(settings):
+        eventually(lambda: all(row["state"] == "delivered" for row in outbox.rows()))
+
+    told = [request.headers["webhook-id"] for request in receiver.requests]
+    assert sorted(told) == sorted(promised)
+
+
+def test_what_a_dead_worker_had_claimed_comes_again(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    delivery = outbox.promise(receiver.url)
+    claim(outbox, visibility=timedelta(seconds=1))  # by a worker that is never heard of again
+
+    with working(settings):
+        time.sleep(0.5)
+        assert receiver.requests == []
+        eventually(lambda: outbox.state(delivery) == "delivered")
+
+    assert outbox.row(delivery)["attempts"] == 2
+
+
+def test_a_worker_that_was_overtaken_records_nothing(outbox: Outbox, receiver: Receiver) -> None:
+    delivery = outbox.promise(receiver.url)
+
+    async def story() -> bool:
+        database = open_database(outbox.database_url)
+        late, *_ = await claim_deliveries(database, limit=1, visibility=timedelta())
+        await claim_deliveries(database, limit=1, visibility=timedelta(minutes=1))
+        recorded = await record_outcome(database, late, DeliveryOutcome(state=DeliveryState.DEAD))
+        await database.dispose()
+        return recorded
+
+    assert not asyncio.run(story())
+    assert outbox.state(delivery) == "pending"
+
+
+def claim(outbox: Outbox, *, visibility: timedelta) -> None:
+    async def story() -> None:
+        database = open_database(outbox.database_url)
+        assert await claim_deliveries(database, limit=10, visibility=visibility)
+        await database.dispose()
+
+    asyncio.run(story())
+
+
+def test_the_worker_outlasts_a_restart_of_postgres(
+    postgres_server: Callable[..., EmbeddedPostgres], receiver: Receiver, eventually: Eventually
+) -> None:
+    first = postgres_server(durable=True)
+    upgrade(first.url)
+    outbox = Outbox(first.url)
+    with working(settings_for(first.url)):
+        first.kill()
+        time.sleep(0.5)
+        postgres_server(replaces=first, durable=True)
+        delivery = outbox.promise(receiver.url)
+        eventually(lambda: outbox.state(delivery) == "delivered", timeout=20)
+
+
+RUN = """
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.webhooks.delivery import run_webhooks
+
+run_webhooks(WorkerSettings())
+"""
+
+
+def test_a_stopped_process_finishes_what_it_has_begun_and_signs_off(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(delay_s=1.0)]
+    delivery = outbox.promise(receiver.url)
+    environment = {
+        **os.environ,
+        "PECIA_DATABASE_URL": database_url,
+        "PECIA_WEBHOOK_SECRET": SECRET,
+        "PECIA_WEBHOOK_ALLOW": json.dumps(["127.0.0.0/8"]),
+        "PECIA_WEBHOOK_PORTS": "[]",
+    }
+    process = subprocess.Popen([sys.executable, "-c", RUN], env=environment)
+    try:
+        eventually(lambda: receiver.requests, timeout=20)
+        assert workers(database_url) == [("webhooks", process.pid, None)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+    assert outbox.state(delivery) == "delivered"
+    (_, _, stopped_at) = workers(database_url)[0]
+    assert stopped_at is not None
+
+
+def workers(database_url: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(database_url) as connection:
+        return connection.execute("SELECT role, pid, stopped_at FROM workers").fetchall()
