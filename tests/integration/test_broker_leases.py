@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
@@ -163,20 +163,21 @@ def test_parts_taken_in_a_claim_whose_answer_was_lost_go_back(redis: Redis, keep
     leases.claim(ALL, owner=keeper.owner, slots=1, tokens=None, idle=True)
     keeper._held[held] = time.monotonic()
     claim(leases, keeper.owner)
-    redis.execute_command("CLIENT", "PAUSE", 0)
-    with pytest.raises(RedisError):
-        _claim_through_a_broken_connection(keeper, redis)
+    _fail_to_claim(keeper)
 
     keeper.tend()
 
     assert [one.part for one in claim(leases, "other")] == [unseen]
 
 
-def _claim_through_a_broken_connection(keeper: LeaseKeeper, redis: Redis) -> None:
-    keeper._leases._claim.sha = "0" * 40
+def _fail_to_claim(keeper: LeaseKeeper) -> None:
+    def break_off(*_: object) -> None:
+        raise RedisConnectionError
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeper._leases, "_claim", lambda *_: redis.execute_command("NO-SUCH-COMMAND"))
-        keeper.claim(ALL)
+        patch.setattr(keeper._leases, "_claim", break_off)
+        with pytest.raises(RedisConnectionError):
+            keeper.claim(ALL)
 
 
 def test_renewal_keeps_parts_and_reports_those_held_too_long(

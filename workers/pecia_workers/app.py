@@ -51,6 +51,8 @@ class FleetApp(Celery):  # type: ignore[misc]
         self._given = settings
         self.new_runtime = self._default_runtime
         self.add_defaults(self._celery_settings)
+        for stage in Stage:
+            self.task(_only_in_the_pool, name=task_name(stage))
 
     def use(self, settings: WorkerSettings) -> None:
         """Take these settings instead of the environment's. Before anything else is asked of the application."""
@@ -76,7 +78,7 @@ class FleetApp(Celery):  # type: ignore[misc]
         return frozenset(QUEUES[queue][0] for queue in self.amqp.queues.consume_from)
 
     @property
-    def Worker(self) -> Any:  # noqa: N802  Celery's name
+    def Worker(self) -> Any:  # noqa: N802  # pyright: ignore[reportIncompatibleVariableOverride]
         """The worker program."""
         return self.subclass_with_self(FleetWorker)
 
@@ -95,7 +97,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     def _celery_settings(self) -> dict[str, Any]:
         settings = celery_settings(self._redis_url)
         settings["broker_transport_options"] |= {
-            "keeper": self.keeper,
+            "lease_owner": self.keeper.owner,
             "unacked_restore_interval": 1,
         }
         return settings | _SETTINGS
@@ -152,5 +154,3 @@ def _only_in_the_pool() -> NoReturn:
 
 
 app = FleetApp()
-for _stage in Stage:
-    app.task(_only_in_the_pool, name=task_name(_stage))

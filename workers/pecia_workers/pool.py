@@ -56,7 +56,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._arrived: list[Job] = []
         self._ended: deque[tuple[Job, Ending]] = deque()
         self._woken = False
-        self._runner = PartRunner(self.app.new_runtime(), tell=self._tell, fatal=self.fatal)
+        self._runner = PartRunner(
+            self.app.new_runtime(), began=self._wake_hub, tell=self._tell, fatal=self.fatal
+        )
         self._budget = self._bounded(self._start_runtime())
         self.limit = self._budget.slots
         self._keeper.on_lost = self._on_lost
@@ -102,7 +104,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _is_closing(self) -> bool:
         return self._state != self.RUN or _is_set(state.should_stop) or _is_set(state.should_terminate)
 
-    def on_apply(
+    def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride]  the base class has no types
         self,
         target: Callable[..., Any],  # noqa: ARG002  the runtime runs the part, not Celery's tracer
         args: Sequence[Any] = (),
@@ -139,6 +141,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         arrived, self._arrived = self._arrived, []
         if arrived:
             self._runner.submit(arrived)
+
+    def _wake_hub(self) -> None:
+        """Have the events of a claim sent: what the hub's own thread puts off does not end its wait for a socket."""
+        if self._hub:
+            self._hub.call_soon(self._run_ready)
 
     def _tell(self, job: Job, ending: Ending) -> None:
         """Let the hub thread know. Called on the loop thread, which must not touch Celery."""

@@ -37,16 +37,22 @@ class _TimeLimitError(Exception):
 
 
 class PartRunner:
-    """Runs parts on a loop of its own. `tell` hears, on that loop's thread, of every end but those of `abandon`."""
+    """Runs parts on a loop of its own.
+
+    `began` is called for every group that was submitted, `tell` for every end but those that `abandon` made; both on
+    the loop's thread.
+    """
 
     def __init__(
         self,
         runtime: PartRuntime,
         *,
+        began: Callable[[], None],
         tell: Callable[[Job, Ending], None],
         fatal: Callable[[Exception], None],
     ) -> None:
         self._runtime = runtime
+        self._began = began
         self._tell = tell
         self._fatal = fatal
         self._background: set[asyncio.Task[None]] = set()
@@ -82,6 +88,7 @@ class PartRunner:
     def _spawn(self, jobs: Collection[Job]) -> None:
         for job in jobs:
             job.task = self._loop.create_task(self._run(job))
+        self._began()
 
     def _interrupted(self, job: Job) -> None:
         self._loop.call_soon_threadsafe(self._cancel, job)

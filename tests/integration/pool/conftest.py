@@ -32,7 +32,7 @@ class Fleet:
         self.redis_url = redis_url
         self.redis = connect(redis_url)
         self.workers: list[subprocess.Popen[bytes]] = []
-        self._eventually = eventually
+        self.eventually = eventually
         (directory / "plans").mkdir()
         (directory / "journal").touch()
 
@@ -47,7 +47,7 @@ class Fleet:
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a worker and wait until it consumes."""
         worker = self.launch(*arguments, **environment)
-        self._eventually(lambda: " ready." in self.log(worker), timeout=20, what="a worker")
+        self.eventually(lambda: " ready." in self.log(worker), timeout=20, what="a worker")
         return worker
 
     def launch(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -92,11 +92,11 @@ class Fleet:
         return [entry["what"] for entry in self.journal(part)]
 
     def await_story(self, part: UUID, *story: str, timeout: float = 10) -> None:
-        self._eventually(lambda: self.story(part) == list(story), timeout=timeout, what=f"{story} of {part}")
+        self.eventually(lambda: self.story(part) == list(story), timeout=timeout, what=f"{story} of {part}")
 
     def await_settled(self, timeout: float = 10) -> None:
         """Wait until Redis holds no list and no lease."""
-        self._eventually(lambda: self.left == [], timeout=timeout, what="an empty broker")
+        self.eventually(lambda: self.left == [], timeout=timeout, what="an empty broker")
 
     @property
     def left(self) -> list[str]:

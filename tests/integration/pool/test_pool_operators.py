@@ -64,17 +64,26 @@ def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
     ],
 )
 def test_events_tell_how_a_part_went_by_its_code_alone(
-    fleet: Any, events: list[dict[str, Any]], eventually: Callable[..., Any], plan: str, last: str, code: str
+    fleet: Any, events: list[dict[str, Any]], plan: str, last: str, code: str
 ) -> None:
     fleet.start()
 
     part = fleet.send(plan)
 
-    eventually(lambda: kinds(events, part) == ["task-received", "task-started", last])
+    fleet.eventually(lambda: kinds(events, part) == ["task-received", "task-started", last])
     final = next(event for event in events if event["type"] == last)
     assert final.get("exception", "") == code
     assert final.get("runtime", 0) >= 0
     assert SECRET not in json.dumps(events)
+
+
+def test_events_of_a_part_that_takes_long_come_at_once(
+    fleet: Any, events: list[dict[str, Any]], eventually: Callable[..., Any]
+) -> None:
+    fleet.start()
+    for _ in range(3):
+        part = fleet.send("wait")
+        eventually(lambda part=part: kinds(events, part) == ["task-received", "task-started"], timeout=0.4)
 
 
 def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: FleetApp) -> None:
@@ -83,7 +92,6 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     fleet.await_story(part, "run")
 
     ((active,),) = console.control.inspect(timeout=3).active().values()
-    print(fleet.logs)
     (stats,) = console.control.inspect(timeout=3).stats().values()
 
     assert (active["id"], active["name"]) == (str(part), "pecia.read")

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from redis import RedisError
 
@@ -27,6 +28,8 @@ CLAIM_LIMIT = 256
 """Most parts that one call takes, so that the script never keeps Redis for long."""
 
 _RETRY_S = 1.0
+
+_keepers: WeakValueDictionary[str, LeaseKeeper] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class LeaseKeeper:
     def __init__(self, redis: Redis, *, lease: timedelta, hold_limit: timedelta) -> None:
         """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere."""
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        _keepers[self.owner] = self
         self.gate: Gate | None = None
         self.on_lost: Callable[[str], None] = _ignore
         self._leases = Leases(redis)
@@ -78,6 +82,11 @@ class LeaseKeeper:
         self._in_doubt = False
         self._stopping = threading.Event()
         self._renewer: threading.Thread | None = None
+
+    @staticmethod
+    def of(owner: str) -> LeaseKeeper:
+        """Return this process's keeper of that name."""
+        return _keepers[owner]
 
     @property
     def capacity(self) -> Capacity:

@@ -126,7 +126,7 @@ def reap(redis: Redis, lease: timedelta) -> int:
 
 
 def _source(name: str) -> str:
-    return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    return files("pecia_workers.broker").joinpath(f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _claimed(part: str, queue: str, cost: int, delivery: int) -> Claimed:

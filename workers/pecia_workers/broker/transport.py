@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from functools import cached_property
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,12 +17,12 @@ from kombu.transport import redis as stock
 
 from pecia_schemas.messages import bell_name
 from pecia_workers.broker.envelope import envelope
+from pecia_workers.broker.keeper import LeaseKeeper
 from pecia_workers.broker.leases import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pecia_workers.broker.keeper import LeaseKeeper
     from pecia_workers.broker.leases import Claimed
 
 _BELL_WAIT_S = 1
@@ -81,11 +82,17 @@ class Channel(stock.Channel):
 
     QoS = QoS
     do_restore = False
-    keeper: LeaseKeeper
-    from_transport_options = (*stock.Channel.from_transport_options, "keeper")  # type: ignore[assignment]
+    lease_owner = ""
+    """Whose leases these are: a name, because Celery shows transport options to operators."""
+    from_transport_options = (*stock.Channel.from_transport_options, "lease_owner")  # type: ignore[assignment]
     lists: tuple[str, ...] = ()
     """The fleet's lists that it consumes, in the order of service."""
     _hears_bells = False
+
+    @cached_property
+    def keeper(self) -> LeaseKeeper:
+        """What this process holds."""
+        return LeaseKeeper.of(self.lease_owner)
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()  # type: ignore[no-untyped-call]

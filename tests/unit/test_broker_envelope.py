@@ -1,0 +1,51 @@
+"""The Celery message of a part is made of what the claim checked, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+from uuid import uuid4
+
+import pytest
+from pydantic import SecretStr
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp, queues_of, worker_argv
+from pecia_workers.broker import Claimed, task_name
+from pecia_workers.broker.envelope import envelope
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
+    claimed = Claimed(part=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9, delivery=1)
+
+    message = envelope(claimed)
+
+    assert message["headers"]["task"] == task_name(stage)
+    assert task_name(stage) in FleetApp(WorkerSettings(redis_url=SecretStr("redis://localhost"))).tasks
+    assert json.loads(message["body"])[:2] == [[], {}]
+    assert (message["headers"]["id"], message["properties"]["delivery_tag"]) == (claimed.part, claimed.part)
+
+
+@pytest.mark.parametrize(("delivery", "redelivered"), [(1, False), (2, True)])
+def test_a_part_whose_worker_died_is_marked(delivery: int, redelivered: bool) -> None:
+    claimed = Claimed(part=str(uuid4()), stage=Stage.READ, lane=Lane.URGENT, cost=1, delivery=delivery)
+
+    message = envelope(claimed)
+
+    assert message["headers"]["redelivered"] is redelivered
+    assert message["properties"]["delivery_info"]["redelivered"] is redelivered
+    assert message["headers"]["x-deliveries"] == delivery
+
+
+def test_a_worker_serves_the_lanes_of_its_stages_in_their_order() -> None:
+    assert queues_of([Stage.READ, Stage.CAPTION])[:3] == ["read.urgent", "caption.urgent", "read.normal"]
+
+
+def test_a_workers_arguments_name_its_queues_and_its_role() -> None:
+    argv = worker_argv([Stage.INGEST], WorkerSettings(log_level="debug"))
+
+    assert argv[0] == "worker"
+    assert "--queues=ingest.urgent,ingest.normal,ingest.bulk" in argv
+    assert any(argument.startswith("--hostname=ingest@") for argument in argv)
+    assert "--loglevel=DEBUG" in argv
