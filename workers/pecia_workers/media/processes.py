@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class BoundedProcesses:
         guard = asyncio.timeout(seconds + _GRACE)
         try:
             async with guard:
-                return await asyncio.wrap_future(pool.schedule(function, args=args, timeout=seconds))
+                return await asyncio.wrap_future(_schedule(pool, function, args, seconds))
         except ProcessExpired as error:
             raise ProcessDiedError(f"The process ended with code {error.exitcode}.") from None
         except BrokenProcessPool:
@@ -107,6 +107,15 @@ class BoundedProcesses:
         if self._pool is pool:
             self._pool = None
             await asyncio.to_thread(_end, pool)
+
+
+def _schedule(
+    pool: ProcessPool, function: Callable[..., T], args: tuple[Any, ...], seconds: float
+) -> ProcessFuture[T]:
+    try:
+        return pool.schedule(function, args=args, timeout=seconds)
+    except RuntimeError:  # what pebble raises once the pool is broken
+        raise BrokenProcessPool from None
 
 
 def _end(pool: ProcessPool) -> None:

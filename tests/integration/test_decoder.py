@@ -1,0 +1,225 @@
+"""Decoding in real processes: what goes wrong there stays there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pypdfium2
+import pytest
+from PIL import Image
+
+from pecia_schemas import FailureCode
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
+from pecia_workers.media import Decoder, MediaError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MEGABYTE = 1024**2
+
+
+@asynccontextmanager
+async def decoding(**changes: Any) -> AsyncIterator[Decoder]:
+    decoder = Decoder(WorkerSettings(decode_processes=2).model_copy(update=changes))
+    await decoder.start()
+    try:
+        yield decoder
+    finally:
+        await decoder.stop()
+
+
+def worker_pids() -> list[int]:
+    """Processes that this one spawned to work for it."""
+    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
+    return [
+        pid
+        for pid in map(int, children.split())
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def resident_bytes(pids: list[int]) -> int:
+    rollups = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
+    return sum(1024 * int(text.split("\nPss:")[1].split()[0]) for text in rollups)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small"
+    Image.new("RGB", (100, 100), "white").save(path, "PNG")
+    return path
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A picture that takes most of a second to decode."""
+    path = tmp_path_factory.mktemp("slow") / "slow"
+    noise = np.random.default_rng(0).integers(0, 255, (5000, 6000, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path, "PNG", compress_level=1)
+    return path
+
+
+async def failure(decoder: Decoder, path: Path) -> FailureCode:
+    with pytest.raises(MediaError) as caught:
+        await decoder.page(path, 0)
+    return caught.value.code
+
+
+def test_documents_come_out_as_upright_pages(tmp_path: Path) -> None:
+    prescription, _, _, chart = sample_documents()
+    write_pdf(chart, tmp_path / "chart")
+    write_scan(prescription, tmp_path / "scan", degrees=90)
+    write_damaged_png(prescription, tmp_path / "damaged")
+
+    async def story() -> None:
+        async with decoding() as decoder:
+            pages = await decoder.inspect(tmp_path / "chart")
+            assert [page.index for page in pages] == [0, 1, 2, 3]
+            page = await decoder.page(tmp_path / "chart", 3)
+            assert page.pixels.shape == (pages[3].height, pages[3].width, 3)
+            scan = await decoder.page(tmp_path / "scan", 0)
+            assert (scan.rotation, scan.pixels.shape, scan.blank) == (270, (1754, 1240, 3), False)
+            assert await failure(decoder, tmp_path / "damaged") is FailureCode.DAMAGED
+
+    asyncio.run(story())
+
+
+def test_decoding_that_takes_too_long_ends_alone(slow: Path, small: Path) -> None:
+    async def story() -> None:
+        async with decoding(decode_timeout=timedelta(milliseconds=100)) as decoder:
+            late, page = await asyncio.gather(failure(decoder, slow), decoder.page(small, 0))
+            assert late is FailureCode.DAMAGED
+            assert page.blank
+            assert (await decoder.page(small, 0)).blank
+
+    asyncio.run(story())
+
+
+def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, small: Path) -> None:
+    async def story() -> None:
+        async with decoding(decode_memory_bytes=100 * MEGABYTE) as decoder:
+            assert await failure(decoder, slow) is FailureCode.TOO_LARGE
+            assert (await decoder.page(small, 0)).blank
+
+    asyncio.run(story())
+
+
+def test_a_process_killed_at_work_costs_only_its_own_page(slow: Path, small: Path) -> None:
+    async def story() -> None:
+        async with decoding(decode_processes=1) as decoder:
+            lost = asyncio.create_task(failure(decoder, slow))
+            await asyncio.sleep(0.2)
+            [pid] = worker_pids()
+            os.kill(pid, signal.SIGKILL)
+            assert await lost is FailureCode.DAMAGED
+            assert (await decoder.page(small, 0)).blank
+
+    asyncio.run(story())
+
+
+def test_processes_killed_while_idle_are_replaced_unnoticed(small: Path) -> None:
+    async def story() -> None:
+        async with decoding() as decoder:
+            for pid in worker_pids():
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.5)
+            pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
+            assert all(page.blank for page in pages)
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None:
+    async def story() -> float:
+        async with decoding(decode_processes=1) as decoder:
+            given_up = asyncio.create_task(decoder.page(slow, 0))
+            queued = asyncio.create_task(decoder.page(slow, 0))
+            await asyncio.sleep(0.1)
+            given_up.cancel()
+            queued.cancel()
+            begun = time.monotonic()
+            await decoder.page(small, 0)
+            return time.monotonic() - begun
+
+    assert asyncio.run(story()) < 10
+
+
+def test_stopping_leaves_no_process() -> None:
+    async def story() -> None:
+        async with decoding():
+            assert len(worker_pids()) == 2
+
+    asyncio.run(story())
+
+    assert worker_pids() == []
+
+
+def test_processes_die_with_a_killed_parent() -> None:
+    script = (
+        "import asyncio, time\n"
+        "from pathlib import Path\n"
+        "from pecia_schemas.settings import WorkerSettings\n"
+        "from pecia_workers.media import Decoder\n"
+        "async def main():\n"
+        "    await Decoder(WorkerSettings(decode_processes=2)).start()\n"
+        "    children = ' '.join(path.read_text() for path in Path('/proc/self/task').glob('*/children'))\n"
+        "    print(children, flush=True)\n"
+        "    time.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+
+    deadline = time.monotonic() + 5
+    while any(map(is_running, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(children) >= 2
+    assert not any(map(is_running, children))
+
+
+def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    write_pdf(sample_documents()[0], tmp_path / "one")
+    with pypdfium2.PdfDocument(tmp_path / "one") as one, pypdfium2.PdfDocument.new() as long:
+        for _ in range(300):
+            long.import_pages(one)
+        long.save(path)
+
+    async def story() -> int:
+        async with decoding(render_dpi=100) as decoder:
+            idle = resident_bytes([os.getpid(), *worker_pids()])
+            waiting = iter(await decoder.inspect(path))
+            most = 0
+
+            async def read() -> None:
+                nonlocal most
+                for info in waiting:
+                    page = await decoder.page(path, info.index)
+                    assert page.pixels.shape[:2] == (info.height, info.width)
+                    if info.index % 20 == 0:
+                        most = max(most, resident_bytes([os.getpid(), *worker_pids()]))
+
+            await asyncio.gather(*(read() for _ in range(4)))
+            return most - idle
+
+    assert asyncio.run(story()) < 300 * MEGABYTE
