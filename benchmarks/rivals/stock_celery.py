@@ -7,7 +7,6 @@ import socket
 from uuid import UUID
 
 from celery import Celery
-from kombu import Queue
 from sqlalchemy import create_engine, func, insert, text, update
 
 from pecia_schemas import JobState, Page, PartState, Verdict
@@ -27,7 +26,6 @@ app = Celery("stock", broker=broker_url(os.environ["PECIA_REDIS_URL"]))
 app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
-    task_queues=[Queue("stock")],
     task_default_queue="stock",
     worker_prefetch_multiplier=4,
     worker_hijack_root_logger=False,
@@ -35,7 +33,7 @@ app.conf.update(
 engine = create_engine(sqlalchemy_url(os.environ["PECIA_DATABASE_URL"]), pool_size=THREADS)
 
 
-@app.task(name="stock.read")
+@app.task(name="stock.read")  # type: ignore[untyped-decorator]
 def read(part_id: str) -> None:
     """Claim the part, answer at once, write result, events and counters: one part, two transactions."""
     part = UUID(part_id)

@@ -74,7 +74,7 @@ class Runtime:
         self._resources.push_async_callback(decoder.stop)
         self._handlers[Stage.INGEST] = Ingest(spool, decoder)
         if engine is None:
-            return Budget(slots=decoder.processes, tokens=None)
+            return Budget(slots=decoder.slots, tokens=None)
         await engine.start()
         self._resources.push_async_callback(engine.stop)
         self._handlers[Stage.READ] = ReadPage(spool, decoder, engine)

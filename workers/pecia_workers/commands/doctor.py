@@ -1,4 +1,4 @@
-"""`pecia doctor`: is everything there that the fleet needs, and does it work?"""
+"""`pecia doctor`: whether everything is there that the fleet needs, and works."""
 
 from __future__ import annotations
 

@@ -36,6 +36,9 @@ def worker(
     """
     settings = WorkerSettings()
     _check(settings)
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+
+    configure_logs(settings)
     if role in _STAGES:
         _run_stages(role, settings)
     else:
@@ -55,10 +58,8 @@ def _check(settings: WorkerSettings) -> None:
 
 
 def _run_stages(role: Role, settings: WorkerSettings) -> None:
-    from pecia_workers.app import app, worker_argv  # noqa: PLC0415  Celery is heavy: help must not wait for it
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415
+    from pecia_workers.app import app, worker_argv  # noqa: PLC0415
 
-    configure_logs(settings)
     app.use(settings)
     app.worker_main(worker_argv(_STAGES[role], settings, name=role))
     sys.exit(0)
@@ -66,9 +67,9 @@ def _run_stages(role: Role, settings: WorkerSettings) -> None:
 
 def _service(role: Role) -> Callable[[WorkerSettings], None]:
     if role is Role.WEBHOOKS:
-        from pecia_workers.webhooks import run_webhooks  # noqa: PLC0415
+        from pecia_workers.webhooks.delivery import run_webhooks  # noqa: PLC0415
 
         return run_webhooks
-    from pecia_workers.upkeep import run_upkeep  # noqa: PLC0415
+    from pecia_workers.upkeep.loop import run_upkeep  # noqa: PLC0415
 
     return run_upkeep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
-from sqlalchemy import text
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
+from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import UNAVAILABLE
 
@@ -39,16 +41,20 @@ class WorkerIdentity:
 
     @classmethod
     def new(cls, role: str, stages: Collection[Stage] = (), engine: Engine | None = None) -> WorkerIdentity:
-        """Return this process under the name `<role>@<host>:<pid>`."""
+        """Return this process under a name that no other bears, not even a later one with its number."""
         host, pid = socket.gethostname(), os.getpid()
         listed = tuple(sorted(stage.value for stage in stages))
         reads_with = engine.capabilities.name if engine else None
         return cls(
-            name=f"{role}@{host}:{pid}", role=role, stages=listed, host=host, pid=pid, engine=reads_with
+            name=f"{role}@{host}:{pid}:{secrets.token_hex(3)}",
+            role=role,
+            stages=listed,
+            host=host,
+            pid=pid,
+            engine=reads_with,
         )
 
 
-# Process ids come again: a row of the same name is taken over from its dead owner.
 _REGISTER = text(
     """
     INSERT INTO workers (name, role, stages, host, pid, engine)
@@ -60,6 +66,11 @@ _REGISTER = text(
 )
 
 _BEAT = text("UPDATE workers SET seen_at = now(), stopped_at = NULL WHERE name = :name")
+
+_REGISTERED = text(
+    "SELECT EXISTS (SELECT 1 FROM workers WHERE pid = :pid AND host = :host AND stopped_at IS NULL"
+    " AND seen_at > now() - interval '15 seconds')"
+)
 
 _STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE name = :name")
 
@@ -78,6 +89,17 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
                 "engine": worker.engine,
             },
         )
+
+
+def is_registered(database_url: str, pid: int) -> bool:
+    """Return whether the process of this machine has a row and is alive. False too if Postgres does not answer now."""
+    engine = create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
+            return bool(found.scalar())
+    except UNAVAILABLE:
+        return False
 
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from pecia_schemas import running
+from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.environment import environment
 from pecia_workers.local.errors import EmbeddedError, tail
 from pecia_workers.local.flower import Flower
@@ -40,11 +41,13 @@ class WorkerCommand:
     name: str
     command: tuple[str, ...]
     ready: Callable[[], bool] | None = None
-    """None: as soon as it runs."""
+    """None: as soon as it runs, or, if it `registers`, as soon as it has done so."""
+    registers: bool = False
+    """Whether it writes its row of `workers` when it is ready."""
 
 
 WORKERS = tuple(
-    WorkerCommand(name=role, command=(sys.executable, "-m", "pecia_workers", "worker", role))
+    WorkerCommand(name=role, command=(sys.executable, "-m", "pecia_workers", "worker", role), registers=True)
     for role in ("ingest", "engine", "webhooks", "upkeep")
 )
 """Every role of a whole fleet, one process each."""
@@ -181,15 +184,20 @@ class LocalFleet:
         self, command: WorkerCommand, variables: Mapping[str, str], janitor: Janitor
     ) -> Supervised[ChildProcess]:
         log = self.home.log(command.name)
+        pid = 0
 
         def launch() -> ChildProcess:
+            nonlocal pid
             child = spawn(command.command, log=log, environment=variables)
             janitor.watch(child.pid)
+            pid = child.pid
             return child
 
-        return Supervised(
-            name=command.name, where=str(log), launch=launch, ready=command.ready, ended=janitor.forget
-        )
+        def registered() -> bool:
+            return is_registered(self.settings.database_url.get_secret_value(), pid)
+
+        ready = command.ready or (registered if command.registers else None)
+        return Supervised(name=command.name, where=str(log), launch=launch, ready=ready, ended=janitor.forget)
 
     def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
         if not self.settings.flower_port:

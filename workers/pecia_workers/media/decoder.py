@@ -36,6 +36,11 @@ class Decoder:
             memory_bytes=settings.decode_memory_bytes,
         )
 
+    @property
+    def slots(self) -> int:
+        """How many pages it decodes at a time."""
+        return self._processes.processes
+
     async def start(self) -> None:
         """Start the processes; returns when they are ready."""
         await self._processes.start()

@@ -1,0 +1,229 @@
+"""`pecia demo`: the main job from end to end, on a throw-away fleet, with every outcome checked.
+
+The fleet and the documents come from `pecia[local]`, found by an entry point: the client itself stays light.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pecia.client import Client
+from pecia.errors import WebhookVerificationError
+from pecia.job import Job
+from pecia.webhooks import verify
+from pecia_schemas import Document, DocumentType, FailureCode, JobNotice, JobState, Lane, ReadDocument
+
+_PATIENCE_S = 180
+_GOOD = 0.99
+"""Share of characters that must be right."""
+
+
+class Exhibit(Protocol):
+    """A document of the demo and what is expected of it."""
+
+    title: str
+    path: Path
+    document_type: DocumentType
+    lane: Lane
+    text: str | None
+
+    def accuracy(self, read: str) -> float:
+        """Return how well a text agrees with what stands on it."""
+        ...
+
+
+class Stage(AbstractContextManager["Stage"], Protocol):
+    """The throw-away fleet."""
+
+    database_url: str
+    redis_url: str
+    payload_url: str
+
+    def draw(self) -> Sequence[Exhibit]:
+        """Draw the documents."""
+        ...
+
+
+@dataclass
+class Showing:
+    """One document on its way through the fleet."""
+
+    exhibit: Exhibit
+    job: Job[Document]
+    accuracy: float | None = None
+    called_back: bool = False
+
+    @property
+    def complaint(self) -> str | None:
+        """What is not as it should be; None if all is well."""
+        if not self.called_back:
+            return "no callback"
+        if self.exhibit.text is None:
+            damaged = self.job.failure is not None and self.job.failure.code is FailureCode.DAMAGED
+            return None if damaged else "should have failed as damaged"
+        if self.job.state is not JobState.SUCCEEDED:
+            return f"is {self.job.state}"
+        if self.accuracy is None or self.accuracy < _GOOD:
+            return f"less than {_GOOD:.0%} of the characters are right"
+        return None
+
+
+def demo() -> None:
+    """Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all is well.
+
+    Example: `pecia demo`
+    """
+    console = Console(highlight=False)
+    secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
+    open_stage = _stage()
+    console.print("Starting a throw-away fleet: Postgres, Redis, four workers …")
+    with open_stage(webhook_secret=secret) as stage, _receiver(secret) as (address, notices):
+        with Client(stage.database_url, stage.redis_url, stage.payload_url) as client:
+            showings = _submit(client, stage.draw(), address)
+            started = time.monotonic()
+            _follow(showings, console)
+            took = time.monotonic() - started
+            _judge(showings, notices)
+        console.print(_table(showings))
+        complaints = _complaints(showings)
+        _conclude(console, showings, took, complaints)
+    if complaints:
+        raise typer.Exit(1)
+
+
+def _stage() -> Callable[..., Stage]:
+    found = entry_points(group="pecia.local", name="demo")
+    try:
+        stage: Callable[..., Stage] = next(iter(found)).load()
+    except (StopIteration, ImportError):
+        typer.echo("The demo brings its own servers: pip install 'pecia[local]'", err=True)
+        raise typer.Exit(4) from None
+    return stage
+
+
+def _submit(client: Client, exhibits: Sequence[Exhibit], address: str) -> list[Showing]:
+    return [
+        Showing(
+            exhibit,
+            client.submit(
+                ReadDocument(exhibit.path, document_type=exhibit.document_type, language="en"),
+                priority=exhibit.lane,
+                webhook=address,
+            ),
+        )
+        for exhibit in exhibits
+    ]
+
+
+def _follow(showings: Sequence[Showing], console: Console) -> None:
+    """Show every document's state until all are over."""
+    deadline = time.monotonic() + _PATIENCE_S
+    with Live(_table(showings), console=console, transient=True, auto_refresh=False) as live:
+        while not all(showing.job.done for showing in showings) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            for showing in showings:
+                if not showing.job.done:
+                    showing.job.refresh()
+            live.update(_table(showings), refresh=True)
+
+
+def _judge(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> None:
+    """Compare the texts with what stands on the pages, and wait for the callbacks."""
+    for showing in showings:
+        if showing.job.state is JobState.SUCCEEDED:
+            showing.accuracy = showing.exhibit.accuracy(showing.job.result(timeout=0).text)
+    deadline = time.monotonic() + 30
+    while len(notices) < len(showings) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for showing in showings:
+        notice = notices.get(showing.job.id)
+        showing.called_back = notice is not None and notice.data.state is showing.job.state
+
+
+def _complaints(showings: Sequence[Showing]) -> list[str]:
+    complaints = [
+        f"{showing.exhibit.title}: {showing.complaint}" for showing in showings if showing.complaint
+    ]
+    urgent = [showing.job.finished_at for showing in showings if showing.exhibit.lane is Lane.URGENT]
+    bulk = [showing.job.finished_at for showing in showings if showing.exhibit.lane is Lane.BULK]
+    if not all(early and any(late and early < late for late in bulk) for early in urgent):
+        complaints.append("the urgent document did not overtake the bulk ones")
+    return complaints
+
+
+def _conclude(console: Console, showings: Sequence[Showing], took: float, complaints: Sequence[str]) -> None:
+    pages = sum(showing.job.progress.done for showing in showings)
+    console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
+    if complaints:
+        for complaint in complaints:
+            console.print(f"[red]Not as it should be:[/] {complaint}")
+        return
+    console.print(
+        f"[green]All as it should be:[/] {len(showings)} documents, {len(showings)} signed callbacks verified,"
+        " the urgent one overtook the bulk."
+    )
+
+
+def _table(showings: Sequence[Showing]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("document", "lane", "pages", "state", "accuracy", "callback", "seconds"):
+        table.add_column(heading, justify="right" if heading in ("pages", "accuracy", "seconds") else "left")
+    for showing in showings:
+        job, progress = showing.job, showing.job.progress
+        table.add_row(
+            showing.exhibit.title,
+            str(job.lane),
+            f"{progress.done}/{progress.total if progress.total is not None else '?'}",
+            f"{job.state} ({job.failure.code})" if job.failure else str(job.state),
+            "" if showing.accuracy is None else f"{showing.accuracy:.1%}",
+            "verified" if showing.called_back else "",
+            f"{(job.finished_at - job.submitted_at).total_seconds():.1f}" if job.finished_at else "",
+        )
+    return table
+
+
+@contextmanager
+def _receiver(secret: str) -> Iterator[tuple[str, dict[UUID, JobNotice]]]:
+    """Run a webhook receiver on loopback; yield its address and the notices whose signature was right."""
+    notices: dict[UUID, JobNotice] = {}
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            try:
+                notice = verify(body, dict(self.headers), secret)
+            except WebhookVerificationError:
+                self.send_response(401)
+            else:
+                notices[notice.data.job_id] = notice
+                self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep the terminal for the table."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", notices
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
