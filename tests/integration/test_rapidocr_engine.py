@@ -1,0 +1,114 @@
+"""The CPU engine on documents whose text is known."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineError, EngineRequest, create_engine
+from pecia_workers.local.accuracy import accuracy
+from pecia_workers.local.sample_documents import sample_document, sample_documents, write_scan
+from pecia_workers.media.decoding import load_page
+from pecia_workers.media.limits import Limits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pecia_workers.engines import Generation
+
+pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+
+
+def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:
+    return EngineRequest(id=str(number), images=(pixels,), document_type=DocumentType.MIXED)
+
+
+def read(*pages: NDArray[np.uint8]) -> list[Generation]:
+    async def story() -> list[Generation]:
+        engine = create_engine(WorkerSettings(engine_processes=2))
+        await engine.start()
+        try:
+            return await asyncio.gather(*(engine.generate(request(page, n)) for n, page in enumerate(pages)))
+        finally:
+            await engine.stop()
+
+    return asyncio.run(story())
+
+
+def engine_pids() -> list[int]:
+    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
+    return [
+        pid
+        for pid in map(int, children.split())
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundred_characters() -> None:
+    documents = sample_documents(seed=5)
+    known = [page for document in documents for page in document.pages[:1]]
+
+    answers = read(*(np.array(page.image) for page in known))
+
+    for answer, page in zip(answers, known, strict=True):
+        assert answer.verdict is Verdict.OK
+        assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
+        assert len(answer.lines) == len(page.lines)
+
+
+@pytest.mark.parametrize("degrees", [90, 180])
+def test_a_turned_noisy_scan_is_read_as_well(tmp_path: Path, degrees: int) -> None:
+    document = sample_document(DocumentType.LAB_RESULT, seed=6)
+    write_scan(document, tmp_path / "scan", degrees=degrees)
+
+    page = load_page(tmp_path / "scan", 0, Limits.of(WorkerSettings()))
+    [answer] = read(page.pixels)
+
+    assert accuracy(answer.text, document.text) >= 0.99
+
+
+def test_lines_say_where_they_stand() -> None:
+    [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
+
+    title = answer.lines[0]
+    assert title.text == "Medical Certificate of Diagnosis"
+    assert 100 < title.box.left < 125
+    assert 100 < title.box.top < title.box.bottom < 180
+    assert title.confidence > 0.9
+
+
+def test_a_page_with_marks_but_no_text_is_unreadable() -> None:
+    page = np.full((600, 600, 3), 255, dtype=np.uint8)
+    page[300:303] = 0
+
+    [answer] = read(page)
+
+    assert (answer.verdict, answer.text, answer.lines) == (Verdict.UNREADABLE, "", ())
+
+
+def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
+    page = np.array(sample_document(DocumentType.CHART).pages[0].image)
+
+    async def story() -> list[Generation | BaseException]:
+        engine = create_engine(WorkerSettings(engine_processes=2))
+        await engine.start()
+        try:
+            reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
+            await asyncio.sleep(0.2)
+            os.kill(engine_pids()[0], signal.SIGKILL)
+            return await asyncio.gather(*reading, return_exceptions=True)
+        finally:
+            await engine.stop()
+
+    outcomes = asyncio.run(story())
+
+    assert [isinstance(outcome, EngineError) for outcome in outcomes].count(True) == 1
+    assert [isinstance(outcome, BaseException) for outcome in outcomes].count(True) == 1
