@@ -41,7 +41,8 @@ class Fleet:
         return os.environ | {
             "PECIA_REDIS_URL": self.redis_url,
             "PECIA_LEASE": "PT2S",
-            "PECIA_LOG_LEVEL": "info",
+            "SCRIPTED_DIRECTORY": str(self.directory),
+            "PYTHONPATH": str(_PROGRAM.parent),
         }
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -51,7 +52,7 @@ class Fleet:
         return worker
 
     def launch(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        return self.launch_program(str(_PROGRAM), str(self.directory), *arguments, **environment)
+        return self.launch_program(str(_PROGRAM), *arguments, **environment)
 
     def launch_program(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         with (self.directory / f"log{len(self.workers)}").open("wb") as log:

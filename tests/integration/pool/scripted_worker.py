@@ -1,7 +1,4 @@
-"""A worker whose parts do what a file named after each of them says. Run by the tests as a program.
-
-Arguments: a directory with `plans/` and `journal`, then Celery's own.
-"""
+"""A worker whose parts do what a file named after each of them says. Its arguments are Celery's."""
 
 from __future__ import annotations
 
@@ -79,6 +76,7 @@ class ScriptedRuntime:
         self._journal.write(json.dumps({"what": what, "part": str(part), "pid": os.getpid(), **more}) + "\n")
 
 
+app.new_runtime = lambda: ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"]))
+
 if __name__ == "__main__":
-    app.new_runtime = lambda: ScriptedRuntime(Path(sys.argv[1]))
-    app.worker_main([*worker_argv([Stage.READ], app.settings, name=f"w{os.getpid()}"), *sys.argv[2:]])
+    app.worker_main([*worker_argv([Stage.READ], app.settings, name=f"w{os.getpid()}"), *sys.argv[1:]])

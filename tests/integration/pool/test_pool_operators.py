@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from pecia_schemas import Lane
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 
@@ -125,11 +126,20 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
     fleet.await_settled()
 
 
-def test_celerys_own_command_line_starts_a_worker_of_the_queues_it_names(fleet: Any) -> None:
-    command = ("-m", "celery", "-A", "pecia_workers.app", "inspect", "--timeout=3", "active_queues", "--json")
+def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
+    fleet.launch_program("-m", "celery", "-A", "scripted_worker", "worker", "-Q", "read.urgent,read.bulk")
+    part = fleet.send(lane=Lane.BULK)
+
+    fleet.await_story(part, "run", "done", timeout=20)
+    fleet.await_settled()
+
+
+def test_inspect_names_the_queues_of_a_worker(fleet: Any) -> None:
     fleet.start()
 
-    inspect = fleet.launch_program(*command)
+    inspect = fleet.launch_program(
+        *("-m", "celery", "-A", "pecia_workers.app", "inspect", "--timeout=3", "active_queues", "--json")
+    )
 
     assert inspect.wait(30) == 0
     (queues,) = json.loads(fleet.log(inspect)).values()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pecia_schemas import Lane
+from pecia_workers.broker import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
@@ -17,6 +21,22 @@ def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
     fleet.await_story(part, "run", "done")
     fleet.await_settled()
     assert fleet.journal(part)[0]["redelivered"] is False
+
+
+def test_a_redis_that_asks_for_a_password_serves_scripts_and_celery_alike(
+    redis_server: Callable[..., Any], make_fleet: Callable[[str], Any]
+) -> None:
+    server = redis_server()
+    with connect(server.url) as redis:
+        redis.config_set("requirepass", "p@ss/word")
+    fleet = make_fleet(f"unix://:p%40ss%2Fword@{server.socket}?db=1")
+    fleet.start()
+
+    part = fleet.send()
+
+    fleet.await_story(part, "run", "done")
+    fleet.await_settled()
+    assert "p@ss" not in fleet.logs
 
 
 def test_an_urgent_part_passes_the_backlog(fleet: Any) -> None:
