@@ -156,7 +156,7 @@ class Outbox:
     def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
         with psycopg.connect(self.database_url) as connection:
             cursor = connection.cursor(row_factory=dict_row)
-            return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()
+            return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()  # noqa: S608  literals
 
     def row(self, delivery: UUID) -> dict[str, Any]:
         return self.rows("WHERE id = %s", delivery)[0]

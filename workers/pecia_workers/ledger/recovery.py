@@ -154,7 +154,7 @@ async def requeue_orphaned(
                 "actor": _ACTOR,
             },
         )
-        moved = rows.tuples().all()
+        moved = rows.all()
         touched = {job_id for job_id, state in moved if state == "failed"}
         ended = await finish_jobs(connection, touched, actor=_ACTOR) if touched else {}
     poisoned = sum(state == "failed" for _, state in moved)

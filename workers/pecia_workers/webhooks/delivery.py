@@ -17,7 +17,7 @@ from pecia_workers.service import serve
 from pecia_workers.webhooks.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.schedule import RetrySchedule
-from pecia_workers.webhooks.sender import Sender, SendError
+from pecia_workers.webhooks.sender import Sender, SendError, SendFailure
 from pecia_workers.webhooks.signing import Signer
 
 log = structlog.get_logger(__name__)
@@ -101,6 +101,9 @@ class _Courier:
             return self._policy.refused(error.refusal)
         except SendError as error:
             return self._policy.unanswered(delivery.attempt, error.failure)
+        except Exception as error:  # noqa: BLE001  one bad delivery must not stop the others
+            log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
+            return self._policy.unanswered(delivery.attempt, SendFailure.INTERNAL)
         return self._policy.answered(delivery.attempt, reply)
 
 

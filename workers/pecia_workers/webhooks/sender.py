@@ -25,6 +25,7 @@ class SendFailure(StrEnum):
     TLS = "tls"
     BROKEN = "connection_broken"
     PROTOCOL = "not_http"
+    INTERNAL = "internal"
 
 
 class SendError(Exception):
@@ -71,7 +72,12 @@ class Sender:
             httpcore2.URL(
                 scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
             ),
-            headers=[*headers.items(), ("Host", target.netloc), ("Content-Length", str(len(body)))],
+            headers=[
+                ("Host", target.netloc),
+                ("User-Agent", "Pecia"),
+                ("Content-Length", str(len(body))),
+                *headers.items(),
+            ],
             content=body,
         )
         try:

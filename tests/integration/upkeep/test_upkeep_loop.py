@@ -1,0 +1,92 @@
+"""The loop of upkeep: what is lost comes back within seconds, and an outage is outlasted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from redis import Redis
+from structlog.testing import capture_logs
+
+from pecia_migrations import upgrade
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker.connection import connect
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import EmbeddedRedis
+
+QUEUE = "read.normal"
+Make = Callable[..., Any]
+
+
+def test_after_flushall_everything_is_back_within_seconds(
+    tables: Any, redis: Redis, settings: WorkerSettings, eventually: Make, keeping: Make
+) -> None:
+    tables.add_job(parts=50)
+    with keeping(settings):
+        eventually(lambda: redis.llen(QUEUE) == 50)
+
+        redis.flushall()
+
+        eventually(lambda: redis.llen(QUEUE) == 50, timeout=10)
+    waiting: Any = redis.lrange(QUEUE, 0, -1)
+    assert len(set(waiting)) == 50
+
+
+def test_an_expired_lease_goes_back_to_its_list(  # noqa: PLR0917  fixtures
+    tables: Any, redis: Redis, claim_all: Make, settings_for: Make, eventually: Make, keeping: Make
+) -> None:
+    tables.add_job()
+    with keeping(settings_for(lease=timedelta(seconds=0.5))):
+        eventually(claim_all)
+        eventually(lambda: redis.llen(QUEUE) == 1)
+
+
+def test_an_outage_of_redis_is_told_once_and_outlasted(
+    tables: Any,
+    redis_server: Callable[..., EmbeddedRedis],
+    settings_for: Make,
+    eventually: Make,
+    keeping: Make,
+) -> None:
+    first = redis_server()
+    expiring = tables.add_job(expires_in=timedelta(seconds=1))
+    with capture_logs() as logs, keeping(settings_for(redis_url=first.url)):
+        first.kill()
+        job_id = tables.add_job()
+        eventually(lambda: tables.job(expiring)["state"] == "expired")
+        time.sleep(0.5)
+        second = redis_server(replaces=first)
+        client = connect(second.url)
+        eventually(lambda: client.llen(QUEUE) == 1, timeout=15)
+        client.close()
+        eventually(lambda: outages(logs, "upkeep_recovered") == ["redis_unavailable"])
+
+    assert outages(logs, "upkeep_outage") == ["redis_unavailable"]
+    assert tables.parts(job_id)[0]["published_at"] is not None
+
+
+def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fixtures
+    new_tables: Make,
+    postgres_server: Callable[..., EmbeddedPostgres],
+    redis: Redis,
+    settings_for: Make,
+    eventually: Make,
+    keeping: Make,
+) -> None:
+    first = postgres_server(durable=True)
+    upgrade(first.url)
+    with capture_logs() as logs, keeping(settings_for(database_url=first.url)):
+        first.kill()
+        eventually(lambda: outages(logs, "upkeep_outage"))
+        time.sleep(0.5)
+        postgres_server(replaces=first, durable=True)
+        new_tables(first.url).add_job()
+        eventually(lambda: redis.llen(QUEUE) == 1, timeout=20)
+
+    assert outages(logs, "upkeep_outage") == ["database_unavailable"]
+
+
+def outages(logs: list[Any], event: str) -> list[str]:
+    return [entry["outage"] for entry in logs if entry["event"] == event]

@@ -1,0 +1,100 @@
+"""Each process of the fleet is known while it lives, and known to have stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Stage
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+
+OFTEN = timedelta(milliseconds=50)
+WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
+
+
+@pytest.fixture
+def on_database(database_url: str) -> Callable[..., None]:
+    def play(story: Callable[[AsyncEngine], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            database = open_database(database_url)
+            try:
+                await story(database)
+            finally:
+                await database.dispose()
+
+        asyncio.run(whole())
+
+    return play
+
+
+def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
+    tables: Any, on_database: Callable[..., None]
+) -> None:
+    async def story(database: AsyncEngine) -> None:
+        async with keep_registered(database, WORKER, every=OFTEN):
+            first = await seen(tables)
+            await asyncio.sleep(0.2)
+            later = await seen(tables)
+            assert first["stopped_at"] is None
+            assert first["stages"] == ["caption", "read"]
+            assert later["seen_at"] > first["seen_at"]
+            assert later["started_at"] == first["started_at"]
+
+    on_database(story)
+
+    assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
+
+
+def test_a_worker_whose_row_is_gone_registers_again(tables: Any, on_database: Callable[..., None]) -> None:
+    async def story(database: AsyncEngine) -> None:
+        async with keep_registered(database, WORKER, every=OFTEN):
+            await seen(tables)
+            tables.query("DELETE FROM workers")
+            assert (await seen(tables))["name"] == WORKER.name
+
+    on_database(story)
+
+
+async def seen(tables: Any) -> dict[str, Any]:
+    """Return the only worker's row as soon as there is one."""
+    async with asyncio.timeout(5):
+        while not (rows := tables.query("SELECT * FROM workers")):
+            await asyncio.sleep(0.02)
+    row: dict[str, Any] = rows[0]
+    return row
+
+
+RUN = """
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.upkeep.loop import run_upkeep
+
+run_upkeep(WorkerSettings())
+"""
+
+
+def test_the_upkeep_process_ends_cleanly_when_told_to(
+    tables: Any, stores: dict[str, str], eventually: Callable[..., Any]
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
+    try:
+        tables.add_job()
+        eventually(lambda: tables.query("SELECT FROM parts WHERE published_at IS NOT NULL"), timeout=20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+    (worker,) = tables.query("SELECT * FROM workers")
+    assert (worker["role"], worker["pid"]) == ("upkeep", process.pid)
+    assert worker["stopped_at"] is not None

@@ -1,0 +1,151 @@
+"""The relay publishes what is not in Redis; the reconciler finds what Redis has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pecia_workers.ledger.publication import relay_due
+from pecia_workers.upkeep.steps import Reconciler, Stores, relay
+
+QUEUE = "read.normal"
+
+
+def test_the_relay_publishes_what_is_not_in_redis_in_order(
+    tables: Any, run: Callable[..., Any], claim_all: Callable[..., Any]
+) -> None:
+    job_id = tables.add_job(parts=30)
+
+    assert run(relay) == 30
+
+    assert claim_all() == [str(part["id"]) for part in tables.parts(job_id)]
+    assert all(part["published_at"] for part in tables.parts(job_id))
+    assert run(relay) == 0
+
+
+def test_the_relay_leaves_alone_what_is_not_due(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
+    job_id = tables.add_job()
+    tables.query("UPDATE parts SET run_at = now() + interval '1 hour' WHERE job_id = %s", job_id)
+
+    assert run(relay) == 0
+    assert redis.keys() == []
+
+
+def test_more_than_a_batch_is_relayed_at_once(tables: Any, redis: Redis, run: Callable[..., Any]) -> None:
+    job_id = tables.add_job()
+    tables.query(
+        """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost)
+           SELECT gen_random_uuid(), %s, 'read', n, 'bulk', 1 FROM generate_series(1, 2500) AS n""",
+        job_id,
+    )
+
+    assert run(relay) == 2501
+    assert redis.llen("read.bulk") == 2500
+
+
+def test_without_redis_nothing_is_marked_as_published(tables: Any, run: Callable[..., Any]) -> None:
+    job_id = tables.add_job()
+
+    async def story(stores: Stores) -> None:
+        async def refuse(_messages: object) -> None:
+            raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            await relay_due(stores.database, refuse, limit=10)
+
+    run(story)
+
+    assert tables.parts(job_id)[0]["published_at"] is None
+
+
+def test_a_part_that_came_back_while_it_was_published_is_published_again(
+    tables: Any, redis: Redis, run: Callable[..., Any]
+) -> None:
+    job_id = tables.add_job()
+
+    async def story(stores: Stores) -> None:
+        async def publish_to_a_fast_worker(_messages: object) -> None:
+            tables.query(
+                "UPDATE parts SET attempt = attempt + 1 WHERE job_id = %s", job_id
+            )  # claimed and failed
+
+        await relay_due(stores.database, publish_to_a_fast_worker, limit=10)
+
+    run(story)
+
+    assert tables.parts(job_id)[0]["published_at"] is None
+    assert run(relay) == 1
+    assert redis.llen(QUEUE) == 1
+
+
+def test_one_relay_works_at_a_time(tables: Any, run: Callable[..., Any]) -> None:
+    tables.add_job(parts=50)
+    published: list[object] = []
+
+    async def story(stores: Stores) -> list[int]:
+        async def publish_slowly(messages: Any) -> None:
+            await asyncio.sleep(0.2)
+            published.extend(messages)
+
+        relays = (relay_due(stores.database, publish_slowly, limit=100) for _ in range(3))
+        return await asyncio.gather(*relays)
+
+    assert sorted(run(story)) == [0, 0, 50]
+    assert len(published) == 50
+
+
+def test_only_what_redis_lost_is_published_again(
+    tables: Any, redis: Redis, run: Callable[..., Any], claim_all: Callable[..., Any]
+) -> None:
+    tables.add_job(parts=10)
+    run(relay)
+    tables.publish_long_ago()
+    leased = claim_all(slots=4)
+    redis.rpop(QUEUE, 2)
+    redis.lpush(QUEUE, "no message")
+
+    # The stranger's message hides one of the two lost ones; the other shows.
+    assert run(Reconciler()) == 2
+    assert run(relay) == 2
+    assert set(leased).isdisjoint(claim_all(owner="another"))
+
+
+def test_what_was_published_just_now_is_not_missed(
+    tables: Any, redis: Redis, run: Callable[..., Any]
+) -> None:
+    tables.add_job(parts=3)
+    run(relay)
+    redis.flushall()
+
+    assert run(Reconciler()) == 0
+
+
+def test_as_long_as_the_counts_agree_no_list_is_read(
+    tables: Any, redis: Redis, run: Callable[..., Any]
+) -> None:
+    tables.add_job(parts=3)
+    run(relay)
+    tables.publish_long_ago()
+    redis.config_resetstat()
+
+    assert run(Reconciler()) == 0
+    assert "cmdstat_lrange" not in redis.info("commandstats")
+
+
+def test_what_the_counts_cannot_show_is_found_by_the_regular_comparison(
+    tables: Any, redis: Redis, run: Callable[..., Any]
+) -> None:
+    tables.add_job(parts=3)
+    run(relay)
+    tables.publish_long_ago()
+    redis.rpop(QUEUE, 1)
+    redis.lpush(QUEUE, "no message")
+    reconciler = Reconciler()
+
+    assert run(reconciler) == 0
+    reconciler._at_latest = 0
+    assert run(reconciler) == 1
