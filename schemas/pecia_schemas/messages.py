@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from redis import Redis
+    from redis.asyncio.client import Pipeline as AsyncPipeline
+    from redis.client import Pipeline
 
 CANCEL_CHANNEL = "pecia:cancelled"
 """Pub/sub: ids of jobs that were cancelled, so that workers abort their parts at once."""
@@ -69,17 +71,20 @@ def publish(redis: Redis, messages: Iterable[PartMessage]) -> None:
     Raises `redis.RedisError` if Redis is away; then some of the messages may have been queued. Publishing a part
     twice is harmless: the ledger hands it out once.
     """
+    with redis.pipeline(transaction=False) as pipe:
+        enqueue(pipe, messages)
+        pipe.execute()
+
+
+def enqueue(pipe: Pipeline | AsyncPipeline, messages: Iterable[PartMessage]) -> None:
+    """Put what `publish` does on a pipeline, for those who have one or wait asynchronously."""
     queues: defaultdict[str, list[str]] = defaultdict(list)
     stages: dict[Stage, None] = {}
     for message in messages:
         queues[message.queue].append(message.encode())
         stages[message.stage] = None
-    if not queues:
-        return
-    with redis.pipeline(transaction=False) as pipe:
-        for queue, encoded in queues.items():
-            pipe.lpush(queue, *encoded)
-        for stage in stages:
-            pipe.lpush(bell_name(stage), 1)
-            pipe.pexpire(bell_name(stage), BELL_TTL_MS)
-        pipe.execute()
+    for queue, encoded in queues.items():
+        pipe.lpush(queue, *encoded)
+    for stage in stages:
+        pipe.lpush(bell_name(stage), 1)
+        pipe.pexpire(bell_name(stage), BELL_TTL_MS)

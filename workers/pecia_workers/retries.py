@@ -19,5 +19,5 @@ def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> ti
     """
     if not code.retryable or strikes + 1 >= settings.max_attempts:
         return None
-    longest = min(settings.retry_delay * 2**strikes, _LONGEST)
+    longest: timedelta = min(settings.retry_delay * 2**strikes, _LONGEST)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  spreading load, no secret

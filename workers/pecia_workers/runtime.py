@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 from celery.exceptions import Ignore, Retry
+from redis.exceptions import RedisError
 
 from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.announcements import Announcements
+from pecia_workers.bus import Bus
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import Budget, Engine, EngineError
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
+    Cut,
     Failed,
     Finished,
     Ledger,
     Outcome,
     open_database,
 )
+from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
@@ -37,6 +41,8 @@ from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
 
 log = structlog.get_logger(__name__)
+
+_PUBLISHED_AT_ONCE = 1_000
 
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
@@ -57,14 +63,14 @@ class Runtime:
         settings = self._settings
         engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
         identity = WorkerIdentity.new("engine" if engine else "ingest", self._stages, engine)
-        announcements = Announcements(settings.redis_url.get_secret_value())
-        self._resources.push_async_callback(announcements.close)
-        database = open_database(settings.database_url.get_secret_value())
-        self._resources.push_async_callback(database.dispose)
-        self._ledger = Ledger(database, identity.name, announce=announcements.tell)
+        self._bus = Bus(settings.redis_url.get_secret_value())
+        self._resources.push_async_callback(self._bus.close)
+        self._database = open_database(settings.database_url.get_secret_value())
+        self._resources.push_async_callback(self._database.dispose)
+        self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
         budget = await self._start_stages(engine)
-        await self._resources.enter_async_context(keep_registered(database, identity))
-        self._in_background(announcements.hear_cancelled(self._cancel_job))
+        await self._resources.enter_async_context(keep_registered(self._database, identity))
+        self._in_background(self._bus.hear_cancelled(self._cancel_job))
         return budget
 
     async def _start_stages(self, engine: Engine | None) -> Budget:
@@ -103,8 +109,15 @@ class Runtime:
         outcome = await self._work(claimed, stage)
         if not await self._ledger.commit(Finished(part=claimed, outcome=outcome)):
             raise Ignore("the part was cancelled or taken over meanwhile")
+        if isinstance(outcome, Cut):
+            await self._publish_parts()
         if isinstance(outcome, Failed):
             _tell_celery(outcome)
+
+    async def _publish_parts(self) -> None:
+        """Publish what ingest has just cut; what stays unpublished now is the relay's."""
+        with suppress(RedisError, OSError, *UNAVAILABLE):
+            await relay_due(self._database, self._bus.publish, limit=_PUBLISHED_AT_ONCE)
 
     async def _claim(self, request: ClaimRequest) -> ClaimedPart | None:
         """Claim even if the caller is cancelled meanwhile: what is claimed must be known, to be given back."""

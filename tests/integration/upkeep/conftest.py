@@ -19,7 +19,7 @@ from redis import Redis
 
 from pecia_schemas import JobNotice, NoticeType, new_id
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.announcements import Announcements
+from pecia_workers.bus import Bus
 from pecia_workers.broker.connection import connect
 from pecia_workers.broker.leases import Leases
 from pecia_workers.ledger.database import open_database
@@ -169,12 +169,12 @@ async def _with_stores(step: Callable[[Stores], Awaitable[R]], settings: WorkerS
     stores = Stores(
         database=open_database(settings.database_url.get_secret_value()),
         redis=connect(redis_url),
-        announcements=Announcements(redis_url),
+        bus=Bus(redis_url),
     )
     try:
         return await step(stores)
     finally:
-        await stores.announcements.close()
+        await stores.bus.close()
         stores.redis.close()
         await stores.database.dispose()
 

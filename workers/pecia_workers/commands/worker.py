@@ -29,6 +29,11 @@ def worker(
     role: Annotated[
         Role, typer.Argument(help="ingest cuts documents, engine reads, webhooks calls back, upkeep repairs.")
     ],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name in Flower; two workers on one machine need two. Default: the role."),
+    ] = None,
 ) -> None:
     """Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.
 
@@ -40,7 +45,7 @@ def worker(
 
     configure_logs(settings)
     if role in _STAGES:
-        _run_stages(role, settings)
+        _run_stages(role, settings, name or role)
     else:
         _service(role)(settings)
 
@@ -57,11 +62,11 @@ def _check(settings: WorkerSettings) -> None:
         raise typer.Exit(2)
 
 
-def _run_stages(role: Role, settings: WorkerSettings) -> None:
+def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
     from pecia_workers.app import app, worker_argv  # noqa: PLC0415
 
     app.use(settings)
-    app.worker_main(worker_argv(_STAGES[role], settings, name=role))
+    app.worker_main(worker_argv(_STAGES[role], settings, name=name))
     sys.exit(0)
 
 

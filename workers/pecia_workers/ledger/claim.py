@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import Lane, Stage, Task
+from pecia_schemas import Lane, PayloadRef, Stage, Task
 from pecia_schemas.tasks import task_from_json
 
 
@@ -40,6 +40,11 @@ class ClaimedPart:
     task: Task[Any]
     queued_s: float
     """Seconds since it could first have run."""
+
+    @property
+    def payload(self) -> PayloadRef:
+        """The document it is a part of."""
+        return cast("PayloadRef", self.task.source)  # a stored task has no other source
 
 
 # A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the

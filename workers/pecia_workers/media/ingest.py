@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecia_schemas import CaptionVideo, FailureCode, ReadDocument, Stage
+from pecia_schemas import FailureCode, ReadDocument, Stage
 from pecia_schemas.cost import page_cost
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
 from pecia_workers.media.decoder import Decoder
@@ -19,11 +19,14 @@ class Ingest:
         self._decoder = decoder
 
     async def __call__(self, part: ClaimedPart) -> Cut:
-        """Return the parts of the claimed payload. Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`."""
+        """Return the parts of the claimed payload.
+
+        Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`.
+        """
         task = part.task
-        if isinstance(task, CaptionVideo) or not isinstance(task, ReadDocument):
+        if not isinstance(task, ReadDocument):
             raise MediaError(FailureCode.NO_ENGINE, "None of this fleet's engines captions videos.")
-        async with self._spool.open(task.source) as path:
+        async with self._spool.open(part.payload) as path:
             pages = await self._decoder.inspect(path)
         return Cut(Stage.READ, [_price(page, task) for page in pages])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import cast
 
-from pecia_schemas import FailureCode, Page, PayloadRef, ReadDocument, Timings, Verdict
+from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict
 from pecia_workers.engines.base import Engine, EngineRequest, Generation
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
@@ -32,7 +32,7 @@ class ReadPage:
         task = cast("ReadDocument", part.task)
         self._check_language(task.language)
         started = monotonic()
-        async with self._spool.open(cast("PayloadRef", task.source)) as path:
+        async with self._spool.open(part.payload) as path:
             image = await self._decoder.page(path, part.ordinal)
         decoded = monotonic()
         generation = _BLANK if image.blank else await self._generate(part, task, image)

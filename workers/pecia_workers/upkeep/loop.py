@@ -11,8 +11,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.announcements import Announcements
 from pecia_workers.broker.connection import connect
+from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import UNAVAILABLE, open_database
 from pecia_workers.service import serve
 from pecia_workers.upkeep.steps import (
@@ -47,12 +47,12 @@ class Upkeep:
         stores = Stores(
             database=open_database(settings.database_url.get_secret_value(), connections=2),
             redis=connect(settings.redis_url.get_secret_value()),
-            announcements=Announcements(settings.redis_url.get_secret_value()),
+            bus=Bus(settings.redis_url.get_secret_value()),
         )
         try:
             await self._repeat(_steps(stores, settings))
         finally:
-            await stores.announcements.close()
+            await stores.bus.close()
             stores.redis.close()
             await stores.database.dispose()
 

@@ -15,10 +15,10 @@ from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState
-from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, publish
+from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.announcements import Announcements
 from pecia_workers.broker.leases import reap
+from pecia_workers.bus import Bus
 from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
 from pecia_workers.ledger.recovery import expire_jobs, find_orphaned, requeue_orphaned
 from pecia_workers.upkeep.queues import count_held, held_parts, without_lease
@@ -37,7 +37,7 @@ class Stores:
 
     database: AsyncEngine
     redis: Redis
-    announcements: Announcements
+    bus: Bus
 
 
 async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int:
@@ -57,7 +57,7 @@ async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
         worker_timeout=settings.worker_timeout,
         max_deaths=settings.max_deaths,
     )
-    await stores.announcements.tell(recovered.jobs)
+    await stores.bus.tell(recovered.jobs)
     return recovered.queued + recovered.poisoned
 
 
@@ -65,7 +65,7 @@ async def expire(stores: Stores) -> int:
     """End the jobs whose time is over, and tell the workers that run their parts."""
     expired = await expire_jobs(stores.database, limit=_BATCH)
     if expired:
-        await stores.announcements.tell(dict.fromkeys(expired, JobState.EXPIRED))
+        await stores.bus.tell(dict.fromkeys(expired, JobState.EXPIRED))
         with suppress(RedisError, OSError):  # the fence refuses a result that comes too late
             await asyncio.to_thread(_tell_workers, stores.redis, expired)
     return len(expired)
@@ -80,13 +80,9 @@ def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
 
 async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
-
-    async def publish_all(messages: Sequence[PartMessage]) -> None:
-        await asyncio.to_thread(publish, stores.redis, messages)
-
-    total = relayed = await relay_due(stores.database, publish_all, limit=_BATCH)
+    total = relayed = await relay_due(stores.database, stores.bus.publish, limit=_BATCH)
     while relayed == _BATCH:
-        relayed = await relay_due(stores.database, publish_all, limit=_BATCH)
+        relayed = await relay_due(stores.database, stores.bus.publish, limit=_BATCH)
         total += relayed
     return total
 

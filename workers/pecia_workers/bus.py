@@ -1,9 +1,9 @@
-"""Redis pub/sub of a worker's loop: tells that jobs moved, hears that jobs were cancelled. Ids and states only."""
+"""Redis as a worker's loop uses it: tells that jobs moved, hears that jobs were cancelled, publishes new parts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from pecia_schemas import JobState
-from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +21,8 @@ _TIMEOUT_S = 5
 _RETRY_S = 1.0
 
 
-class Announcements:
-    """A best effort on top of Postgres: who misses an announcement looks there."""
+class Bus:
+    """A best effort on top of Postgres: who misses an announcement looks there. Ids, states and costs only."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis: Redis = Redis.from_url(
@@ -38,6 +38,12 @@ class Announcements:
                 for job_id, state in jobs.items():
                     pipe.publish(job_channel(job_id), state)
                 await pipe.execute()
+
+    async def publish(self, messages: Iterable[PartMessage]) -> None:
+        """Queue the messages for whoever serves their stage. Raises `redis.RedisError`."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            enqueue(pipe, messages)
+            await pipe.execute()
 
     async def hear_cancelled(self, cancelled: Callable[[UUID], None]) -> None:
         """Call `cancelled` with the id of every job that is cancelled, until this is itself cancelled."""

@@ -1,0 +1,100 @@
+"""A whole fleet on real servers, as `pecia up` runs it, and a client of it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+from pydantic import SecretStr
+
+from pecia import Client
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.fleet import LocalFleet
+
+WEBHOOK_SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgdGVzdHMsIDI0Kw=="
+
+
+@dataclass
+class RunningFleet:
+    """A fleet under test, and how to look into it."""
+
+    fleet: LocalFleet
+    client: Client
+
+    @property
+    def settings(self) -> WorkerSettings:
+        return self.fleet.settings
+
+    def pid(self, service: str) -> int:
+        found = next(one for one in self.fleet.services() if one.name == service)
+        assert found.pid is not None, f"{service} is {found.state}"
+        return found.pid
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.settings.database_url.get_secret_value()) as connection:
+            return connection.execute(statement.encode(), values).fetchall()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What points a command to this fleet."""
+        return {
+            "PECIA_DATABASE_URL": self.settings.database_url.get_secret_value(),
+            "PECIA_REDIS_URL": self.settings.redis_url.get_secret_value(),
+            "PECIA_PAYLOAD_URL": self.settings.payload_url,
+        }
+
+
+@pytest.fixture(scope="session")
+def start_fleet(session_directory: Path) -> Iterator[Callable[..., RunningFleet]]:
+    """Starts whole fleets; each stays until the session ends."""
+    with ExitStack() as stack:
+
+        def start(name: str, **settings: Any) -> RunningFleet:
+            home = session_directory / name
+            given = {
+                "webhook_secret": SecretStr(WEBHOOK_SECRET),
+                "webhook_allow": ("127.0.0.0/8",),
+                "webhook_ports": (),
+                "flower_port": 0,
+            }
+            fleet = LocalFleet(home, settings=WorkerSettings(**{**given, **settings}), announce=False)
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            stack.enter_context(fleet)
+            fleet.wait_ready()
+            urls = fleet.settings
+            client = Client(
+                urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url
+            )
+            stack.callback(client.close)
+            return RunningFleet(fleet, client)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def fleet(start_fleet: Callable[..., RunningFleet]) -> RunningFleet:
+    """A fleet with the CPU engine, as a user has it."""
+    return start_fleet("ocr")
+
+
+def draw(text: str, size: tuple[int, int] = (600, 120)) -> bytes:
+    """Return a PNG with one line of print."""
+    image = Image.new("RGB", size, "white")
+    ImageDraw.Draw(image).text((30, 40), text, fill="black", font=ImageFont.load_default(28))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Callable[..., bytes]:
+    """Draws a small page with one line of print, as PNG."""
+    return draw

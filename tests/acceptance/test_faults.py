@@ -1,0 +1,80 @@
+"""What dies in the middle of fifty pages is made good: every page is read, each exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pecia import ReadDocument
+from pecia.errors import DatabaseUnavailableError
+from pecia.job import JobGroup
+from pecia_schemas import Document, JobState
+
+PAGES = 50
+
+
+def submit(fleet: Any, drawn: Callable[..., bytes], word: str) -> JobGroup[Document]:
+    tasks = (ReadDocument(drawn(f"{word} number {number}")) for number in range(PAGES))
+    jobs: JobGroup[Document] = fleet.client.submit_many(tasks)
+    return jobs
+
+
+def count_done(jobs: JobGroup[Document]) -> int:
+    return sum(job.refresh().done for job in jobs)
+
+
+def is_over(jobs: JobGroup[Document]) -> bool:
+    with suppress(DatabaseUnavailableError):  # while Postgres restarts
+        return count_done(jobs) == PAGES
+    return False
+
+
+def expect_all_read_once(
+    fleet: Any, jobs: JobGroup[Document], word: str, eventually: Callable[..., Any]
+) -> None:
+    eventually(lambda: is_over(jobs), timeout=60, interval=0.2)
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    for number, document in enumerate(jobs.results(timeout=0)):
+        assert document.text == f"{word} number {number}"
+    ids = [job.id for job in jobs]
+    rows = fleet.query(
+        "SELECT p.state, count(r.part_id) FROM parts p LEFT JOIN results r ON r.part_id = p.id"
+        " WHERE p.job_id = ANY(%s) GROUP BY p.id",
+        ids,
+    )
+    assert rows == [("done", 1)] * PAGES
+
+
+@pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
+def test_a_service_killed_in_the_middle_loses_nothing(
+    fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any], service: str
+) -> None:
+    jobs = submit(fleet, drawn, service)
+    eventually(lambda: count_done(jobs) >= 10, timeout=60)
+    os.kill(fleet.pid(service), signal.SIGKILL)
+    expect_all_read_once(fleet, jobs, service, eventually)
+
+
+def test_a_redis_that_forgot_everything_loses_nothing(
+    fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+) -> None:
+    jobs = submit(fleet, drawn, "flushed")
+    eventually(lambda: count_done(jobs) >= 10, timeout=60)
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+        redis.flushall()
+    expect_all_read_once(fleet, jobs, "flushed", eventually)
+
+
+def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., Any]) -> None:
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+
+        def left() -> list[bytes]:
+            return [key for key in redis.keys() if key.startswith((b"pecia:", b"read.", b"ingest."))]
+
+        eventually(lambda: not left(), timeout=20, what="an empty Redis")
