@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from uuid import UUID
 
-    from pecia_schemas import Stage
     from pecia_workers.engines.base import Budget
 
 
@@ -23,7 +22,7 @@ class PartRuntime(Protocol):
         """Make ready and return how much may be in flight; nothing is claimed before."""
         ...
 
-    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
+    async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 
         Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it failed and will be tried again,

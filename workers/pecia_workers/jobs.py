@@ -9,7 +9,6 @@ from uuid import UUID
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from pecia_schemas import Stage
 from pecia_workers.errors import PartFailedError
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class Job:
         "part",
         "redelivered",
         "soft",
-        "stage",
         "started",
         "task",
         "timeout_callback",
@@ -59,7 +57,6 @@ class Job:
         started: float,
     ) -> None:
         self.part = UUID(headers["id"])
-        self.stage = Stage(headers["task"].rpartition(".")[2])
         self.cost: int = headers["x-cost"]
         self.redelivered: bool = headers["redelivered"]
         self.callback = callback

@@ -137,7 +137,7 @@ class PartRunner:
         limit = asyncio.timeout(job.limit_s)
         try:
             async with limit:
-                await self._runtime.run(job.part, job.stage, redelivered=job.redelivered)
+                await self._runtime.run(job.part, redelivered=job.redelivered)
         except TimeoutError:
             if limit.expired():
                 raise _TimeLimitError from None

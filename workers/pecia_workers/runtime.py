@@ -97,7 +97,7 @@ class Runtime:
         task = asyncio.ensure_future(work)
         self._resources.callback(task.cancel)
 
-    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
+    async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 
         Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it
@@ -106,7 +106,7 @@ class Runtime:
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        outcome = await self._work(claimed, stage)
+        outcome = await self._work(claimed)
         if not await self._ledger.commit(Finished(part=claimed, outcome=outcome)):
             raise Ignore("the part was cancelled or taken over meanwhile")
         if isinstance(outcome, Cut):
@@ -128,7 +128,7 @@ class Runtime:
             await claim
             raise
 
-    async def _work(self, part: ClaimedPart, stage: Stage) -> Outcome:
+    async def _work(self, part: ClaimedPart) -> Outcome:
         """Run the part's stage, visible to cancellation meanwhile; every error becomes an outcome."""
         if part.deaths >= self._settings.max_deaths:
             return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
@@ -137,7 +137,7 @@ class Runtime:
         self._running[part.id] = (part.job_id, task)
         try:
             async with asyncio.timeout(self._settings.part_timeout.total_seconds()):
-                return await self._handlers[stage](part)
+                return await self._handlers[part.stage](part)
         except asyncio.CancelledError:
             if part.id in self._cancelled:
                 raise Ignore("the job was cancelled") from None

@@ -34,8 +34,8 @@ class ScriptedRuntime:
             raise LookupError("no such model")
         return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=None)
 
-    async def run(self, part: UUID, stage: Stage, *, redelivered: bool) -> None:
-        self._note("run", part, stage=stage, redelivered=redelivered)
+    async def run(self, part: UUID, *, redelivered: bool) -> None:
+        self._note("run", part, redelivered=redelivered)
         try:
             await self._follow_plan(part)
         except asyncio.CancelledError:
