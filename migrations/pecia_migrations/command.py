@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pecia_migrations import downgrade, upgrade
-from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
 
 
 def migrate(
@@ -19,9 +19,18 @@ def migrate(
 
     Example: `PECIA_DATABASE_URL=postgresql://pecia@db/pecia pecia migrate`
     """
-    url = WorkerSettings().database_url.get_secret_value()
-    if not url:
-        typer.echo("No database: set PECIA_DATABASE_URL, or let `pecia up` run one.", err=True)
-        raise typer.Exit(4)
+    url = _database_url()
     (downgrade if down else upgrade)(url, to)
     typer.echo(f"The database is at {to}.")
+
+
+def _database_url() -> str:
+    try:
+        url = read_settings(ConnectionSettings).database_url.get_secret_value()
+    except SettingsError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    if not url:
+        typer.echo("No database: set PECIA_DATABASE_URL, or let `pecia up` run one.", err=True)
+        raise typer.Exit(2)
+    return url

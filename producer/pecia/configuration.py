@@ -6,11 +6,11 @@ import getpass
 import os
 import socket
 
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError
 from pecia_schemas import running
-from pecia_schemas.settings import ClientSettings
+from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 _STORES = ("database_url", "redis_url", "payload_url")
 
@@ -50,17 +50,9 @@ def client_name(settings: ClientSettings) -> str:
 
 def _from_environment() -> ClientSettings:
     try:
-        return ClientSettings()
-    except ValidationError as error:
-        # The error's own text repeats the input, passwords included.
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ConfigurationError("; ".join(_problem(dict(problem)) for problem in problems)) from None
-
-
-def _problem(problem: dict[str, object]) -> str:
-    location = problem["loc"]
-    name = f"PECIA_{location[0]}: ".upper() if isinstance(location, tuple) and location else ""
-    return name + str(problem["msg"]).removeprefix("Value error, ")
+        return read_settings(ClientSettings)
+    except SettingsError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _urls(settings: ClientSettings) -> dict[str, str]:

@@ -6,19 +6,38 @@ silent default.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import os
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "PECIA_"
 
+S = TypeVar("S", bound="ConnectionSettings")
 
-class UnknownSettingError(ValueError):
-    """A `PECIA_*` variable in the environment is no setting of Pecia."""
+
+def _seconds(value: Any) -> Any:
+    """Take a bare number in the environment for seconds; pydantic wants a number that is no text."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+"""Seconds, or ISO 8601 as in `PT15S`."""
+
+
+_LEAST_KEY_BYTES = 24
+"""Standard Webhooks' minimum."""
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has no meaning. Says which and why, never its value: that may be a password."""
 
 
 class ConnectionSettings(BaseSettings):
@@ -46,7 +65,7 @@ class ConnectionSettings(BaseSettings):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
                 message = f"{name} is no setting of Pecia: {hint}"
-                raise UnknownSettingError(message)
+                raise ValueError(message)
         return values
 
     def with_stores(self, *, database_url: str, redis_url: str, payload_url: str) -> Self:
@@ -65,9 +84,9 @@ class ClientSettings(ConnectionSettings):
 
     client_name: str = ""
     """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
-    poll_interval: timedelta = timedelta(seconds=1)
+    poll_interval: Duration = timedelta(seconds=1)
     """How often a waiting client looks by itself when no announcement comes."""
-    connect_timeout: timedelta = timedelta(seconds=5)
+    connect_timeout: Duration = timedelta(seconds=5)
     """How long Postgres or Redis may take to accept a connection."""
 
 
@@ -82,25 +101,25 @@ class WorkerSettings(ConnectionSettings):
     """Logs for people or for machines; never text of a document in either."""
 
     engine: str = "rapidocr"
-    """Which engine reads: `rapidocr` (CPU, English and Chinese) or `simulated` (no text, for benchmarks)."""
+    """Which engine reads: `rapidocr` (CPU, English and Chinese); `simulated` and `simulated:instant` read nothing."""
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
     max_in_flight: int = Field(default=0, ge=0)
     """Parts that one worker holds at a time. 0: as many as its engine wants."""
     max_tokens_in_flight: int = Field(default=0, ge=0)
     """Token budget of one worker. 0: what its engine can hold."""
-    drain_timeout: timedelta = timedelta(seconds=30)
+    drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
 
-    lease: timedelta = timedelta(seconds=15)
+    lease: Duration = timedelta(seconds=15)
     """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`."""
     max_attempts: int = Field(default=4, ge=1)
     """Attempts at a part whose failure is retryable."""
-    retry_delay: timedelta = timedelta(seconds=2)
+    retry_delay: Duration = timedelta(seconds=2)
     """Wait before the second attempt; doubles with each further one, with jitter."""
-    part_timeout: timedelta = timedelta(minutes=5)
+    part_timeout: Duration = timedelta(minutes=5)
     """How long one attempt at a part may take."""
 
     max_payload_bytes: int = Field(default=512 * 1024**2, ge=1)
@@ -115,7 +134,7 @@ class WorkerSettings(ConnectionSettings):
     """Resolution at which PDF pages are rendered, in dots per inch."""
     decode_processes: int = Field(default=0, ge=0)
     """Processes that decode and render. 0: one for each core, at most four."""
-    decode_timeout: timedelta = timedelta(seconds=60)
+    decode_timeout: Duration = timedelta(seconds=60)
     """How long decoding one page may take before its process is ended."""
     decode_memory_bytes: int = Field(default=2 * 1024**3, ge=256 * 1024**2)
     """Address space of one decoding process, in bytes, above what it needs to start."""
@@ -128,18 +147,47 @@ class WorkerSettings(ConnectionSettings):
     """Networks that callbacks may reach although they are private, as JSON: `["10.1.0.0/16"]`."""
     webhook_ports: tuple[int, ...] = (443, 80)
     """Ports that callbacks may use, as JSON. `[]`: any."""
-    webhook_timeout: timedelta = timedelta(seconds=15)
+    webhook_timeout: Duration = timedelta(seconds=15)
     """How long a receiver may take in all."""
     webhook_attempts: int = Field(default=12, ge=1)
     """Tries before a delivery is dead."""
 
-    upkeep_interval: timedelta = timedelta(seconds=2)
+    upkeep_interval: Duration = timedelta(seconds=2)
     """How often the relay and the reapers look."""
-    worker_timeout: timedelta = timedelta(seconds=30)
+    worker_timeout: Duration = timedelta(seconds=30)
     """How long a worker may be silent in Postgres before its parts are queued again."""
 
     flower_port: int = Field(default=5555, ge=0, le=65535)
     """Where `pecia up` serves Flower, on loopback. 0: not at all."""
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_key(cls, secret: SecretStr) -> SecretStr:
+        encoded = secret.get_secret_value().removeprefix("whsec_")
+        try:
+            length = len(base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True))
+        except ValueError:
+            length = 0
+        if secret and length < _LEAST_KEY_BYTES:
+            message = f"is no key: write `whsec_` and at least {_LEAST_KEY_BYTES} random bytes in base64."
+            raise ValueError(message)
+        return secret
+
+
+def read_settings(settings: type[S]) -> S:
+    """Return the settings that the environment and `.env` give. Raises `SettingsError`."""
+    try:
+        return settings()
+    except ValidationError as error:
+        # The error's own text repeats the input, passwords included.
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        sentence = "; ".join(_sentence(problem["loc"], problem["msg"]) for problem in problems)
+        raise SettingsError(sentence) from None
+
+
+def _sentence(location: tuple[int | str, ...], message: str) -> str:
+    name = f"{PREFIX}{location[0]} ".upper() if location else ""
+    return name + message.removeprefix("Value error, ")
 
 
 def known_names() -> frozenset[str]:

@@ -14,7 +14,7 @@ from kombu.entity import Exchange, Queue
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
-from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.broker import QUEUES, LeaseKeeper, celery_settings, connect, task_name, transport
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     @cached_property
     def settings(self) -> WorkerSettings:
         """The fleet's settings."""
-        return self._given or WorkerSettings()
+        return self._given or read_settings(WorkerSettings)
 
     @cached_property
     def keeper(self) -> LeaseKeeper:

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from pecia_schemas import running
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.messages import queue_name
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
+from pecia_workers.commands.settings import settings_of_fleet
 
 _TIMEOUT_S = 5
 
@@ -39,7 +39,7 @@ def doctor(
 
     Example: `pecia doctor`
     """
-    settings = _settings()
+    settings = settings_of_fleet()
     findings = list(_findings(settings))
     if as_json:
         for finding in findings:
@@ -48,16 +48,6 @@ def doctor(
         Console().print(_table(findings))
     if not all(finding.ok for finding in findings):
         raise typer.Exit(4)
-
-
-def _settings() -> WorkerSettings:
-    settings = WorkerSettings()
-    fleet = None if settings.database_url.get_secret_value() else running.find()
-    if fleet is None:
-        return settings
-    return settings.with_stores(
-        database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
-    )
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:

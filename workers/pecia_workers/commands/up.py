@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
@@ -32,7 +32,7 @@ def up(
 
     Example: `pecia up --home ./fleet`
     """
-    settings = WorkerSettings()
+    settings = settings_or_exit()
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())

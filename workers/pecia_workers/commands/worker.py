@@ -11,6 +11,7 @@ import typer
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.settings import settings_or_exit
 
 
 class Role(StrEnum):
@@ -39,7 +40,7 @@ def worker(
 
     Example: `pecia worker engine`
     """
-    settings = WorkerSettings()
+    settings = settings_or_exit()
     _check(settings)
     from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 

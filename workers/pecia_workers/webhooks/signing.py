@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from uuid import UUID
 
 from pydantic import SecretStr
 from standardwebhooks import Webhook
-
-_LEAST_KEY_BYTES = 24  # the specification's minimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +22,10 @@ class SignedNotice:
 
 
 class Signer:
-    """Signs notices with one secret, `whsec_` and at least 24 bytes in base64. Raises `ValueError` for any other."""
+    """Signs notices with one secret, in the form that `WorkerSettings` admits."""
 
     def __init__(self, secret: SecretStr) -> None:
-        self._webhook = Webhook(_key_of(secret.get_secret_value()))
+        self._webhook = Webhook(secret.get_secret_value())
 
     def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
         """Return the notice as it goes out now. The delivery's id is the same in every try, the time is not."""
@@ -42,16 +39,3 @@ class Signer:
             "webhook-signature": self._webhook.sign(str(delivery), moment, text),
         }
         return SignedNotice(body=text.encode(), headers=headers)
-
-
-def _key_of(secret: str) -> bytes:
-    encoded = secret.removeprefix("whsec_")
-    try:
-        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    except ValueError:
-        key = b""
-    if len(key) < _LEAST_KEY_BYTES:
-        raise ValueError(
-            "PECIA_WEBHOOK_SECRET is no key: write `whsec_` and at least 24 random bytes in base64."
-        )
-    return key

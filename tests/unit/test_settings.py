@@ -1,0 +1,41 @@
+"""Settings are refused when they cannot be meant, with a sentence that never shows a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_REDIS_ULR", "redis://")
+    for settings in (ClientSettings, WorkerSettings):
+        with pytest.raises(
+            SettingsError, match="PECIA_REDIS_ULR is no setting of Pecia: did you mean PECIA_REDIS_URL"
+        ):
+            read_settings(settings)
+
+
+def test_a_client_and_a_fleet_understand_each_others_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_LEASE", "20")
+    monkeypatch.setenv("PECIA_CLIENT_NAME", "archive")
+    assert read_settings(ClientSettings).client_name == "archive"
+    assert read_settings(WorkerSettings).lease.total_seconds() == 20
+
+
+def test_the_sentence_names_the_setting_and_not_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_MAX_PAGES", "s3cret-typed-into-the-wrong-line")
+    with pytest.raises(SettingsError, match=r"^PECIA_MAX_PAGES ") as caught:
+        read_settings(WorkerSettings)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_c2hvcnQ=", "whsec_%%%", "correct horse battery staple"])
+def test_a_webhook_secret_is_a_real_key(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    monkeypatch.setenv("PECIA_WEBHOOK_SECRET", secret)
+    with pytest.raises(SettingsError, match="PECIA_WEBHOOK_SECRET is no key"):
+        read_settings(WorkerSettings)
+
+
+def test_without_a_webhook_secret_there_is_none() -> None:
+    assert not read_settings(WorkerSettings).webhook_secret
