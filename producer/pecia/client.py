@@ -32,7 +32,9 @@ _PAYLOAD_THREADS = 4
 
 
 class Client:
-    """A fleet, as an application sees it. Safe to share between threads, and usable after a fork.
+    """A fleet, as an application sees it. Safe to share between threads.
+
+    A forked child may go on using it, but can submit only if its parent had not submitted before the fork.
 
     Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
     `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.

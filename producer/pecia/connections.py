@@ -11,13 +11,16 @@ from obstore.exceptions import BaseError
 
 from pecia.configuration import client_name
 from pecia.database import Database
-from pecia.errors import PayloadStoreUnavailableError, UnavailableError
+from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
 from pecia.publishing import Bus
 from pecia.store import Store
 from pecia.transitions import Transitions
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
+
+_payload_processes: set[int] = set()
+"""Processes, this one and those it was forked from, that have used a payload store."""
 
 
 class Connections:
@@ -36,7 +39,13 @@ class Connections:
 
     @cached_property
     def payloads(self) -> PayloadStore:
-        """The payload store."""
+        """The payload store. Its runtime does not survive a fork: a child would wait for its threads for ever."""
+        if _payload_processes - {os.getpid()}:
+            raise ConfigurationError(
+                "This process was forked from one that had already submitted, which the payload store does not "
+                "survive: submit for the first time after the fork, or start processes with 'spawn'."
+            )
+        _payload_processes.add(os.getpid())
         try:
             return PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
         except (BaseError, OSError) as error:

@@ -1,0 +1,119 @@
+"""A client, and a fleet of one that moves parts through the real ledger when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+import pytest
+from PIL import Image
+from redis import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia import Client
+from pecia_schemas import Failure, FailureCode, JobState, Page, Stage, Verdict
+from pecia_schemas.messages import job_channel
+from pecia_workers.ledger import (
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    Ledger,
+    NewPart,
+    Outcome,
+    open_database,
+)
+
+
+@dataclass(frozen=True)
+class Scribe:
+    """A fleet that waits for orders: each call claims one part, commits what came of it, and announces the job."""
+
+    database_url: str
+    redis_url: str | None
+
+    def cut(self, job_id: UUID, pages: int) -> None:
+        """Ingest the job's payload into that many pages."""
+        self._end(
+            job_id, Stage.INGEST, 0, Cut(Stage.READ, [NewPart(ordinal=n, cost=10) for n in range(pages)])
+        )
+
+    def read(self, job_id: UUID, ordinal: int = 0, text: str = "text") -> None:
+        """Read one page."""
+        page = Page(number=ordinal + 1, text=text, verdict=Verdict.OK, width=10, height=10, engine="test")
+        self._end(job_id, Stage.READ, ordinal, Done(page))
+
+    def fail(
+        self,
+        job_id: UUID,
+        ordinal: int = 0,
+        code: FailureCode = FailureCode.DAMAGED,
+        *,
+        stage: Stage = Stage.READ,
+    ) -> None:
+        """Give up on a part."""
+        self._end(job_id, stage, ordinal, Failed(Failure.of(code)))
+
+    def _end(self, job_id: UUID, stage: Stage, ordinal: int, outcome: Outcome) -> None:
+        with psycopg.connect(self.database_url) as connection:
+            query = "SELECT id FROM parts WHERE job_id = %s AND stage = %s AND ordinal = %s"
+            row = connection.execute(query, (job_id, stage, ordinal)).fetchone()
+        assert row is not None, "no such part"
+        asyncio.run(self._run(row[0], outcome))
+
+    async def _run(self, part_id: UUID, outcome: Outcome) -> None:
+        database = open_database(self.database_url)
+        try:
+            await self._claim_and_commit(database, part_id, outcome)
+        finally:
+            await database.dispose()
+
+    async def _claim_and_commit(self, database: AsyncEngine, part_id: UUID, outcome: Outcome) -> None:
+        ledger = Ledger(database, "scribe", announce=self._announce)
+        part = await ledger.claim(ClaimRequest(part=part_id))
+        assert part is not None, "the part cannot be claimed"
+        assert await ledger.commit(Finished(part=part, outcome=outcome))
+
+    async def _announce(self, jobs: Mapping[UUID, JobState]) -> None:
+        if self.redis_url is None:
+            return
+        with Redis.from_url(self.redis_url) as redis:
+            for job_id, state in jobs.items():
+                redis.publish(job_channel(job_id), state)
+
+
+@pytest.fixture
+def client(database_url: str, redis_url: str, payload_url: str) -> Iterator[Client]:
+    with Client(database_url, redis_url, payload_url) as client:
+        yield client
+
+
+@pytest.fixture
+def scribe(database_url: str, redis_url: str) -> Scribe:
+    return Scribe(database_url, redis_url)
+
+
+@pytest.fixture
+def picture() -> Callable[..., bytes]:
+    """Encodes a plain picture; another shade is another document."""
+
+    def encode(
+        width: int = 80,
+        height: int = 60,
+        *,
+        shade: int = 255,
+        form: str = "PNG",
+        orientation: int | None = None,
+    ) -> bytes:
+        file, exif = io.BytesIO(), Image.Exif()
+        if orientation is not None:
+            exif[0x0112] = orientation
+        Image.new("L", (width, height), shade).save(file, form, exif=exif)
+        return file.getvalue()
+
+    return encode
