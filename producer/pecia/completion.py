@@ -127,7 +127,7 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
     with announcements(connections, job_ids, deadline) as news:
         look_at = list(pending)
         while pending:
-            for view in _views(connections, look_at):
+            for view in look(connections, look_at):
                 if view.state.is_terminal:
                     del pending[view.id]
                     yield view
@@ -137,7 +137,8 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
                 look_at = [job_id for job_id in pending if not heard or job_id in heard]
 
 
-def _views(connections: Connections, job_ids: Sequence[UUID]) -> Iterator[JobView]:
+def look(connections: Connections, job_ids: Sequence[UUID]) -> Iterator[JobView]:
+    """Yield the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
     for start in range(0, len(job_ids), _LOOK_AT):
         batch = job_ids[start : start + _LOOK_AT]
         views = connections.store.views(batch)

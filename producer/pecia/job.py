@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import assembly, streaming
-from pecia.completion import Deadline, finished
+from pecia.completion import Deadline, finished, look
 from pecia.connections import Connections
 from pecia.errors import JobCancelledError, JobExpiredError, JobFailedError, JobNotFoundError
 from pecia.view import JobView
@@ -21,6 +21,8 @@ from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import ReadDocument
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
+
+_CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 
 class Job(Generic[R_co]):
@@ -180,6 +182,9 @@ class JobGroup(Sequence[Job[R_co]]):
     def __init__(self, open_connections: Callable[[], Connections], jobs: Sequence[Job[R_co]]) -> None:
         self._open = open_connections
         self._jobs = tuple(jobs)
+        self._by_id: dict[UUID, list[Job[R_co]]] = {}
+        for job in self._jobs:
+            self._by_id.setdefault(job.id, []).append(job)
 
     @overload
     def __getitem__(self, index: int) -> Job[R_co]: ...
@@ -191,12 +196,19 @@ class JobGroup(Sequence[Job[R_co]]):
     def __len__(self) -> int:
         return len(self._jobs)
 
+    def refresh(self) -> Self:
+        """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
+        for view in look(self._open(), [job.id for job in self._jobs]):
+            for job in self._by_id[view.id]:
+                job._view = view  # noqa: SLF001  a group and its jobs are one thing
+        return self
+
     def as_completed(self, timeout: float | None = None) -> Iterator[Job[R_co]]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
-        by_id = {job.id: job for job in self._jobs}
-        for view in finished(self._open(), list(by_id), Deadline(timeout)):
-            by_id[view.id]._view = view  # noqa: SLF001  a group and its jobs are one thing
-            yield by_id[view.id]
+        for view in finished(self._open(), list(self._by_id), Deadline(timeout)):
+            for job in self._by_id[view.id]:
+                job._view = view  # noqa: SLF001
+            yield self._by_id[view.id][0]
 
     def wait(self, timeout: float | None = None) -> Self:
         """Return once all jobs are over, well or badly."""
@@ -222,8 +234,6 @@ class JobGroup(Sequence[Job[R_co]]):
     def __repr__(self) -> str:
         return f"<JobGroup of {len(self)}>"
 
-
-_CANCEL_AT_ONCE = 200
 
 AnyJob = Job[Any]
 """A job whose kind of result is not known to the type checker."""

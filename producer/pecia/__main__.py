@@ -1,0 +1,5 @@
+"""`python -m pecia`."""
+
+from pecia.cli import main
+
+main()

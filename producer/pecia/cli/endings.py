@@ -1,0 +1,76 @@
+"""How a command ends: exit codes, and the one line that says what to do next."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from pecia.errors import (
+    ConfigurationError,
+    IdempotencyConflictError,
+    JobNotFoundError,
+    JobTimeoutError,
+    PeciaError,
+    RetryRefusedError,
+    SubmitError,
+    UnavailableError,
+)
+from pecia_schemas.states import JobState
+
+
+class Ending(IntEnum):
+    """Exit codes of `pecia`."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    TIMEOUT = 3
+    UNAVAILABLE = 4
+
+
+_OF_ERRORS: dict[type[PeciaError], Ending] = {
+    JobTimeoutError: Ending.TIMEOUT,
+    UnavailableError: Ending.UNAVAILABLE,
+    ConfigurationError: Ending.UNAVAILABLE,
+    IdempotencyConflictError: Ending.USAGE,
+    SubmitError: Ending.USAGE,
+    JobNotFoundError: Ending.USAGE,
+    RetryRefusedError: Ending.USAGE,
+}
+
+
+def of(error: PeciaError) -> Ending:
+    """Return the exit code for an error."""
+    return next((ending for kind, ending in _OF_ERRORS.items() if isinstance(error, kind)), Ending.FAILED)
+
+
+def of_states(states: Iterable[JobState]) -> Ending:
+    """Return the exit code for jobs that are over: only those that succeeded whole are done."""
+    return Ending.DONE if all(state is JobState.SUCCEEDED for state in states) else Ending.FAILED
+
+
+def of_usage(error: TyperException) -> str:
+    """Return the sentence for a command line that cannot be meant."""
+    context: Any = getattr(error, "ctx", None)
+    command = context.command_path if context else "pecia"
+    return f"{error.format_message().rstrip('.?')}{_mark(error)} See `{command} --help`."
+
+
+def _mark(error: TyperException) -> str:
+    return "?" if error.format_message().endswith("?") else "."
+
+
+def of_fault(error: Exception) -> str:
+    """Return the sentence for an error nobody foresaw: its kind and place, not its text, which may quote a document."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"a fault in Pecia itself ({type(error).__name__} in {place.name}, line {place.lineno}): please report it."
+
+
+def complain(sentence: str) -> None:
+    """Say on standard error, in one line, what went wrong."""
+    typer.echo(f"pecia: {' '.join(sentence.split())}", err=True)

@@ -1,0 +1,75 @@
+"""Waiting in sight of a person: progress on standard error if that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pecia.completion import Deadline
+from pecia.errors import JobTimeoutError
+from pecia.job import AnyJob, JobGroup
+
+_LOOK_S = 0.25
+
+
+def follow(group: JobGroup[Any], timeout: float | None) -> None:
+    """Wait until all jobs are over. Raises `JobTimeoutError`; the group's jobs then show what was seen last."""
+    if not sys.stderr.isatty():
+        _wait(group, timeout)
+        return
+    deadline = Deadline(timeout)
+    with _bar() as progress:
+        bar = progress.add_task("", total=None)
+        while True:
+            group.refresh()
+            progress.update(bar, **_figures(group))
+            unfinished = [job for job in group if not job.done]
+            if not unfinished:
+                return
+            deadline.check(unfinished[0].id)
+            with suppress(JobTimeoutError):
+                group.wait(deadline.within(_LOOK_S))
+
+
+def _wait(group: JobGroup[Any], timeout: float | None) -> None:
+    try:
+        group.wait(timeout)
+    except JobTimeoutError:
+        group.refresh()
+        raise
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _figures(group: JobGroup[Any]) -> dict[str, Any]:
+    """Return the state of the bar: parts, their number unknown until every document has been cut."""
+    totals = [_total(job) for job in group]
+    done = sum(job.done for job in group)
+    return {
+        "description": f"{done}/{len(group)} documents, pages",
+        "completed": sum(job.progress.finished for job in group),
+        "total": None if None in totals else sum(total for total in totals if total is not None),
+    }
+
+
+def _total(job: AnyJob) -> int | None:
+    return job.progress.finished if job.done else job.progress.total
+
+
+def pause() -> None:
+    """Let a moment pass between two looks at a live table."""
+    time.sleep(_LOOK_S)

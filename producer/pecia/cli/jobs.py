@@ -1,0 +1,111 @@
+"""`pecia status`, `wait`, `result`, `cancel` and `list`: jobs by id, or all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from pecia.cli import endings, output, values
+from pecia.cli.following import follow
+from pecia.client import Client
+from pecia.job import JobGroup
+from pecia_schemas.states import JobState
+
+Ids = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Ids of jobs, in full.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
+
+
+def status(ids: Ids, *, as_json: AsJson = False) -> None:
+    """Show where jobs are.
+
+    Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with Client() as client:
+        _show(client.group(client.job(job_id) for job_id in ids), as_json=as_json)
+
+
+def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
+    """Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.
+
+    Example: `pecia wait 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --timeout 60`
+    """
+    with Client() as client:
+        group = client.group(client.job(job_id) for job_id in ids)
+        follow(group, timeout)
+        _show(group, as_json=as_json)
+    raise typer.Exit(endings.of_states(job.state for job in group))
+
+
+def result(
+    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="Id of a job that is over.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print what a job read, page by page.
+
+    Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --json`
+    """
+    with Client() as client:
+        job = client.job(job_id).wait(timeout=0)
+        if as_json:
+            output.json_line(output.document_json(job, None))
+        else:
+            output.document_text(job, None)
+    raise typer.Exit(endings.of_states([job.state]))
+
+
+def cancel(
+    ids: Ids,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
+) -> None:
+    """End jobs now. Those that are over stay as they are.
+
+    Example: `pecia cancel 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --reason "wrong file"`
+    """
+    with Client() as client:
+        jobs = [client.job(job_id) for job_id in ids]
+        for job in jobs:
+            ended = job.cancel(reason=reason)
+            typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
+
+
+def list_jobs(
+    *,
+    state: Annotated[
+        list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Only this kind of work, such as document.read.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show jobs, newest first.
+
+    Example: `pecia list --state failed --since 2h`
+    """
+    with Client() as client:
+        found = client.jobs(
+            status=state or (),
+            kind=kind,
+            metadata=values.metadata(metadata),
+            since=values.since(since),
+            limit=limit,
+        )
+        _show(client.group(found), as_json=as_json)
+
+
+def _show(group: JobGroup[Any], *, as_json: bool) -> None:
+    if as_json:
+        for job in group:
+            output.json_line(output.job_json(job))
+    else:
+        output.console().print(output.table(group))

@@ -1,0 +1,134 @@
+"""What a command prints: JSON lines and text on standard output, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from pecia.job import AnyJob
+from pecia_schemas.events import Progress
+from pecia_schemas.failures import Failure
+from pecia_schemas.results import Captions, Document
+from pecia_schemas.states import JobState
+
+_COLOURS = {
+    JobState.SUCCEEDED: "green",
+    JobState.PARTIAL: "yellow",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "dim",
+    JobState.EXPIRED: "dim",
+    JobState.RUNNING: "cyan",
+}
+
+
+def json_line(value: Mapping[str, Any]) -> None:
+    """Print one object on a line of its own."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def document_json(job: AnyJob, file: str | None) -> dict[str, Any]:
+    """Return a job and, if it is over, what it read."""
+    result = job.result(timeout=0) if job.state.has_result else None
+    return {
+        "job": str(job.id),
+        "file": file,
+        "state": job.state,
+        **_content_json(result),
+        "failure": _failure_json(job.failure),
+    }
+
+
+def _content_json(result: BaseModel | None) -> dict[str, Any]:
+    if isinstance(result, Captions):
+        return {"segments": [segment.model_dump(mode="json") for segment in result.segments]}
+    if not isinstance(result, Document):
+        return {"pages": []}
+    pages = [{"number": page.number, "text": page.text, "verdict": page.verdict} for page in result.pages]
+    failed = [{"number": page.number, "failure": _failure_json(page.failure)} for page in result.failed]
+    return {"pages": pages} | ({"failed": failed} if failed else {})
+
+
+def _failure_json(failure: Failure | None) -> dict[str, str] | None:
+    return {"code": failure.code, "message": failure.message} if failure else None
+
+
+def job_json(job: AnyJob) -> dict[str, Any]:
+    """Return what is known about a job, without what it read."""
+    return {
+        "job": str(job.id),
+        "kind": job.kind,
+        "lane": job.lane,
+        "state": job.state,
+        "progress": job.progress.model_dump(),
+        "failure": _failure_json(job.failure),
+        "metadata": dict(job.metadata),
+        "submitted_at": job.submitted_at.isoformat(),
+        "finished_at": job.finished_at.isoformat() if job.finished_at else None,
+    }
+
+
+def document_text(job: AnyJob, file: str | None) -> None:
+    """Print what a job read, page by page under a line that names it; what it could not read, on standard error."""
+    name = file or str(job.id)
+    if job.failure is not None:
+        typer.echo(f"{name}: {job.failure.code}: {job.failure.message}", err=True)
+    elif not job.state.has_result:
+        typer.echo(f"{name}: {job.state}", err=True)
+    else:
+        _result_text(job.result(timeout=0), name)
+
+
+def _result_text(result: BaseModel, name: str) -> None:
+    if isinstance(result, Captions):
+        for segment in result.segments:
+            typer.echo(f"{segment.start} - {segment.end}  {segment.text}")
+    elif isinstance(result, Document):
+        for page in result.pages:
+            typer.echo(f"--- {name}, page {page.number} ({page.verdict})\n{page.text}\n")
+        for missing in result.failed:
+            failure = missing.failure
+            typer.echo(f"{name}, page {missing.number}: {failure.code}: {failure.message}", err=True)
+
+
+def console() -> Console:
+    """Return standard output; wide if no terminal sets its width, and without colours then."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(jobs: Iterable[AnyJob]) -> Table:
+    """Return the jobs as a table."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("job", "kind", "lane", "state", "parts", "submitted", "took"):
+        made.add_column(heading, no_wrap=True)
+    made.add_column("why", overflow="fold")
+    for job in jobs:
+        colour = _COLOURS.get(job.state, "default")
+        made.add_row(
+            str(job.id),
+            job.kind,
+            job.lane,
+            f"[{colour}]{job.state}[/]",
+            progress_text(job.progress),
+            job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            _took(job),
+            job.failure.code if job.failure else "",
+        )
+    return made
+
+
+def progress_text(progress: Progress) -> str:
+    """Return how many parts have ended, of how many, as in `3/12`."""
+    return f"{progress.finished}/{'?' if progress.total is None else progress.total}"
+
+
+def _took(job: AnyJob) -> str:
+    return f"{((job.finished_at or datetime.now(UTC)) - job.submitted_at).total_seconds():.1f} s"

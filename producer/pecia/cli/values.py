@@ -1,0 +1,33 @@
+"""Values of options: text in, what the client understands out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d+)([smhdw])")
+
+
+def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return `key=value` options as a mapping."""
+    found = [pair.partition("=") for pair in pairs or ()]
+    if any(not (key and sign) for key, sign, _ in found):
+        raise typer.BadParameter("metadata reads key=value", param_hint="--metadata")
+    return {key: value for key, _, value in found}
+
+
+def since(value: str | None) -> datetime | timedelta | None:
+    """Return how long ago (`30m`, `2h`, `7d`) or when (ISO 8601, UTC if it says nothing else)."""
+    if value is None:
+        return None
+    if ago := _AGO.fullmatch(value):
+        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint="--since") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,56 @@
+"""`pecia watch`: jobs as they move."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.live import Live
+
+from pecia.cli import output
+from pecia.cli.following import pause
+from pecia.client import Client
+from pecia.job import AnyJob
+from pecia_schemas.states import JobState
+
+_ROWS = 40
+_OPEN = (JobState.QUEUED, JobState.RUNNING)
+
+
+def watch(
+    ids: Annotated[
+        list[UUID] | None, typer.Argument(metavar="[ID...]", help="Ids of jobs. Default: all that are open.")
+    ] = None,
+) -> None:
+    """Show jobs live until they are over, or Ctrl-C.
+
+    Example: `pecia watch`
+    """
+    with Client() as client:
+        seen = {job_id: client.job(job_id) for job_id in ids or ()}
+        try:
+            _follow(client, seen, add_new=not ids)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+def _follow(client: Client, seen: dict[UUID, AnyJob], *, add_new: bool) -> None:
+    console = output.console()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            if add_new:
+                for job in client.jobs(status=_OPEN, limit=_ROWS):
+                    seen.setdefault(job.id, job)
+            client.group(job for job in seen.values() if not job.done).refresh()
+            live.update(output.table(_newest(seen)), refresh=console.is_terminal)
+            if all(job.done for job in seen.values()):
+                return
+            pause()
+
+
+def _newest(seen: dict[UUID, AnyJob]) -> list[AnyJob]:
+    """Return what fits a screen: open jobs first, then those that ended, newest first."""
+    newest = sorted(seen.values(), key=lambda job: job.id, reverse=True)
+    return list(chain((job for job in newest if not job.done), (job for job in newest if job.done)))[:_ROWS]
