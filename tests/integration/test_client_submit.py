@@ -46,8 +46,8 @@ Picture = Callable[..., bytes]
 
 
 def rows(database_url: str, query: str, *parameters: Any) -> list[dict[str, Any]]:
-    with psycopg.connect(database_url, row_factory=dict_row) as connection:
-        return connection.execute(query.encode(), parameters).fetchall()
+    with psycopg.connect(database_url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode(), parameters).fetchall()
 
 
 def part_of(database_url: str, job: Job[Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def test_a_conflict_in_a_batch_leaves_nothing_of_the_batch(
 
 
 def test_no_tasks_make_an_empty_group(client: Client) -> None:
-    group = client.submit_many([])
+    group = client.submit_many(list[ReadDocument]())
     assert (len(group), group.results(timeout=0), group.cancel()) == (0, [], 0)
 
 

@@ -13,7 +13,7 @@ from pecia.client import Client
 from pecia.job import JobGroup
 from pecia_schemas.states import JobState
 
-Ids = Annotated[list[UUID], typer.Argument(metavar="ID...", help="Ids of jobs, in full.")]
+Ids = Annotated[list[UUID], typer.Argument(metavar="ID", help="Ids of jobs, in full.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
 Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 

@@ -20,7 +20,7 @@ from pecia_schemas.tasks import DocumentType, ReadDocument
 
 def read(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)
+        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)
     ],
     *,
     priority: Annotated[Lane, typer.Option(help="Lane to wait in.")] = Lane.NORMAL,

@@ -21,7 +21,7 @@ _OPEN = (JobState.QUEUED, JobState.RUNNING)
 
 def watch(
     ids: Annotated[
-        list[UUID] | None, typer.Argument(metavar="[ID...]", help="Ids of jobs. Default: all that are open.")
+        list[UUID] | None, typer.Argument(metavar="ID", help="Ids of jobs. Default: all that are open.")
     ] = None,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
