@@ -33,6 +33,10 @@ class RunningFleet:
     def settings(self) -> WorkerSettings:
         return self.fleet.settings
 
+    @property
+    def webhook_secret(self) -> str:
+        return self.settings.webhook_secret.get_secret_value()
+
     def pid(self, service: str) -> int:
         found = next(one for one in self.fleet.services() if one.name == service)
         assert found.pid is not None, f"{service} is {found.state}"
