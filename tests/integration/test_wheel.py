@@ -1,0 +1,58 @@
+"""The wheel holds everything that an installed Pecia needs, and nothing but its four packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect
+
+from pecia_schemas.database import sqlalchemy_url
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return zipfile.ZipFile(next(target.glob("*.whl")))
+
+
+def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
+    packages = {"pecia", "pecia_schemas", "pecia_workers", "pecia_migrations"}
+    names = wheel.namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == packages
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
+
+
+def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
+    scripts = [path.relative_to(ROOT / "workers") for path in (ROOT / "workers").rglob("*.lua")]
+    assert scripts
+    assert {str(script) for script in scripts} <= set(wheel.namelist())
+
+
+def test_pecia_migrate_works_from_an_installed_wheel(
+    wheel: zipfile.ZipFile, tmp_path: Path, empty_database_url: str
+) -> None:
+    wheel.extractall(tmp_path)
+    program = "import pecia, pecia.cli, sys; print(pecia.__file__); sys.argv = ['pecia', 'migrate']; pecia.cli.main()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PECIA_DATABASE_URL": empty_database_url}
+    completed = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith(str(tmp_path))
+    engine = create_engine(sqlalchemy_url(empty_database_url))
+    assert inspect(engine).has_table("jobs")
+    engine.dispose()
