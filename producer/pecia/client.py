@@ -88,7 +88,7 @@ class Client:
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
     ) -> JobGroup[R]:
-        """Hand over many tasks in batches and return their jobs, in order. `tasks` may be endless work for a generator.
+        """Hand over many tasks and return their jobs, in order. Of a generator only one batch is held at a time.
 
         With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a run that broke off can be repeated
         as it was. When a batch raises, nothing of it was written; the batches before it stay accepted.

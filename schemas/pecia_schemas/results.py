@@ -22,7 +22,8 @@ class Verdict(StrEnum):
 
 
 class _Result(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # An error about a result must not quote the document.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Box(_Result):

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from pydantic import ValidationError
 from redis import Redis
 
 from pecia import (
@@ -330,3 +331,15 @@ def test_a_job_that_was_deleted_is_no_endless_wait(
         connection.execute("DELETE FROM jobs")
     with pytest.raises(JobNotFoundError):
         job.wait(timeout=5)
+
+
+def test_a_result_of_another_version_is_an_error_that_quotes_nothing(
+    client: Client, scribe: Any, database_url: str, picture: Picture
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    scribe.read(job.id, text="Anna Miller, 1961")
+    with psycopg.connect(database_url) as connection:
+        connection.execute("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
+    with pytest.raises(ValidationError) as error:
+        job.result(timeout=5)
+    assert "Anna" not in str(error.value)

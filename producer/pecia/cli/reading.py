@@ -19,9 +19,7 @@ from pecia_schemas.tasks import DocumentType, ReadDocument
 
 
 def read(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)
-    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)],
     *,
     priority: Annotated[Lane, typer.Option(help="Lane to wait in.")] = Lane.NORMAL,
     document_type: Annotated[

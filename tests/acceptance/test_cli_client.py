@@ -1,0 +1,295 @@
+"""The client's verbs as a person or a script runs them: real processes, real stores, a fleet of one SQL statement."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from PIL import Image
+
+_PECIA = (sys.executable, "-m", "pecia")
+
+# What the fleet does to every part that waits, without its engine.
+_READ_ALL = """
+WITH read AS (
+    UPDATE parts SET state = %(part)s, attempt = 1, finished_at = now(), failure = %(failure)s
+    WHERE state = 'queued' RETURNING id, job_id, ordinal
+), stored AS (
+    INSERT INTO results (part_id, job_id, ordinal, attempt, content)
+    SELECT id, job_id, ordinal, 1, %(content)s FROM read WHERE %(part)s = 'done'
+)
+UPDATE jobs SET state = %(job)s, finished_at = now(), failure = %(failure)s,
+    done = CAST(%(part)s = 'done' AS int), failed = CAST(%(part)s = 'failed' AS int)
+WHERE id IN (SELECT job_id FROM read)
+"""
+_PAGE = {"number": 1, "text": "Blutdruck 120/80", "verdict": "ok", "width": 9, "height": 9, "engine": "test"}
+_FAILURE = {"code": "damaged", "message": "The file ends early: scan it again.", "attempt": 1}
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Where a person types."""
+
+    stores: dict[str, str]
+    directory: Path
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*_PECIA, *arguments],
+            cwd=self.directory,
+            env=os.environ | self.stores,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def start(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*_PECIA, *arguments],
+            cwd=self.directory,
+            env=os.environ | self.stores,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+
+    def draw(self, *names: str) -> None:
+        for number, name in enumerate(names):
+            Image.new("L", (80, 60), 255 - number).save(self.directory / name)
+
+    def submit(self, *names: str) -> list[str]:
+        self.draw(*names)
+        return self.run("read", *names).stdout.split()
+
+    def read_all(self) -> int:
+        return self._end_all("done", "succeeded", None)
+
+    def fail_all(self) -> int:
+        return self._end_all("failed", "failed", json.dumps(_FAILURE))
+
+    def _end_all(self, part: str, job: str, failure: str | None) -> int:
+        values = {"part": part, "job": job, "failure": failure, "content": json.dumps(_PAGE)}
+        with psycopg.connect(self.stores["PECIA_DATABASE_URL"]) as connection:
+            return connection.execute(_READ_ALL, values).rowcount
+
+
+@pytest.fixture
+def shell(stores: dict[str, str], tmp_path: Path) -> Shell:
+    directory = tmp_path / "scans"
+    directory.mkdir()
+    return Shell(stores, directory)
+
+
+def one_line(process: subprocess.CompletedProcess[str]) -> str:
+    (line,) = process.stderr.splitlines()
+    return line
+
+
+def test_read_prints_the_ids_of_its_jobs_in_the_order_of_the_files(shell: Shell) -> None:
+    shell.draw("a.png", "b.png")
+    read = shell.run("read", "b.png", "a.png", "--priority", "bulk", "--metadata", "ward=7")
+    ids = [UUID(line) for line in read.stdout.splitlines()]
+    listed = [
+        json.loads(line) for line in shell.run("list", "--metadata", "ward=7", "--json").stdout.splitlines()
+    ]
+    assert (read.returncode, read.stderr) == (0, "")
+    assert [UUID(job["job"]) for job in listed] == sorted(ids, reverse=True)
+    assert {job["lane"] for job in listed} == {"bulk"}
+
+
+def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(
+    shell: Shell, eventually: Callable[..., Any]
+) -> None:
+    shell.draw("a.png", "b.png")
+    process = shell.start("read", "a.png", "b.png", "--wait", "--json")
+    assert eventually(shell.read_all) == 2
+    out, complaint = process.communicate(timeout=20)
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert (process.returncode, complaint) == (0, "")
+    assert [document["file"] for document in documents] == ["a.png", "b.png"]
+    assert documents[0] == {
+        "job": documents[0]["job"],
+        "file": "a.png",
+        "state": "succeeded",
+        "pages": [{"number": 1, "text": "Blutdruck 120/80", "verdict": "ok"}],
+        "failure": None,
+    }
+
+
+def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell, eventually: Callable[..., Any]) -> None:
+    shell.draw("a.png")
+    process = shell.start("read", "a.png", "--wait", "--json")
+    eventually(shell.fail_all)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert json.loads(out)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
+
+
+def test_a_timeout_prints_what_there_is_and_ends_with_3(shell: Shell) -> None:
+    shell.draw("a.png")
+    read = shell.run("read", "a.png", "--wait", "--timeout", "0.2", "--json")
+    assert read.returncode == 3
+    assert json.loads(read.stdout)["state"] == "queued"
+    assert "it goes on" in one_line(read)
+
+
+def test_a_repeated_key_is_the_same_job_and_another_file_under_it_a_usage_error(shell: Shell) -> None:
+    shell.draw("a.png", "b.png")
+    first, again = (shell.run("read", "a.png", "--key", "k").stdout for _ in range(2))
+    other = shell.run("read", "b.png", "--key", "k")
+    assert first == again
+    assert other.returncode == 2
+    assert first.strip() in one_line(other)
+
+
+def test_a_result_is_text_by_page_or_json(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    early = shell.run("result", job)
+    assert early.returncode == 3
+    shell.read_all()
+    text = shell.run("result", job)
+    assert (text.returncode, text.stdout.splitlines()) == (
+        0,
+        [f"--- {job}, page 1 (ok)", "Blutdruck 120/80", ""],
+    )
+    assert json.loads(shell.run("result", job, "--json").stdout)["pages"][0]["text"] == "Blutdruck 120/80"
+
+
+def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
+    (done,) = shell.submit("a.png")
+    shell.read_all()
+    (broken,) = shell.submit("b.png")
+    shell.fail_all()
+    assert shell.run("wait", done).returncode == 0
+    assert shell.run("wait", done, broken).returncode == 1
+    (late,) = shell.submit("c.png")
+    assert shell.run("wait", late, "--timeout", "0.1").returncode == 3
+
+
+def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    for shown in (shell.run("status", job), shell.run("list", "--state", "queued", "--since", "1h")):
+        (row,) = [line for line in shown.stdout.splitlines() if job in line]
+        assert re.search(r"document\.read +normal +queued +0/1", row)
+        assert "\x1b" not in shown.stdout
+    assert job not in shell.run("list", "--state", "failed").stdout
+
+
+def test_cancel_ends_open_jobs_and_leaves_the_others(shell: Shell) -> None:
+    (done,) = shell.submit("a.png")
+    shell.read_all()
+    (open_job,) = shell.submit("b.png")
+    cancelled = shell.run("cancel", done, open_job, "--reason", "wrong file")
+    assert cancelled.returncode == 0
+    assert cancelled.stdout.splitlines() == [f"{done} was succeeded already", f"{open_job} cancelled"]
+
+
+def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    watching = shell.start("watch")
+    with pytest.raises(subprocess.TimeoutExpired):
+        watching.wait(1.5)
+    shell.read_all()
+    out, complaint = watching.communicate(timeout=20)
+    assert (watching.returncode, complaint) == (0, "")
+    assert re.search(rf"{job}.*succeeded", out)
+
+
+def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    watching = shell.start("watch", job)
+    with pytest.raises(subprocess.TimeoutExpired):
+        watching.wait(2)
+    watching.send_signal(signal.SIGINT)
+    _, complaint = watching.communicate(timeout=20)
+    assert (watching.returncode, complaint) == (0, "")
+
+
+def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
+    shell: Shell, eventually: Callable[..., Any]
+) -> None:
+    shell.draw("a.png")
+    terminal, its_end = pty.openpty()
+    process = shell.start("read", "a.png", "--wait", "--json", stderr=its_end)
+    os.close(its_end)
+    seen = b""
+    while b"0/1 documents" not in seen:
+        seen += os.read(terminal, 4096)
+    eventually(shell.read_all)
+    out, _ = process.communicate(timeout=20)
+    os.close(terminal)
+    assert process.returncode == 0
+    assert json.loads(out)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["raed"], "Did you mean 'read'?"),
+        (["migrat"], "Did you mean 'migrate'?"),
+        (["read", "missing.png"], "does not exist"),
+        (["read"], "FILE"),
+        (["status", "0190b3c8"], "UUID"),
+        (["list", "--since", "yesterday"], "2h"),
+        (["list", "--metadata", "ward"], "key=value"),
+        (["list", "--state", "done"], "succeeded"),
+        (["status", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"], "pecia list"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_helps(shell: Shell, arguments: list[str], hint: str) -> None:
+    process = shell.run(*arguments)
+    assert process.returncode == 2
+    assert hint in one_line(process)
+
+
+def test_an_unavailable_database_ends_with_4_and_no_password(shell: Shell) -> None:
+    away = {"PECIA_DATABASE_URL": "postgresql://me:hunter2@127.0.0.1:1/pecia"}
+    process = Shell(shell.stores | away, shell.directory).run("list")
+    assert process.returncode == 4
+    assert "PECIA_DATABASE_URL" in one_line(process)
+    assert "hunter2" not in process.stderr
+
+
+def test_without_any_fleet_the_command_says_how_to_start_one(shell: Shell) -> None:
+    process = Shell({}, shell.directory).run("list")
+    assert process.returncode == 4
+    assert "pecia up" in one_line(process)
+
+
+def test_a_database_without_tables_asks_for_migrate(shell: Shell, empty_database_url: str) -> None:
+    empty = {"PECIA_DATABASE_URL": empty_database_url}
+    process = Shell(shell.stores | empty, shell.directory).run("list")
+    assert process.returncode == 4
+    assert "pecia migrate" in one_line(process)
+
+
+def test_a_verb_whose_extra_is_missing_says_what_to_install(shell: Shell, tmp_path: Path) -> None:
+    metadata = tmp_path / "site" / "other-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[pecia.commands]\nservers = not_installed_anywhere:main\n")
+    extended = Shell(shell.stores | {"PYTHONPATH": str(metadata.parent)}, shell.directory)
+    process = extended.run("servers", "--some", "option")
+    assert process.returncode == 4
+    assert "pip install 'pecia[workers]'" in one_line(process)
+    assert "servers" in extended.run("--help").stdout
+
+
+@pytest.mark.parametrize("verb", ["read", "status", "wait", "result", "watch", "cancel", "list"])
+def test_every_verb_shows_one_example(shell: Shell, verb: str) -> None:
+    process = shell.run(verb, "--help")
+    assert process.returncode == 0
+    assert process.stdout.count(f"Example: `pecia {verb}") == 1

@@ -1,0 +1,93 @@
+"""What `import pecia` offers, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import get_type_hints
+
+import pytest
+
+import pecia
+from pecia import errors
+
+PUBLIC = [
+    "CaptionVideo",
+    "Captions",
+    "Client",
+    "ClientSettings",
+    "ConfigurationError",
+    "DatabaseUnavailableError",
+    "Document",
+    "DocumentType",
+    "Failure",
+    "FailureCode",
+    "IdempotencyConflictError",
+    "InvalidOptionError",
+    "InvalidSourceError",
+    "Job",
+    "JobCancelledError",
+    "JobError",
+    "JobEvent",
+    "JobExpiredError",
+    "JobFailedError",
+    "JobGroup",
+    "JobNotFoundError",
+    "JobNotice",
+    "JobState",
+    "JobTimeoutError",
+    "Lane",
+    "Line",
+    "NoticeType",
+    "Page",
+    "PageFailure",
+    "PayloadStoreUnavailableError",
+    "PeciaError",
+    "Progress",
+    "ReadDocument",
+    "RetryRefusedError",
+    "Segment",
+    "SubmitError",
+    "Task",
+    "UnavailableError",
+    "Verdict",
+    "Webhook",
+    "WebhookVerificationError",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(pecia.__all__) == PUBLIC
+    assert set(PUBLIC) <= set(dir(pecia))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(pecia, name).__name__ == name
+
+
+def test_another_name_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="Klient"):
+        _ = pecia.Klient  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_importing_pecia_imports_nothing_that_costs() -> None:
+    script = "import sys; import pecia; print([m for m in ('sqlalchemy', 'redis', 'pydantic') if m in sys.modules])"
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_error_is_in_the_tree_of_the_docstring() -> None:
+    names = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.PeciaError)
+    }
+    told = {word.strip(":") for word in (errors.__doc__ or "").split() if word.endswith("Error")}
+    assert names == told - {"ValueError", "LookupError", "TimeoutError"}
+
+
+@pytest.mark.parametrize("name", ["submit", "submit_many"])
+def test_submits_take_the_same_options(name: str) -> None:
+    hints = get_type_hints(getattr(pecia.Client, name))
+    assert {"priority", "webhook", "metadata", "not_before", "expires"} <= set(hints)
