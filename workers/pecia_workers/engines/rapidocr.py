@@ -50,8 +50,8 @@ class RapidOcrEngine:
 
     @property
     def budget(self) -> Budget:
-        """Two pages for each process: one being read, the next one ready."""
-        return Budget(slots=2 * self._processes.processes, tokens=None)
+        """One page for each process and one that is being made ready: an urgent page waits behind no more."""
+        return Budget(slots=self._processes.processes + 1, tokens=None)
 
     async def start(self) -> None:
         """Load the model in every process. Raises `EngineDeadError` if it cannot be loaded."""
