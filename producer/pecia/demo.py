@@ -215,7 +215,7 @@ def _receiver(secret: str) -> Iterator[tuple[str, dict[UUID, JobNotice]]]:
                 self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
             """Keep the terminal for the table."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)

@@ -87,12 +87,12 @@ class DemoStage:
         damaged = samples.sample_document(DocumentType.LAB_RESULT, seed=1)
         urgent = samples.sample_document(DocumentType.PRESCRIPTION)
         exhibits = [
-            self._exhibit("hospital chart, several pages", "chart.pdf", chart, Lane.BULK),
+            self._exhibit("hospital chart", "chart.pdf", chart, Lane.BULK),
             self._exhibit("diagnosis certificate", "diagnosis.png", diagnosis, Lane.BULK),
             self._exhibit("lab result", "lab.png", lab, Lane.BULK),
-            self._exhibit("scan turned by 90 degrees", "turned.jpg", turned, Lane.NORMAL),
+            self._exhibit("scan turned by 90°", "turned.jpg", turned, Lane.NORMAL),
             self._exhibit("damaged upload", "damaged.png", damaged, Lane.NORMAL, readable=False),
-            self._exhibit("urgent prescription, sent last", "prescription.png", urgent, Lane.URGENT),
+            self._exhibit("prescription, sent last", "prescription.png", urgent, Lane.URGENT),
         ]
         samples.write_pdf(chart, self._documents / "chart.pdf")
         samples.write_png(diagnosis, self._documents / "diagnosis.png")
