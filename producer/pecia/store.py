@@ -85,13 +85,17 @@ class Store:
         return self._database.transaction(lambda connection: _accept(connection, batch))
 
     def mark_published(self, part_ids: Collection[UUID]) -> None:
-        """Note that these parts are in Redis. Parts that somebody holds at this moment are left to them."""
+        """Note that these parts, never tried before, are in Redis.
+
+        Parts that somebody holds at this moment are left to them; those that were tried meanwhile, to the relay.
+        """
         free = (
             select(_parts.c.id)
             .where(
                 _parts.c.id.in_(part_ids),
                 _parts.c.state == PartState.QUEUED,
                 _parts.c.published_at.is_(None),
+                _parts.c.strikes + _parts.c.deaths == 0,
             )
             .with_for_update(skip_locked=True, key_share=True)
         )

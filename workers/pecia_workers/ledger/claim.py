@@ -37,9 +37,18 @@ class ClaimedPart:
     deaths: int
     """Workers that died on it."""
     lane: Lane
-    task: Task[Any]
+    kind: str
+    stored_task: Mapping[str, Any]
     queued_s: float
     """Seconds since it could first have run."""
+
+    @property
+    def task(self) -> Task[Any]:
+        """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
+
+        Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it.
+        """
+        return task_from_json(self.kind, self.stored_task)
 
     @property
     def payload(self) -> PayloadRef:
@@ -48,7 +57,8 @@ class ClaimedPart:
 
 
 # A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the
-# answer got lost. Jobs are moved without waiting for their lock: the one who holds it moves them, or they are over.
+# answer got lost. A queued part whose time has not come has been published too often: the relay does it again.
+# Jobs are moved without waiting for their lock: the one who holds it moves them, or they are over, or the commit does.
 _CLAIM = text(
     """
     WITH asked AS (
@@ -56,7 +66,7 @@ _CLAIM = text(
     ), claimable AS (
         SELECT parts.id, parts.state = 'running' AND parts.worker <> :worker AS orphaned
         FROM parts JOIN asked USING (id)
-        WHERE parts.state = 'queued'
+        WHERE parts.state = 'queued' AND parts.run_at <= now()
            OR parts.state = 'running' AND (asked.redelivered OR parts.worker = :worker)
         ORDER BY parts.id
         FOR NO KEY UPDATE OF parts
@@ -116,6 +126,7 @@ def _part_of(row: RowMapping | Mapping[str, Any]) -> ClaimedPart:
         strikes=row["strikes"],
         deaths=row["deaths"],
         lane=Lane(row["lane"]),
-        task=task_from_json(row["kind"], row["task"]),
+        kind=row["kind"],
+        stored_task=row["task"],
         queued_s=max(0.0, float(row["queued_s"])),
     )

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 from sqlalchemy import text
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Failure, FailureCode, JobState, PartState, Stage, new_id
@@ -127,15 +127,23 @@ _ADD_PARTS = text(
     """
 )
 
+# A job that somebody held while its first part was claimed has not begun yet: it begins here.
 _COUNT = text(
     """
+    WITH counted AS (
+        SELECT asked.*, before.state AS former
+        FROM unnest(
+            CAST(:job_ids AS uuid[]), CAST(:done AS int[]), CAST(:failed AS int[]), CAST(:totals AS int[])
+        ) AS asked (id, done, failed, total)
+        JOIN jobs AS before USING (id)
+    ), told AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'running', :worker FROM counted WHERE former = 'queued'
+    )
     UPDATE jobs
     SET done = jobs.done + counted.done, failed = jobs.failed + counted.failed,
-        total = coalesce(counted.total, jobs.total)
-    FROM unnest(
-        CAST(:job_ids AS uuid[]), CAST(:done AS int[]), CAST(:failed AS int[]), CAST(:totals AS int[])
-    ) AS counted (id, done, failed, total)
-    WHERE jobs.id = counted.id
+        total = coalesce(counted.total, jobs.total),
+        state = 'running', started_at = coalesce(jobs.started_at, now())
+    FROM counted WHERE jobs.id = counted.id
     """
 )
 
@@ -144,7 +152,7 @@ async def commit_parts(database: AsyncEngine, worker: str, group: Sequence[Finis
     """Commit a group. A result that the database refuses fails its own part and spoils nobody else's."""
     try:
         return await _commit(database, worker, group)
-    except DataError:
+    except (DataError, IntegrityError, ValueError):  # ValueError: the result cannot even be written as UTF-8
         if len(group) == 1:
             return await _commit(database, worker, [_refused(group[0].part)])
     committed = Committed()
@@ -171,7 +179,7 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished])
                 await _add_parts(connection, finished.part.job_id, finished.outcome)
         if not taken:
             return Committed()
-        await _count(connection, taken)
+        await _count(connection, worker, taken)
         ended = await finish_jobs(connection, job_ids, actor=worker)
     touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
     return Committed(parts=moved, jobs=touched | ended)
@@ -220,7 +228,7 @@ async def _add_parts(connection: AsyncConnection, job_id: UUID, cut: Cut) -> Non
     )
 
 
-async def _count(connection: AsyncConnection, taken: Sequence[Finished]) -> None:
+async def _count(connection: AsyncConnection, worker: str, taken: Sequence[Finished]) -> None:
     """Add what ended to its job's counters. An ingest is no part of the total: it sets it, to 0 if it failed."""
     done: Counter[UUID] = Counter()
     failed: Counter[UUID] = Counter()
@@ -239,6 +247,7 @@ async def _count(connection: AsyncConnection, taken: Sequence[Finished]) -> None
     await connection.execute(
         _COUNT,
         {
+            "worker": worker,
             "job_ids": job_ids,
             "done": [done[job_id] for job_id in job_ids],
             "failed": [failed[job_id] for job_id in job_ids],

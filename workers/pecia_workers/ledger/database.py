@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
@@ -16,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-UNAVAILABLE = (OperationalError, InterfaceError)
-"""What SQLAlchemy raises when Postgres is away, restarts, or asks for a transaction to be run again."""
+UNAVAILABLE = (OperationalError, InterfaceError, NoFreeConnectionError)
+"""What SQLAlchemy raises when Postgres is away, restarts, does not let go of our connections, or wants a repetition."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -31,6 +32,7 @@ def open_database(database_url: str, *, connections: int = 4) -> AsyncEngine:
         max_overflow=0,
         pool_pre_ping=True,
         pool_timeout=30,
+        hide_parameters=True,  # they hold text of documents
     )
 
 
@@ -46,6 +48,11 @@ async def outlast(run: Callable[[], Awaitable[R]]) -> R:
             return await run()
         except UNAVAILABLE as error:
             if not pause:
-                log.warning("database_unavailable", error=type(error.orig).__name__)
+                log.warning("database_unavailable", error=name_of(error))
             pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
+
+
+def name_of(error: Exception) -> str:
+    """Return what went wrong in one word, the driver's if it has one; never the error's text."""
+    return type(getattr(error, "orig", None) or error).__name__

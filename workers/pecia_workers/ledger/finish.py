@@ -17,8 +17,10 @@ _FINISH = text(
     WITH finished AS (
         UPDATE jobs
         SET finished_at = now(),
-            state = CASE WHEN total = 0 THEN 'failed' WHEN failed + cancelled = 0 THEN 'succeeded'
-                         WHEN done > 0 THEN 'partial' WHEN failed > 0 THEN 'failed' ELSE 'cancelled' END,
+            state = CASE WHEN total > 0 AND failed + cancelled = 0 THEN 'succeeded' WHEN done > 0 THEN 'partial'
+                         WHEN failed > 0 OR EXISTS (
+                             SELECT FROM parts WHERE parts.job_id = jobs.id AND parts.state = 'failed'
+                         ) THEN 'failed' ELSE 'cancelled' END,
             failure = CASE WHEN done > 0 THEN NULL ELSE (
                 SELECT parts.failure FROM parts
                 WHERE parts.job_id = jobs.id AND parts.state = 'failed' ORDER BY stage, ordinal LIMIT 1) END
@@ -39,7 +41,8 @@ async def finish_jobs(
     """End those of the jobs whose last part has ended, and promise their callbacks; return what became of them.
 
     The caller holds the jobs' locks and has brought their counters up to date in the same transaction. A job that is
-    not cut yet (`total` unknown) goes on; one that could not be cut (`total` 0) has failed.
+    not cut yet (`total` unknown) goes on; one that could not be cut (`total` 0) has failed, or was cancelled if
+    its ingest was.
     """
     rows = await connection.execute(_FINISH, {"job_ids": list(job_ids), "actor": actor})
     finished = {job_id: JobState(state) for job_id, state in rows}

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Stage
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_workers.engines.base import Engine
-from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.database import UNAVAILABLE, name_of
 
 log = structlog.get_logger(__name__)
 
@@ -138,8 +138,8 @@ async def _keep_beating(database: AsyncEngine, worker: WorkerIdentity, every_s: 
             if not known:
                 await register(database, worker)
             known, missed = True, False
-        except UNAVAILABLE as error:
+        except Exception as error:  # noqa: BLE001  without a heartbeat the worker counts as dead for ever
             if not missed:
-                log.warning("heartbeat_missed", error=type(error.orig).__name__)
+                log.warning("heartbeat_missed", error=name_of(error))
             missed = True
         await asyncio.sleep(every_s)
