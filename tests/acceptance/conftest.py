@@ -141,7 +141,7 @@ class _Keeping(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def open_receiver() -> Iterator[Callable[..., Receiver]]:
     """Opens webhook receivers on loopback, on a port if one is given."""
     with ExitStack() as stack:

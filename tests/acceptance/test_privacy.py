@@ -1,0 +1,274 @@
+"""Nothing of a document leaves Postgres and the payload store: planted words are looked for wherever a fleet talks."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from celery.app.base import Celery
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from redis import Redis
+
+from pecia import Client, Job, ReadDocument
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
+
+PATIENCE_S = 60
+
+PRINTED = "Quillfeather"
+EMBEDDED = "Thistlewood"
+FILE_NAME = "Hartwigsen"
+KEY = "Saffronwick"
+REASON = "Mulberrycombe"
+METADATA = "Marigoldby"
+HOOK = "Juniperstow"
+PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK)
+
+STOP = "the tests have heard enough"
+TASK_TABLE = (
+    "/tasks/datatable?draw=1&start=0&length=100&search[value]=&order[0][column]=0&order[0][dir]=asc"
+    "&columns[0][data]=name"
+)
+
+
+@dataclass
+class Overheard:
+    """What a fleet said about some jobs, by the place where it was said."""
+
+    places: dict[str, str]
+    parts: dict[str, str]
+    """State by id."""
+
+
+# The run
+
+
+@pytest.fixture(scope="module")
+def private_fleet(start_fleet: Callable[..., Any]) -> Any:
+    """A fleet that says all it has to say."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return start_fleet("private", log_level="debug", flower_port=port)
+
+
+@pytest.fixture(scope="module")
+def flower(private_fleet: Any) -> Iterator[httpx2.Client]:
+    page = private_fleet.fleet.flower
+    with httpx2.Client(base_url=page.url, auth=(page.user, page.password), timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], bytes]) -> list[Path]:
+    """Documents whose names, print and inner notes hold planted words; the first two can be read."""
+    stem = tmp_path_factory.mktemp("ward") / FILE_NAME
+    picture, pdf, cut, broken, letter = (
+        Path(f"{stem}{end}") for end in (".png", ".pdf", "-.png", "-.pdf", ".txt")
+    )
+    page = Image.open(io.BytesIO(drawn(f"Seen: {PRINTED}"))).convert("RGB")
+    note = PngInfo()
+    note.add_text("Title", EMBEDDED)
+    page.save(picture, pnginfo=note)
+    page.save(pdf, save_all=True, append_images=[page], title=EMBEDDED)
+    cut.write_bytes(picture.read_bytes()[: picture.stat().st_size // 2])
+    broken.write_bytes(b"%PDF-1.7\n" + EMBEDDED.encode())
+    letter.write_text(f"{EMBEDDED} {PRINTED}")
+    return [picture, pdf, cut, broken, letter]
+
+
+@pytest.fixture(scope="module")
+def overheard(
+    private_fleet: Any,
+    flower: httpx2.Client,
+    documents: list[Path],
+    open_receiver: Callable[..., Any],
+    eventually: Callable[..., Any],
+) -> Overheard:
+    """Run what succeeds, what fails and what is cancelled, and listen everywhere meanwhile."""
+    receiver = open_receiver()
+    redis_url = private_fleet.settings.redis_url.get_secret_value()
+    app = FleetApp(WorkerSettings(redis_url=redis_url))
+    with closing(app), redis_traffic(redis_url) as traffic, celery_events(app) as events:
+        jobs = run(private_fleet.client, documents, f"{receiver.url}/{HOOK}")
+        eventually(lambda: len(receiver.received) == len(jobs), timeout=PATIENCE_S)
+        parts = dict(private_fleet.query("SELECT id::text, state FROM parts WHERE state <> 'cancelled'"))
+        eventually(lambda: settled(flower) >= set(parts), timeout=PATIENCE_S, what="Flower's tasks")
+    places = {
+        "Redis traffic": "\n".join(traffic),
+        "Redis keys": redis_keys(redis_url),
+        "Celery events": "\n".join(events),
+        "Flower": "\n".join(flower_pages(flower, list(parts))),
+        "logs": "\n".join(log.read_text() for log in (private_fleet.fleet.home.path / "logs").iterdir()),
+        "callbacks": "\n".join(request.body.decode() for request in receiver.received),
+    }
+    assert PRINTED in jobs[0].result(timeout=0).text  # there was something to tell
+    return Overheard(places, parts)
+
+
+def run(client: Client, documents: list[Path], hook: str) -> Sequence[Job[Any]]:
+    """Return the jobs once all are over: two have succeeded, three have failed, the last was cancelled."""
+    metadata = {"patient": METADATA}
+    jobs = [
+        client.submit(ReadDocument(path), idempotency_key=f"{KEY} {n}", webhook=hook, metadata=metadata)
+        for n, path in enumerate(documents)
+    ]
+    later = client.submit(
+        ReadDocument(documents[0]), webhook=hook, metadata=metadata, not_before=timedelta(hours=1)
+    )
+    later.cancel(reason=REASON)
+    group = client.group([*jobs, later]).wait(PATIENCE_S)
+    assert [job.state for job in group] == [*["succeeded"] * 2, *["failed"] * 3, "cancelled"]
+    return group
+
+
+# The ears
+
+
+@contextmanager
+def redis_traffic(url: str) -> Iterator[list[str]]:
+    """Every command that Redis gets during the block, with its arguments."""
+    heard: list[str] = []
+    with Redis.from_url(url) as redis, redis.monitor() as monitor:
+
+        def listen() -> None:
+            while not heard or STOP not in heard[-1]:
+                heard.append(str(monitor.connection.read_response()))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            redis.echo(STOP)
+            thread.join()
+
+
+@contextmanager
+def celery_events(app: Celery) -> Iterator[list[str]]:
+    """Every event that workers send during the block, as Flower gets it."""
+    heard: list[str] = []
+    ready, stop = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(
+                connection, handlers={"*": lambda event: heard.append(json.dumps(event))}
+            )
+            with receiver.consumer_context() as (own, *_):
+                ready.set()
+                while not stop.is_set():
+                    with suppress(TimeoutError):
+                        own.drain_events(timeout=0.2)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        yield heard
+    finally:
+        stop.set()
+        thread.join()
+
+
+def redis_keys(url: str) -> str:
+    """What is left in Redis: every key and its value."""
+    whole = ("0", "-1")
+    readers: dict[str, tuple[str, ...]] = {
+        "string": ("GET",),
+        "hash": ("HGETALL",),
+        "set": ("SMEMBERS",),
+        "list": ("LRANGE", *whole),
+        "zset": ("ZRANGE", *whole),
+    }
+    left: list[str] = []
+    with Redis.from_url(url, decode_responses=True) as redis:
+        for key in map(str, redis.scan_iter()):
+            command, *bounds = readers.get(str(redis.type(key)), ("TYPE",))  # it may have expired meanwhile
+            left.append(f"{key}: {redis.execute_command(command, key, *bounds)}")
+    return "\n".join(left)
+
+
+def settled(flower: httpx2.Client) -> set[str]:
+    tasks = flower.get("/api/tasks").json()
+    return {part for part, task in tasks.items() if task["state"] in ("SUCCESS", "FAILURE")}
+
+
+def flower_pages(flower: httpx2.Client, parts: list[str]) -> Iterator[str]:
+    workers = list(flower.get("/api/workers?refresh=1").json())
+    paths = ["/", "/workers", "/tasks", TASK_TABLE, "/broker", "/metrics", "/api/tasks", "/api/workers"]
+    paths += [f"/worker/{worker}" for worker in workers]
+    paths += [path.format(part) for part in parts for path in ("/task/{}", "/api/task/info/{}")]
+    for path in paths:
+        answer = flower.get(path)
+        assert answer.status_code == 200, path
+        yield answer.text
+
+
+def disguises(word: str) -> Iterator[str]:
+    """A word as it is, and as it looks inside of base64."""
+    yield word
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + word.encode()).decode()
+        yield encoded[4 * bool(shift) : -4]
+
+
+# What was heard
+
+PLACES = ("Redis traffic", "Redis keys", "Celery events", "Flower", "logs", "callbacks")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_word_of_a_document_and_no_name_of_a_file_is_told(overheard: Overheard, place: str) -> None:
+    heard = overheard.places[place]
+    allowed = (METADATA,) if place == "callbacks" else ()  # the submitter chose it for the receiver
+
+    told = [
+        word for word in PLANTED if word not in allowed and any(form in heard for form in disguises(word))
+    ]
+
+    assert told == []
+
+
+@pytest.mark.parametrize("place", ["Redis traffic", "Celery events", "Flower", "logs"])
+def test_every_place_was_listened_to(overheard: Overheard, place: str) -> None:
+    heard = overheard.places[place]
+
+    assert any(part in heard for part in overheard.parts)
+
+
+def test_flower_shows_every_part_as_a_task_with_its_runtime(
+    flower: httpx2.Client, overheard: Overheard
+) -> None:
+    tasks = flower.get("/api/tasks").json()
+
+    for part, state in overheard.parts.items():
+        task = tasks[part]
+        assert task["state"] == {"done": "SUCCESS", "failed": "FAILURE"}[state]
+        assert task["name"] in ("pecia.ingest", "pecia.read")
+        assert state == "failed" or task["runtime"] > 0  # Celery tells none of a failure
+        assert (task["args"], task["kwargs"]) == ("()", "{}")
+
+
+def test_flower_names_a_failure_by_its_code_alone(flower: httpx2.Client, overheard: Overheard) -> None:
+    failed = [part for part, state in overheard.parts.items() if state == "failed"]
+
+    told = {flower.get(f"/api/task/info/{part}").json()["exception"] for part in failed}
+
+    assert told == {"PartFailedError('damaged')", "PartFailedError('unsupported_type')"}
+
+
+def test_flower_lets_nobody_in_without_the_password(flower: httpx2.Client) -> None:
+    for path in ("/", "/tasks", "/api/tasks"):
+        assert httpx2.get(f"{flower.base_url}{path}").status_code == 401
