@@ -87,8 +87,8 @@ class Runtime:
         return engine.budget
 
     def _open_spool(self) -> Spool:
-        directory = self._settings.spool_dir or self._resources.enter_context(
-            tempfile.TemporaryDirectory(prefix="pecia-spool-")
+        directory = self._resources.enter_context(
+            tempfile.TemporaryDirectory(prefix="pecia-spool-", dir=self._settings.spool_dir or None)
         )
         store = PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
         return Spool(store, Path(directory))
@@ -139,7 +139,8 @@ class Runtime:
             async with asyncio.timeout(self._settings.part_timeout.total_seconds()):
                 return await self._handlers[part.stage](part)
         except asyncio.CancelledError:
-            if part.id in self._cancelled:
+            # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
+            if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
                 raise Ignore("the job was cancelled") from None
             raise
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure

@@ -20,9 +20,11 @@ _GIVE_BACK = text(
     ), given AS (
         UPDATE parts SET state = 'queued' FROM mine WHERE parts.id = mine.id
         RETURNING parts.id, parts.job_id, parts.attempt
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+        SELECT job_id, id, 'queued', :worker, attempt, 'given_back' FROM given
     )
-    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-    SELECT job_id, id, 'queued', :worker, attempt, 'given_back' FROM given
+    SELECT id FROM given
     """
 )
 
@@ -47,10 +49,11 @@ _REVOKE = text(
 )
 
 
-async def give_back(database: AsyncEngine, worker: str, parts: Collection[UUID]) -> None:
-    """Queue again what this worker still runs of these parts. It is no strike against them."""
+async def give_back(database: AsyncEngine, worker: str, parts: Collection[UUID]) -> set[UUID]:
+    """Queue again what this worker still runs of these parts, and return it. It is no strike against them."""
     async with database.begin() as connection:
-        await connection.execute(_GIVE_BACK, {"ids": list(parts), "worker": worker})
+        given = await connection.execute(_GIVE_BACK, {"ids": list(parts), "worker": worker})
+        return set(given.scalars())
 
 
 async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:

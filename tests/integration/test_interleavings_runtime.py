@@ -1,0 +1,126 @@
+"""A worker's runtime while jobs are cancelled and retried under its hands, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from celery.exceptions import Ignore
+from redis import Redis
+
+from pecia import Client, ReadDocument
+from pecia_schemas import Page, Stage, Verdict
+from pecia_schemas.messages import CANCEL_CHANNEL
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.runtime import Runtime
+
+
+@pytest.fixture
+def settings(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> WorkerSettings:
+    given = {"database_url": database_url, "redis_url": redis_url, "payload_url": payload_url}
+    return WorkerSettings.model_validate(
+        {**given, "engine": "simulated:instant", "decode_processes": 1, "spool_dir": str(tmp_path)}
+    )
+
+
+@pytest.fixture
+def part(client: Client, picture: Callable[..., bytes], database_url: str) -> UUID:
+    client.submit(ReadDocument(picture()))
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT id FROM parts").fetchone()
+    assert row is not None
+    found: UUID = row[0]
+    return found
+
+
+class Reader:
+    """A stage whose parts take until the test lets them end."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, part: ClaimedPart) -> Done:
+        self.began.set()
+        await self.may_end.wait()
+        return Done(
+            Page(number=part.ordinal + 1, text="", verdict=Verdict.OK, width=1, height=1, engine="test")
+        )
+
+
+def while_it_runs(
+    settings: WorkerSettings, part: UUID, meanwhile: Callable[[], object], *, patience: float = 10
+) -> str:
+    """Run the part, do something once it has begun, let it end after `patience` seconds, and return how it ended."""
+
+    async def story() -> str:
+        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        try:
+            return await _ending(runtime.run(part, redelivered=False), reader, meanwhile, patience)
+        finally:
+            await runtime.stop()
+
+    return asyncio.run(story())
+
+
+async def _ending(
+    run: Awaitable[None], reader: Reader, meanwhile: Callable[[], object], patience: float
+) -> str:
+    running = asyncio.ensure_future(run)
+    await asyncio.wait_for(reader.began.wait(), 20)
+    await asyncio.to_thread(meanwhile)
+    await asyncio.wait([running], timeout=patience)
+    reader.may_end.set()
+    try:
+        await running
+    except Ignore:
+        return "ignored"
+    except asyncio.CancelledError:
+        return "to be given back"
+    return "done"
+
+
+def state_of(part: UUID, database_url: str) -> Any:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT state FROM parts WHERE id = %s", (part,)).fetchone()
+    return row and row[0]
+
+
+def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
+    client: Client, settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    (job,) = client.jobs()
+    assert while_it_runs(settings, part, job.cancel) == "ignored"
+    assert state_of(part, database_url) == "cancelled"
+
+
+def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(
+    client: Client, settings: WorkerSettings, part: UUID, redis_url: str, database_url: str
+) -> None:
+    """The retry's part runs when the announcement of the cancellation before it arrives."""
+    (job,) = client.jobs()
+
+    def announce_late() -> None:
+        with Redis.from_url(redis_url) as redis:
+            redis.publish(CANCEL_CHANNEL, str(job.id))
+
+    assert while_it_runs(settings, part, announce_late) == "to be given back"
+    assert state_of(part, database_url) == "queued"
+
+
+def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
+    settings: WorkerSettings, part: UUID, tmp_path: Path
+) -> None:
+    def look() -> None:
+        assert [entry.is_dir() for entry in tmp_path.glob("pecia-spool-*")] == [True]
+
+    assert while_it_runs(settings, part, look, patience=0) == "done"
+    assert not list(tmp_path.glob("pecia-spool-*"))
