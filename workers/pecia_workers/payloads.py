@@ -15,6 +15,9 @@ from pecia_schemas.payloads import PayloadStore, verify
 SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
 
+_MOST_COPIES = 1_000
+"""How many payloads are remembered, so that neither memory nor the look for what may go grows with small documents."""
+
 
 @dataclass(slots=True)
 class _Copy:
@@ -73,7 +76,7 @@ class Spool:
     def _evict(self) -> None:
         excess = sum(copy.size for copy in self._copies.values()) - self._most_bytes
         for key in [key for key, copy in self._copies.items() if not copy.users]:
-            if excess <= 0:
+            if excess <= 0 and len(self._copies) <= _MOST_COPIES:
                 return
             copy = self._copies.pop(key)
             excess -= copy.size

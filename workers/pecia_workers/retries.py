@@ -9,6 +9,7 @@ from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 
 _LONGEST = timedelta(minutes=10)
+_MOST_DOUBLINGS = 20
 
 
 def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> timedelta | None:
@@ -19,5 +20,5 @@ def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> ti
     """
     if not code.retryable or strikes + 1 >= settings.max_attempts:
         return None
-    longest: timedelta = min(settings.retry_delay * 2**strikes, _LONGEST)
+    longest: timedelta = min(settings.retry_delay * 2 ** min(strikes, _MOST_DOUBLINGS), _LONGEST)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  spreading load, no secret
