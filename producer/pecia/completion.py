@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from uuid import UUID
 
 from redis import RedisError
 from redis.client import PubSub
 
 from pecia.connections import Connections
-from pecia.errors import JobNotFoundError, JobTimeoutError
+from pecia.errors import DatabaseUnavailableError, JobNotFoundError, JobTimeoutError
 from pecia.publishing import Bus
 from pecia.view import JobView
 from pecia_schemas.messages import job_channel
 
 _CONFIRMATION_S = 2.0
 _LOOK_AT = 500  # rows in one query
+_OUTAGE_S = 30.0
+_OUTAGE_PAUSE_S = 0.5
+
+T = TypeVar("T")
 
 
 class Deadline:
@@ -127,7 +131,7 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
     with announcements(connections, job_ids, deadline) as news:
         look_at = list(pending)
         while pending:
-            for view in look(connections, look_at):
+            for view in outlast(lambda: list(look(connections, look_at)), deadline):  # noqa: B023  called at once
                 if view.state.is_terminal:
                     del pending[view.id]
                     yield view
@@ -135,6 +139,21 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
                 deadline.check(next(iter(pending)))
                 heard = news.wait()
                 look_at = [job_id for job_id in pending if not heard or job_id in heard]
+
+
+def outlast(look: Callable[[], T], deadline: Deadline) -> T:
+    """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
+
+    Raises `DatabaseUnavailableError` when that is over.
+    """
+    patience = Deadline(_OUTAGE_S)
+    while True:
+        try:
+            return look()
+        except DatabaseUnavailableError:
+            if not (pause := deadline.within(patience.within(_OUTAGE_PAUSE_S))):
+                raise
+            time.sleep(pause)
 
 
 def look(connections: Connections, job_ids: Sequence[UUID]) -> Iterator[JobView]:

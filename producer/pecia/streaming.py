@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from pecia.completion import Deadline, announcements
+from pecia.completion import Deadline, announcements, outlast
 from pecia.connections import Connections
 from pecia.store import PartOutcome
 from pecia_schemas.events import JobEvent
@@ -23,13 +23,14 @@ def parts(
 
     `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
     """
+    store = connections.store
     seen: set[int] = set()
     held: list[PartOutcome] = []
     with announcements(connections, [job_id], deadline) as news:
         while True:
-            over = is_over()  # asked first: what ended before is among the outcomes
-            barrier = connections.store.first_unfinished(job_id) if in_order else None
-            fresh = connections.store.outcomes(job_id, skip=seen, limit=_FETCH)
+            over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
+            barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
+            fresh = outlast(lambda: store.outcomes(job_id, skip=seen, limit=_FETCH), deadline)
             seen.update(outcome.ordinal for outcome in fresh)
             held = sorted(held + fresh, key=lambda outcome: outcome.ordinal)
             ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
@@ -47,11 +48,11 @@ def events(
     connections: Connections, job_id: UUID, is_over: Callable[[], bool], deadline: Deadline
 ) -> Iterator[JobEvent]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    read = _Read()
+    store, read = connections.store, _Read()
     with announcements(connections, [job_id], deadline) as news:
         while True:
-            over = is_over()  # asked first: the event of the end is among those read next
-            fresh = connections.store.events(job_id, after=read.floor, skip=read.recent)
+            over = outlast(is_over, deadline)  # asked first: the event of the end is among those read next
+            fresh = outlast(lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline)
             for event in fresh:
                 read.add(event.sequence)
                 yield event
