@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 _POINTS_PER_INCH = 72
 _NEEDS_PASSWORD = 4  # FPDF_ERR_PASSWORD
 _A4 = (595.0, 842.0)
+_REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 
 
 class PdfPages:
     """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
+        self._path = path
         self._limits = limits
-        with _translated_errors():
-            self._document = pypdfium2.PdfDocument(path)
-            if self._document.get_formtype():
-                self._document.init_forms()
+        self._document = self._open()
+        self._rendered = 0
 
     def infos(self) -> tuple[PageInfo, ...]:
         """Return the size every page is rendered at.
@@ -55,6 +55,7 @@ class PdfPages:
         """Render one page on white; /Rotate is honoured."""
         if not 0 <= index < len(self._document):
             raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
+        self._forget_streams()
         with _translated_errors(), closing(self._document[index]) as page:
             width, height = page.get_size()
             scale: Any = render_scale(width, height, self._limits)  # typed as int there
@@ -66,6 +67,21 @@ class PdfPages:
     def close(self) -> None:
         """Free the document."""
         self._document.close()
+
+    def _open(self) -> pypdfium2.PdfDocument:
+        with _translated_errors():
+            document = pypdfium2.PdfDocument(self._path)
+            if document.get_formtype():
+                document.init_forms()
+            return document
+
+    def _forget_streams(self) -> None:
+        """Open the document anew now and then, so that memory does not grow with the pages of a scan."""
+        if self._rendered >= _REOPEN_AFTER:
+            fresh = self._open()
+            self.close()
+            self._document, self._rendered = fresh, 0
+        self._rendered += 1
 
     def _info(self, index: int) -> PageInfo:
         try:
