@@ -1,9 +1,10 @@
 -- Takes parts in the order of the lists while they fit and leases them to the owner: a part is always in a list or leased.
--- KEYS: leases, leased, owners, deliveries, dead; then a list and the bell of its stage, in the order of service
+-- A message of a part that is leased waits in `again` for the end of the lease: the part may have been queued anew.
+-- KEYS: leases, leased, owners, deliveries, again, dead; then a list and the bell of its stage, in the order of service
 -- ARGV: owner; most parts; free tokens (-1: no limit); '1' if the owner holds nothing
 -- Returns {part, list, cost, delivery, part, ...} and 1 if it stopped although more may be had at once.
-local LEASES, LEASED, OWNERS, DELIVERIES, DEAD = unpack(KEYS, 1, 5)
-local FIRST_LIST, FIELDS = 6, 4
+local LEASES, LEASED, OWNERS, DELIVERIES, AGAIN, DEAD = unpack(KEYS, 1, 6)
+local FIRST_LIST, FIELDS = 7, 4
 local MAX_BYTES, MAX_COST = 256, 2147483647
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local BELL_TTL_MS = 1000
@@ -55,7 +56,13 @@ local function serve(list, lane, raw)
   local fresh = part and not redis.call('ZSCORE', LEASES, part)
   if fresh and (count == slots or not fits(cost)) then return false end
   redis.call('RPOP', list)
-  if fresh then take(list, raw, part, cost) elseif not part then bury(raw) end
+  if fresh then
+    take(list, raw, part, cost)
+  elseif part then
+    redis.call('HSET', AGAIN, part, list .. '\n' .. raw)
+  else
+    bury(raw)
+  end
   return true
 end
 

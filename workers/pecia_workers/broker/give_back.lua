@@ -1,5 +1,5 @@
 -- Puts parts back at the head of their own lists, each only if the owner still holds it; counts as no delivery.
--- KEYS: leases, leased, owners   ARGV: owner, bell prefix, bell's life in ms, part... in the order of claim
+-- KEYS: leases, leased, owners, again   ARGV: owner, bell prefix, bell's life in ms, part... in the order of claim
 -- Returns how many went back.
 local function ring(list)
   local bell = ARGV[2] .. string.match(list, '^[^.]+')
@@ -15,6 +15,7 @@ for i = #ARGV, 4, -1 do
     redis.call('ZREM', KEYS[1], part)
     redis.call('HDEL', KEYS[2], part)
     redis.call('HDEL', KEYS[3], part)
+    redis.call('HDEL', KEYS[4], part)
     redis.call('RPUSH', list, raw)
     ring(list)
     returned = returned + 1

@@ -189,7 +189,7 @@ class LeaseKeeper:
         while not self._stopping.wait(self._lease.total_seconds() / 6):
             try:
                 self.renew()
-            except RedisError as error:
+            except Exception as error:  # noqa: BLE001  without this thread every part runs out, again and again
                 _log.warning("could not renew leases: %s", type(error).__name__)
 
     def renew(self) -> None:
@@ -200,7 +200,7 @@ class LeaseKeeper:
         lost = self._leases.renew(self.owner, [part for part, begun in held.items() if begun >= since])
         for part in lost + overdue:
             if self._held.get(part) == held[part] and part not in self._finished:
-                del self._held[part]
+                self._held.pop(part, None)
                 _log.error("lease lost: %s", part)
                 self.on_lost(part)
 

@@ -6,6 +6,7 @@ Keys, beside the lists `<stage>.<lane>` and the bells of `pecia_schemas.messages
     pecia:leased      hash: part, its list and message
     pecia:owners      hash: part, the process that holds it
     pecia:deliveries  hash: part, deliveries that ended because the lease ran out
+    pecia:again       hash: part, its list and the message that came while it was leased
     pecia:dead        list: the last thousand messages that were none
 """
 
@@ -29,6 +30,7 @@ QUEUES: dict[str, tuple[Stage, Lane]] = {
 }
 """Every list there is, in the order in which they are served."""
 
+AGAIN = "pecia:again"
 DEAD = "pecia:dead"
 DELIVERIES = "pecia:deliveries"
 LEASED = "pecia:leased"
@@ -83,7 +85,7 @@ class Leases:
 
         Stops at the first part that does not fit; one that costs more than `tokens` is taken alone, if `idle`.
         """
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES, DEAD]
+        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN, DEAD]
         for queue in queues:
             keys += queue, bell_name(QUEUES[queue][0])
         taken, more = self._claim(keys, [owner, slots, -1 if tokens is None else tokens, int(idle)])
@@ -92,8 +94,8 @@ class Leases:
 
     def ack(self, owner: str, parts: Sequence[str]) -> int:
         """Forget finished parts; return how many of them the owner still held."""
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES]
-        return sum(self._ack(keys, [owner, *some]) for some in _batches(parts))
+        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN]
+        return sum(self._ack(keys, [owner, _BELL_PREFIX, BELL_TTL_MS, *some]) for some in _batches(parts))
 
     def renew(self, owner: str, parts: Sequence[str]) -> list[str]:
         """Extend the leases; return the parts that the owner has lost."""
@@ -102,13 +104,13 @@ class Leases:
 
     def give_back(self, owner: str, parts: Sequence[str]) -> int:
         """Put parts back at the head of their lists, with no delivery counted; return how many were still held."""
-        keys = [LEASES, LEASED, OWNERS]
+        keys = [LEASES, LEASED, OWNERS, AGAIN]
         later_first = list(_batches(parts))[::-1]
         return sum(self._give_back(keys, [owner, _BELL_PREFIX, BELL_TTL_MS, *some]) for some in later_first)
 
     def reap(self, lease: timedelta, *, limit: int = 200) -> int:
         """Put parts back whose lease ran out, at most `limit`; return how many."""
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES]
+        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN]
         return int(self._reap(keys, [lease.total_seconds(), limit, _BELL_PREFIX, BELL_TTL_MS]))
 
     def owned(self, owner: str) -> set[str]:

@@ -1,5 +1,5 @@
 -- Puts parts whose lease ran out back at the head of their own lists and counts the lost delivery.
--- KEYS: leases, leased, owners, deliveries   ARGV: lease in seconds, most parts, bell prefix, bell's life in ms
+-- KEYS: leases, leased, owners, deliveries, again   ARGV: lease in seconds, most parts, bell prefix, bell's life in ms
 -- Returns how many leases ran out.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
@@ -17,6 +17,7 @@ for i = #expired, 1, -1 do
   redis.call('ZREM', KEYS[1], part)
   redis.call('HDEL', KEYS[2], part)
   redis.call('HDEL', KEYS[3], part)
+  redis.call('HDEL', KEYS[5], part)
   if held then
     local list, raw = string.match(held, '^([^\n]+)\n(.*)$')
     redis.call('HINCRBY', KEYS[4], part, 1)
