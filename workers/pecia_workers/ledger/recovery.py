@@ -7,7 +7,7 @@ circle. So all of it is safe with any number of instances.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
@@ -20,10 +20,12 @@ from pecia_workers.ledger.finish import finish_jobs
 
 _ACTOR = "upkeep"
 
-# A worker that registered after the part began is another one under the same name.
+# A worker that registered after the part began is another one under the same name. And no worker runs a part for longer
+# than it may hold its lease: one that lives has lost sight of it.
 _WORKER_IS_GONE = """
     (workers.name IS NULL OR workers.stopped_at IS NOT NULL
-     OR workers.seen_at < now() - :worker_timeout OR workers.started_at > parts.started_at)
+     OR workers.seen_at < now() - :worker_timeout OR workers.started_at > parts.started_at
+     OR parts.started_at < now() - :hold_limit)
 """
 
 _ORPHANED = text(
@@ -109,8 +111,18 @@ _EXPIRE = text(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long workers are believed."""
+
+    worker_timeout: timedelta
+    """Without a sign of life."""
+    hold_limit: timedelta
+    """That they run a part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedPart:
-    """A part that runs, according to Postgres, on a worker that is gone."""
+    """A part that runs, according to Postgres, on a worker that is gone or has lost sight of it."""
 
     id: UUID
     attempt: int
@@ -126,17 +138,15 @@ class Recovered:
     """Jobs that a poisoned part touched, and their state now."""
 
 
-async def find_orphaned(
-    database: AsyncEngine, *, worker_timeout: timedelta, limit: int
-) -> list[OrphanedPart]:
-    """Return running parts whose worker has stopped, fell silent, or was never registered."""
+async def find_orphaned(database: AsyncEngine, patience: Patience, *, limit: int) -> list[OrphanedPart]:
+    """Return running parts whose worker stopped, fell silent, was never registered, or has had them for too long."""
     async with database.connect() as connection:
-        rows = await connection.execute(_ORPHANED, {"worker_timeout": worker_timeout, "limit": limit})
+        rows = await connection.execute(_ORPHANED, {**asdict(patience), "limit": limit})
         return [OrphanedPart(**row) for row in rows.mappings()]
 
 
 async def requeue_orphaned(
-    database: AsyncEngine, parts: Sequence[OrphanedPart], *, worker_timeout: timedelta, max_deaths: int
+    database: AsyncEngine, parts: Sequence[OrphanedPart], patience: Patience, *, max_deaths: int
 ) -> Recovered:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
@@ -146,9 +156,9 @@ async def requeue_orphaned(
         rows = await connection.execute(
             _REQUEUE,
             {
+                **asdict(patience),
                 "ids": [part.id for part in parts],
                 "attempts": [part.attempt for part in parts],
-                "worker_timeout": worker_timeout,
                 "max_deaths": max_deaths,
                 "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
                 "actor": _ACTOR,

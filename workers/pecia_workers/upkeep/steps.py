@@ -20,7 +20,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.leases import reap
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
-from pecia_workers.ledger.recovery import expire_jobs, find_orphaned, requeue_orphaned
+from pecia_workers.ledger.recovery import Patience, expire_jobs, find_orphaned, requeue_orphaned
 from pecia_workers.upkeep.queues import count_held, held_parts, without_lease
 
 _BATCH = 1_000
@@ -46,15 +46,18 @@ async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int
 
 
 async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
-    """Queue the parts of dead workers again whose lease is gone too; poisoned ones fail."""
-    orphaned = await find_orphaned(stores.database, worker_timeout=settings.worker_timeout, limit=_BATCH)
+    """Queue parts again that no lease protects and no worker can be running; poisoned ones fail."""
+    patience = Patience(
+        worker_timeout=settings.worker_timeout, hold_limit=settings.part_timeout + 2 * settings.lease
+    )
+    orphaned = await find_orphaned(stores.database, patience, limit=_BATCH)
     free = await asyncio.to_thread(without_lease, stores.redis, [part.id for part in orphaned])
     if not free:
         return 0
     recovered = await requeue_orphaned(
         stores.database,
         [part for part in orphaned if part.id in free],
-        worker_timeout=settings.worker_timeout,
+        patience,
         max_deaths=settings.max_deaths,
     )
     await stores.bus.tell(recovered.jobs)
