@@ -25,7 +25,7 @@ from pecia import (
 )
 
 PATIENCE_S = 60
-SHEETS = 40
+SHEETS = 20 * (os.cpu_count() or 1)  # a second or two of work, however many read
 
 Draw = Callable[[str], bytes]
 

@@ -1,0 +1,269 @@
+"""`pecia up` in one terminal, everything else in another: what a person sees, and what is left when it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from PIL import Image
+
+from pecia_schemas import running
+
+SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
+PECIA = (sys.executable, "-m", "pecia")
+START_S = 90
+
+Draw = Callable[[str], bytes]
+Eventually = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A user with two terminals: in one runs the fleet, in the other nothing but the way home is set."""
+
+    directory: Path
+    eventually: Eventually
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def screen(self) -> str:
+        return (self.directory / "screen").read_text()
+
+    def up(self, **settings: str) -> subprocess.Popen[bytes]:
+        """Start the fleet; returns when its screen is there."""
+        with (self.directory / "screen").open("wb") as screen:
+            process = subprocess.Popen(
+                [*PECIA, "up", "--home", self.home],
+                env=self._environment | settings,
+                stdout=screen,
+                stderr=screen,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None, timeout=START_S)
+        assert process.poll() is None, self.screen
+        return process
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Type a command in the other terminal."""
+        return subprocess.run(
+            [*PECIA, *arguments],
+            env=self._environment,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"XDG_STATE_HOME": str(self.state)}
+
+    def processes(self) -> dict[int, str]:
+        """Every process that has to do with this fleet, by its number: its command line."""
+        found: dict[int, str] = {}
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):
+                if process.name.isdigit() and self._is_ours(process):
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(process.name)] = command.decode().strip()
+        return found
+
+    def _is_ours(self, process: Path) -> bool:
+        """By what it was given, where it works, or what it was told; a zombie has none of these any more."""
+        said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+        working_in = (process / "cwd").readlink()
+        return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
+
+    @contextmanager
+    def paused(self, ending: str) -> Iterator[None]:
+        """Hold a process still for a block."""
+        pid = self.eventually(lambda: self.pid_of(ending))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def pid_of(self, ending: str) -> int | None:
+        return next((pid for pid, command in self.processes().items() if command.endswith(ending)), None)
+
+
+@pytest.fixture(scope="module")
+def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Callable[[str], Desk]]:
+    """Makes users, each with a state and a home of their own; whatever they leave running is ended."""
+    desks: list[Desk] = []
+
+    def make(name: str) -> Desk:
+        directory = session_directory / name
+        directory.mkdir()
+        directory.chmod(0o711)
+        desks.append(Desk(directory, eventually))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        for pid in desk.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in desk.started:
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def desk(make_desk: Callable[[str], Desk]) -> Desk:
+    """A user whose fleet runs."""
+    desk = make_desk("desk")
+    desk.up()
+    return desk
+
+
+@pytest.fixture(scope="module")
+def papers(desk: Desk, drawn: Draw) -> Path:
+    """Files on the desk: a picture, a report of two pages, and one that is no document."""
+    first, second = (Image.open(io.BytesIO(drawn(text))).convert("RGB") for text in ("Page one", "Page two"))
+    (desk.directory / "scan.png").write_bytes(drawn("Scanned at the desk"))
+    first.save(desk.directory / "report.pdf", save_all=True, append_images=[second], resolution=150)
+    (desk.directory / "notes.txt").write_text("no document")
+    return desk.directory
+
+
+def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in completed.stdout.splitlines()]
+
+
+# While it runs
+
+
+def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
+    table = [row.split() for row in desk.screen.splitlines()]
+
+    for service in SERVICES:
+        row = next(row for row in table if row and row[0] == service)
+        assert row[1] == "ready"
+        assert int(row[2]) in desk.processes()
+    assert "http://127.0.0.1:" in desk.screen
+    for command in ("pecia read", "pecia watch", "pecia doctor", "Ctrl-C"):
+        assert command in desk.screen
+
+
+def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) -> None:
+    assert papers.is_dir()
+
+    read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
+
+    assert (read.returncode, read.stderr) == (0, "")
+    scan, report = lines(read)
+    assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
+    assert [page["text"] for page in scan["pages"]] == ["Scanned at the desk"]
+    assert [(page["number"], page["text"]) for page in report["pages"]] == [(1, "Page one"), (2, "Page two")]
+
+
+def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
+    [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
+    note = running.RunningFleet.model_validate_json((desk.state / "pecia" / "fleet.json").read_bytes())
+
+    with psycopg.connect(note.database_url) as connection:
+        rows = connection.execute("SELECT content->>'text' FROM results WHERE job_id = %s", [job["job"]])
+        assert rows.fetchall() == [("Scanned at the desk",)]
+
+
+def test_a_document_that_fails_makes_the_command_fail(desk: Desk, papers: Path) -> None:
+    read = desk.run("read", str(papers / "notes.txt"), "--wait", "--json")
+
+    assert read.returncode == 1
+    [job] = lines(read)
+    assert job["failure"]["code"] == "unsupported_type"
+
+
+def test_a_job_can_be_looked_at_listed_and_cancelled(desk: Desk, papers: Path) -> None:
+    with desk.paused("worker engine"):
+        submitted = desk.run("read", str(papers / "report.pdf"), "--metadata", "case=wrong")
+        job = submitted.stdout.strip()
+        waited = desk.run("wait", job, "--timeout", "0")
+        [listed] = lines(desk.run("list", "--metadata", "case=wrong", "--json"))
+        cancelled = desk.run("cancel", job, "--reason", "wrong file")
+    [status] = lines(desk.run("status", job, "--json"))
+
+    assert submitted.returncode == 0
+    assert (waited.returncode, waited.stdout) == (3, "")
+    assert (listed["job"], listed["state"] in ("queued", "running")) == (job, True)
+    assert (cancelled.returncode, cancelled.stdout) == (0, f"{job} cancelled\n")
+    assert status["state"] == "cancelled"
+    assert desk.run("wait", job).returncode == 1
+
+
+def test_watch_shows_a_job_until_it_is_over(desk: Desk, papers: Path) -> None:
+    job = desk.run("read", str(papers / "report.pdf")).stdout.strip()
+
+    watched = desk.run("watch", job)
+
+    assert watched.returncode == 0
+    assert job in watched.stdout
+    assert "succeeded" in watched.stdout
+
+
+def test_doctor_finds_everything_in_order(desk: Desk) -> None:
+    examined = desk.run("doctor", "--json")
+
+    assert examined.returncode == 0, examined.stdout
+    assert {finding["subject"] for finding in lines(examined)} >= {"Postgres", "Redis", "engine worker"}
+    assert all(finding["ok"] for finding in lines(examined))
+
+
+@pytest.mark.parametrize("ending", ["redis.sock", "worker engine"])
+def test_what_is_killed_is_started_again(
+    desk: Desk, papers: Path, eventually: Eventually, ending: str
+) -> None:
+    killed = eventually(lambda: desk.pid_of(ending))
+    os.kill(killed, signal.SIGKILL)
+
+    eventually(lambda: desk.pid_of(ending) not in (None, killed), timeout=30)
+    [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
+    assert job["pages"][0]["text"] == "Scanned at the desk"
+
+
+# How it ends
+
+
+def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
+    make_desk: Callable[[str], Desk], drawn: Draw, eventually: Eventually
+) -> None:
+    desk = make_desk("kept")
+    (desk.directory / "scan.png").write_bytes(drawn("Kept"))
+    process = desk.up(PECIA_ENGINE="simulated:instant")
+    [job] = lines(desk.run("read", "scan.png", "--wait", "--json"))
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(60) == 0
+    assert desk.processes() == {}
+    assert desk.run("list").returncode == 4
+    process = desk.up(PECIA_ENGINE="simulated:instant")
+    assert [listed["job"] for listed in lines(desk.run("list", "--json"))] == [job["job"]]
+
+    process.kill()  # as the kernel does when memory is short: nothing can be tidied up
+
+    process.wait()
+    eventually(lambda: desk.processes() == {}, timeout=20, what="an empty list of processes")
+    assert desk.run("list").returncode == 4
