@@ -1,0 +1,32 @@
+"""Libraries that would report home from a hospital's network are told not to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+LOAD_EVERY_MODEL = """
+from pecia_workers.engines import rapidocr_process
+from pecia_workers.media.classifier import line_classifier
+
+rapidocr_process.load_model()
+assert line_classifier() is not None
+"""
+
+
+def test_loading_the_models_leaves_no_device_id_and_no_reports_to_send(tmp_path: Path) -> None:
+    places = {"HOME": tmp_path, "TMPDIR": tmp_path, "XDG_CACHE_HOME": tmp_path, "XDG_DATA_HOME": tmp_path}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")
+    }
+
+    subprocess.run(
+        [sys.executable, "-c", LOAD_EVERY_MODEL],
+        env=inherited | {name: str(path) for name, path in places.items()},
+        timeout=120,
+        check=True,
+    )
+
+    assert list(tmp_path.iterdir()) == []
