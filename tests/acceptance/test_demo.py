@@ -1,0 +1,87 @@
+"""`pecia demo` shows the main job from end to end and leaves the machine as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEMO = (sys.executable, "-m", "pecia", "demo")
+EXHIBITS = {
+    "hospital chart": "succeeded",
+    "diagnosis certificate": "succeeded",
+    "lab result": "succeeded",
+    "scan turned": "succeeded",
+    "damaged upload": "failed (damaged)",
+    "prescription": "succeeded",
+}
+"""How the rows of the table begin, and the state that stands in them."""
+
+
+@pytest.fixture
+def temporary(short_path: Path) -> Iterator[Path]:
+    """The system's temporary directory, as the demo sees it; what is left running there is ended."""
+    yield short_path
+    for pid in processes_with(short_path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def environment(temporary: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(temporary), "COLUMNS": "160"}
+
+
+def processes_with(temporary: Path) -> list[int]:
+    """Processes that were told of this directory, or work in it."""
+    found: list[int] = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and (
+                os.fsencode(temporary) in (process / "environ").read_bytes()
+                or (process / "cwd").readlink().is_relative_to(temporary)
+            ):
+                found.append(int(process.name))
+    return found
+
+
+def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
+    demo = subprocess.run(
+        DEMO, env=environment(temporary), capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for title, state in EXHIBITS.items():
+        row = next(line for line in demo.stdout.splitlines() if line.startswith(title))
+        assert state in row
+        assert "verified" in row
+    assert "pages/s" in demo.stdout
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == []
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing_either(
+    temporary: Path, eventually: Callable[..., Any]
+) -> None:
+    with subprocess.Popen(
+        DEMO,
+        env=environment(temporary),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as demo:
+        eventually(lambda: len(processes_with(temporary)) > 5, timeout=60)  # it is in the middle of its start
+
+        demo.send_signal(signal.SIGINT)
+        output = demo.communicate(timeout=60)
+
+    assert demo.returncode != 0
+    assert b"Traceback" not in output[1]
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == []
