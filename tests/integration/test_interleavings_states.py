@@ -1,0 +1,366 @@
+"""Whatever order clients, workers, operators and upkeep move in, the ledger's books balance after every step."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, LiteralString, TypeVar
+from uuid import UUID
+
+import psycopg
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia import Client, Job, ReadDocument
+from pecia.errors import RetryRefusedError
+from pecia_schemas import Document, Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
+from pecia_workers.ledger import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    Ledger,
+    NewPart,
+    Outcome,
+    open_database,
+)
+from pecia_workers.ledger.recovery import OrphanedPart, Patience, expire_jobs, requeue_orphaned
+
+R = TypeVar("R")
+Rows = list[dict[str, Any]]
+
+WORKERS = ("one", "two")
+ENDS = ("done", "done", "failed", "retry")
+PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
+PDF_TO_BE = b"%PDF-1.4"
+
+_OVER = {state for state in JobState if state.is_terminal}
+_LEGAL: dict[str, Collection[str]] = {
+    # Queued by a retry, the last part may be revoked, or poison its worker, before the job is seen to run.
+    JobState.QUEUED: {JobState.RUNNING} | _OVER - {JobState.SUCCEEDED},
+    JobState.RUNNING: _OVER,
+    JobState.SUCCEEDED: (),
+    **{state: {JobState.QUEUED} for state in _OVER - {JobState.SUCCEEDED}},
+}
+_LEGAL_FOR_PARTS: dict[str, Collection[str]] = {
+    PartState.QUEUED: {PartState.RUNNING, PartState.CANCELLED},
+    PartState.RUNNING: set(PartState),  # running again: taken over from a worker that lost its lease
+    PartState.DONE: (),
+    PartState.FAILED: {PartState.QUEUED},
+    PartState.CANCELLED: {PartState.QUEUED},
+}
+
+
+class Books:
+    """The rows of some jobs, and what must be true of them at any time."""
+
+    def __init__(self, connection: psycopg.Connection[Any], job_ids: list[UUID]) -> None:
+        self._connection = connection
+        self._ids = job_ids
+
+    def query(self, statement: LiteralString, *values: object) -> Rows:
+        cursor = self._connection.cursor(row_factory=dict_row)
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []
+
+    def jobs(self) -> Rows:
+        return self.query("SELECT * FROM jobs WHERE id = ANY(%s)", self._ids)
+
+    def parts(self) -> Rows:
+        return self.query("SELECT * FROM parts WHERE job_id = ANY(%s) ORDER BY id", self._ids)
+
+    def check(self) -> None:
+        with self._connection.transaction():
+            self.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            parts = self.parts()
+            events = self.query(
+                "SELECT * FROM job_events WHERE job_id = ANY(%s) ORDER BY sequence", self._ids
+            )
+            for job in self.jobs():
+                own = [part for part in parts if part["job_id"] == job["id"]]
+                _counters_equal_their_parts(job, own)
+                _job_is_over_exactly_if_its_parts_are(job, own)
+                _events_lead_to(job, own, [event for event in events if event["job_id"] == job["id"]])
+            self._every_done_part_has_one_result_and_no_other_has_any(parts)
+            self._every_end_promised_one_callback(events)
+
+    def _every_done_part_has_one_result_and_no_other_has_any(self, parts: Rows) -> None:
+        results = self.query("SELECT part_id, attempt FROM results WHERE job_id = ANY(%s)", self._ids)
+        done = [part for part in parts if part["state"] == PartState.DONE and part["stage"] != Stage.INGEST]
+        assert sorted((result["part_id"], result["attempt"]) for result in results) == [
+            (part["id"], part["attempt"]) for part in done
+        ]
+
+    def _every_end_promised_one_callback(self, events: Rows) -> None:
+        promised = self.query("SELECT job_id, type FROM deliveries WHERE job_id = ANY(%s)", self._ids)
+        assert Counter((row["job_id"], row["type"]) for row in promised) == Counter(
+            (event["job_id"], f"job.{event['state']}")
+            for event in events
+            if event["part_id"] is None and event["state"] in _OVER
+        )
+
+
+def _counters_equal_their_parts(job: dict[str, Any], parts: Rows) -> None:
+    pieces = [part for part in parts if part["stage"] != Stage.INGEST]
+    states = Counter(part["state"] for part in pieces)
+    counted = {state: job[state] for state in ("done", "failed", "cancelled")}
+    assert counted == {state: states[state] for state in counted}
+    assert job["total"] in ((len(pieces),) if pieces else (None, 0))
+
+
+def _job_is_over_exactly_if_its_parts_are(job: dict[str, Any], parts: Rows) -> None:
+    over = all(PartState(part["state"]).is_terminal for part in parts)
+    assert JobState(job["state"]).is_terminal is over is (job["finished_at"] is not None)
+    assert (job["state"] == JobState.FAILED) is (job["failure"] is not None)
+    assert job["state"] != JobState.SUCCEEDED or job["done"] == job["total"] > 0
+
+
+def _events_lead_to(job: dict[str, Any], parts: Rows, events: Rows) -> None:
+    told = [event["state"] for event in events if event["part_id"] is None]
+    assert told[0] == JobState.QUEUED
+    _check_story(told, job["state"], _LEGAL)
+    for part in parts:
+        told = [event["state"] for event in events if event["part_id"] == part["id"]]
+        _check_story([PartState.QUEUED, *told], part["state"], _LEGAL_FOR_PARTS)
+
+
+def _check_story(story: list[str], state: str, legal: dict[str, Collection[str]]) -> None:
+    for former, latter in pairwise(story):
+        assert latter in legal[former], f"{former} -> {latter}"
+    assert story[-1] == state
+
+
+class OneAfterTheOther(RuleBasedStateMachine):
+    """Two workers and two jobs: one of a single page, and one that has to be cut first."""
+
+    database_url: str
+    redis_url: str
+    picture: bytes
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.client = Client(self.database_url, self.redis_url, self.directory.name)
+        self.loop = asyncio.new_event_loop()
+        self.database = open_database(self.database_url)
+        self.ledgers = {name: Ledger(self.database, name, announce=_hear) for name in WORKERS}
+        self.claims: list[tuple[str, ClaimedPart]] = []
+        self.connection = psycopg.connect(self.database_url, autocommit=True)
+
+    def teardown(self) -> None:
+        self.run(self.database.dispose())
+        self.loop.close()
+        self.connection.close()
+        self.client.close()
+        self.directory.cleanup()
+
+    def run(self, step: Coroutine[Any, Any, R]) -> R:
+        return self.loop.run_until_complete(step)
+
+    @initialize()
+    def submit(self) -> None:
+        self.jobs = _submit(self.client, self.picture, PDF_TO_BE)
+        self.books = Books(self.connection, [job.id for job in self.jobs])
+
+    @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), redelivered=st.booleans())
+    def claim(self, worker: str, pick: int, redelivered: bool) -> None:
+        parts = self.books.parts()
+        request = ClaimRequest(part=parts[pick % len(parts)]["id"], redelivered=redelivered)
+        claim = self.run(self.ledgers[worker].claim(request))
+        if claim is not None:
+            self.claims.append((worker, claim))
+
+    @rule(pick=st.integers(0, 9), end=st.sampled_from(ENDS), pages=st.integers(1, 3))
+    def commit(self, pick: int, end: str, pages: int) -> None:
+        """Commit a claim, perhaps one that was overtaken long ago, perhaps for the second time."""
+        if not self.claims:
+            return
+        worker, claim = self.claims[pick % len(self.claims)]
+        now = next(part for part in self.books.parts() if part["id"] == claim.id)
+        is_ours = (now["state"], now["worker"], now["attempt"]) == ("running", worker, claim.attempt)
+        finished = Finished(part=claim, outcome=_outcome(claim, end, pages))
+        assert self.run(self.ledgers[worker].commit(finished)) is is_ours
+
+    @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 9))
+    def give_back(self, worker: str, pick: int) -> None:
+        if self.claims:
+            part = self.claims[pick % len(self.claims)][1].id
+            self.run(self.ledgers[worker].give_back([part]))
+
+    @rule(pick=st.integers(0, 4))
+    def revoke(self, pick: int) -> None:
+        parts = self.books.parts()
+        self.run(self.ledgers["one"].revoke(parts[pick % len(parts)]["id"]))
+
+    @rule(pick=st.integers(0, 1))
+    def cancel(self, pick: int) -> None:
+        self.jobs[pick].cancel()
+
+    @rule(pick=st.integers(0, 1))
+    def retry(self, pick: int) -> None:
+        with suppress(RetryRefusedError):
+            self.jobs[pick].retry()
+
+    @rule(pick=st.integers(0, 1))
+    def expire(self, pick: int) -> None:
+        self.books.query("UPDATE jobs SET expires_at = now() WHERE id = %s", self.jobs[pick].id)
+        self.run(expire_jobs(self.database, limit=100))
+
+    @rule()
+    def lose_the_workers(self) -> None:
+        self.run(_requeue_all(self.database, self.books.parts()))
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        self.books.check()
+
+
+def test_the_books_balance_after_every_step(
+    database_url: str, redis_url: str, picture: Callable[..., bytes]
+) -> None:
+    class Machine(OneAfterTheOther):
+        pass
+
+    Machine.database_url, Machine.redis_url, Machine.picture = database_url, redis_url, picture()
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=30,
+            deadline=None,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+class AllAtOnce:
+    """Workers, clients and upkeep that move the same few jobs at random, without regard for each other."""
+
+    def __init__(self, database: AsyncEngine, jobs: list[Job[Document]], parts: Callable[[], Rows]) -> None:
+        self._database = database
+        self._jobs = jobs
+        self._parts = parts
+
+    async def work(self, name: str, rounds: int) -> None:
+        """Claim groups in a random order, then commit, give back or forget."""
+        ledger, dice = Ledger(self._database, name, announce=_hear), random.Random(name)  # noqa: S311
+        for _ in range(rounds):
+            parts = await asyncio.to_thread(self._parts)
+            asked = [
+                ClaimRequest(part=part["id"], redelivered=dice.random() < 0.3)
+                for part in dice.sample(parts, k=min(8, len(parts)))
+            ]
+            claims = [claim for claim in await asyncio.gather(*map(ledger.claim, asked)) if claim]
+            await ledger.give_back([claim.id for claim in claims if dice.random() < 0.2])
+            ends = [_outcome(claim, dice.choice((*ENDS, *["retry"] * 6)), 12) for claim in claims]
+            await asyncio.gather(
+                *[
+                    ledger.commit(Finished(part=claim, outcome=outcome))
+                    for claim, outcome in zip(claims, ends, strict=True)
+                    if dice.random() < 0.8
+                ]
+            )
+
+    async def interfere(self, seed: str, rounds: int) -> None:
+        """Cancel, retry, revoke, expire, and lose the workers."""
+        ledger, dice = Ledger(self._database, seed, announce=_hear), random.Random(seed)  # noqa: S311
+        for _ in range(rounds):
+            job = dice.choice(self._jobs)
+            await dice.choice(
+                [
+                    lambda: asyncio.to_thread(job.cancel),  # noqa: B023  runs at once
+                    lambda: asyncio.to_thread(_retry, job),  # noqa: B023
+                    lambda: asyncio.to_thread(_retry, job),  # noqa: B023
+                    lambda: self._revoke(ledger, dice),
+                    lambda: expire_jobs(self._database, limit=100),
+                    self._lose_the_workers,
+                ]
+            )()
+
+    async def _revoke(self, ledger: Ledger, dice: random.Random) -> None:
+        parts = await asyncio.to_thread(self._parts)
+        await ledger.revoke(dice.choice(parts)["id"])
+
+    async def _lose_the_workers(self) -> None:
+        await _requeue_all(self._database, await asyncio.to_thread(self._parts))
+
+
+def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
+    database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
+) -> None:
+    with _connected(database_url) as watching, Client(database_url, redis_url, payload_url) as client:
+        jobs = _submit(client, picture(), *[PDF_TO_BE] * 5)
+        books = Books(watching, [job.id for job in jobs])
+
+        def parts() -> Rows:
+            with _connected(database_url) as connection:
+                return Books(connection, [job.id for job in jobs]).parts()
+
+        async def story() -> None:
+            database = open_database(database_url, connections=8)
+            crowd = AllAtOnce(database, jobs, parts)
+            workers = [crowd.work(name, rounds=150) for name in ("one", "two", "three")]
+            try:
+                await asyncio.gather(
+                    *workers, *[crowd.interfere(seed, rounds=300) for seed in ("a", "b", "c")]
+                )
+            finally:
+                await database.dispose()
+
+        asyncio.run(story())
+
+        books.check()
+        (statistics,) = books.query(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+        assert statistics["deadlocks"] == 0
+
+
+@contextmanager
+def _connected(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+def _submit(client: Client, *sources: bytes) -> list[Job[Document]]:
+    return [
+        client.submit(ReadDocument(source), webhook="https://hook.example/", expires=timedelta(hours=1))
+        for source in sources
+    ]
+
+
+def _retry(job: Job[Document]) -> None:
+    with suppress(RetryRefusedError):
+        job.retry()
+
+
+async def _requeue_all(database: AsyncEngine, parts: Rows) -> None:
+    """Declare every part orphaned: no worker is registered here."""
+    orphaned = [OrphanedPart(id=part["id"], attempt=part["attempt"]) for part in parts]
+    await requeue_orphaned(database, orphaned, PATIENCE, max_deaths=2)
+
+
+async def _hear(_jobs: Any) -> None:
+    pass
+
+
+def _outcome(claim: ClaimedPart, end: str, pages: int) -> Outcome:
+    if end == "failed":
+        return Failed(Failure.of(FailureCode.DAMAGED))
+    if end == "retry":
+        return Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta())
+    if claim.stage is Stage.INGEST:
+        return Cut(Stage.READ, [NewPart(ordinal=ordinal, cost=1) for ordinal in range(pages)])
+    return Done(Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test"))
