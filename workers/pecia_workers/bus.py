@@ -52,7 +52,7 @@ class Bus:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                     await pubsub.subscribe(CANCEL_CHANNEL)
                     await _pass_on(pubsub, cancelled)
-            except (RedisError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  a deaf worker would finish what nobody wants
                 log.debug("cancellations_unheard", error=type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
 
