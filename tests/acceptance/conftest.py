@@ -6,7 +6,7 @@ import io
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -59,36 +59,37 @@ class RunningFleet:
 
 
 @pytest.fixture(scope="session")
-def start_fleet(session_directory: Path) -> Iterator[Callable[..., RunningFleet]]:
-    """Starts whole fleets; each stays until the session ends."""
-    with ExitStack() as stack:
+def run_fleet(session_directory: Path) -> Callable[..., AbstractContextManager[RunningFleet]]:
+    """Runs a whole fleet for the length of a block."""
 
-        def start(name: str, **settings: Any) -> RunningFleet:
-            home = session_directory / name
-            given = {
-                "webhook_secret": SecretStr(WEBHOOK_SECRET),
-                "webhook_allow": ("127.0.0.0/8",),
-                "webhook_ports": (),
-                "flower_port": 0,
-            }
-            fleet = LocalFleet(home, settings=WorkerSettings(**{**given, **settings}), announce=False)
+    @contextmanager
+    def run(name: str, **settings: Any) -> Iterator[RunningFleet]:
+        home = session_directory / name
+        given = {
+            "webhook_secret": SecretStr(WEBHOOK_SECRET),
+            "webhook_allow": ("127.0.0.0/8",),
+            "webhook_ports": (),
+            "flower_port": 0,
+        }
+        with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
+            fleet = LocalFleet(home, settings=WorkerSettings(**{**given, **settings}), announce=False)
             stack.enter_context(fleet)
             fleet.wait_ready()
             urls = fleet.settings
             client = Client(
                 urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url
             )
-            stack.callback(client.close)
-            return RunningFleet(fleet, client)
+            yield RunningFleet(fleet, stack.enter_context(client))
 
-        yield start
+    return run
 
 
 @pytest.fixture(scope="session")
-def fleet(start_fleet: Callable[..., RunningFleet]) -> RunningFleet:
-    """A fleet with the CPU engine, as a user has it."""
-    return start_fleet("ocr")
+def fleet(run_fleet: Callable[..., AbstractContextManager[RunningFleet]]) -> Iterator[RunningFleet]:
+    """A fleet with the CPU engine, as a user has it; all tests share it."""
+    with run_fleet("ocr") as fleet:
+        yield fleet
 
 
 def draw(text: str, size: tuple[int, int] = (600, 120)) -> bytes:

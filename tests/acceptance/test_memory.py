@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,18 @@ def proportional_bytes(process: Path) -> int:
     return 0
 
 
-def test_three_hundred_pages_need_little_more_than_none(
-    start_fleet: Callable[..., Any], long_scan: Path
-) -> None:
-    fleet = start_fleet("memory", engine="simulated:instant")
-    workers = {fleet.pid("ingest"), fleet.pid("engine")}
+@pytest.fixture(scope="module")
+def instant_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+    """A fleet whose engine takes no time and no memory: what is left is everything around it."""
+    with run_fleet("memory", engine="simulated:instant") as fleet:
+        yield fleet
+
+
+def test_three_hundred_pages_need_little_more_than_none(instant_fleet: Any, long_scan: Path) -> None:
+    workers = {instant_fleet.pid("ingest"), instant_fleet.pid("engine")}
     idle = memory_of(workers)
 
-    job = fleet.client.submit(ReadDocument(long_scan))
+    job = instant_fleet.client.submit(ReadDocument(long_scan))
     most, deadline = idle, time.monotonic() + PATIENCE_S
     while not job.refresh().done and time.monotonic() < deadline:
         most = max(most, memory_of(workers))
@@ -81,7 +85,7 @@ def test_three_hundred_pages_need_little_more_than_none(
 
     assert job.state is JobState.SUCCEEDED
     assert most - idle < ALLOWED_BYTES
-    rows = fleet.query(
+    rows = instant_fleet.query(
         "SELECT p.state, p.attempt, count(r.part_id) FROM parts p LEFT JOIN results r ON r.part_id = p.id"
         " WHERE p.job_id = %s AND p.stage = 'read' GROUP BY p.id",
         job.id,

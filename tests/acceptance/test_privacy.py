@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -56,11 +56,12 @@ class Overheard:
 
 
 @pytest.fixture(scope="module")
-def private_fleet(start_fleet: Callable[..., Any]) -> Any:
+def private_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
     """A fleet that says all it has to say."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    return start_fleet("private", log_level="debug", flower_port=port)
+    with run_fleet("private", log_level="debug", flower_port=port) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -270,9 +271,10 @@ def test_one_broken_page_leaves_the_others(fleet: Any, pages: Callable[..., byte
 
 
 @pytest.fixture(scope="module")
-def limited_fleet(start_fleet: Callable[..., Any]) -> Any:
+def limited_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
     """A fleet that takes three pages, and reads none of them really."""
-    return start_fleet("limits", max_pages=3, engine="simulated")
+    with run_fleet("limits", max_pages=3, engine="simulated") as fleet:
+        yield fleet
 
 
 def test_a_document_of_too_many_pages_is_refused_whole(

@@ -133,7 +133,7 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 @pytest.fixture(scope="module")
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
     """A user whose fleet runs."""
-    desk = make_desk("desk")
+    desk = make_desk("up")
     desk.up()
     return desk
 
@@ -249,7 +249,7 @@ def test_what_is_killed_is_started_again(
 def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
     make_desk: Callable[[str], Desk], drawn: Draw, eventually: Eventually
 ) -> None:
-    desk = make_desk("kept")
+    desk = make_desk("up-again")
     (desk.directory / "scan.png").write_bytes(drawn("Kept"))
     process = desk.up(PECIA_ENGINE="simulated:instant")
     [job] = lines(desk.run("read", "scan.png", "--wait", "--json"))
