@@ -62,7 +62,10 @@ class PdfPages:
             with closing(
                 page.render(scale=scale, rev_byteorder=True, fill_color=(255, 255, 255, 255))
             ) as bitmap:
-                return np.array(bitmap.to_numpy()[:, :, :3])
+                pixels = np.array(bitmap.to_numpy()[:, :, :3])
+            if (pixels == pixels[0, 0]).all():
+                _refuse_lost_pictures(page)
+            return pixels
 
     def close(self) -> None:
         """Free the document."""
@@ -104,6 +107,13 @@ def render_scale(width: float, height: float, limits: Limits) -> float:
     while math.ceil(width * scale) * math.ceil(height * scale) > limits.page_pixels:
         scale *= min(math.sqrt(limits.page_pixels / (width * scale * height * scale)), 0.99)
     return scale
+
+
+def _refuse_lost_pictures(page: pypdfium2.PdfPage) -> None:
+    """Raise `PdfiumError` if a picture cannot be decoded: pdfium leaves it out, and the scan would pass as blank."""
+    for item in page.get_objects():
+        if isinstance(item, pypdfium2.PdfImage):
+            item.get_bitmap().close()
 
 
 @contextmanager
