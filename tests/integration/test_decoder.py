@@ -21,7 +21,9 @@ from PIL import Image
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
-from pecia_workers.media import Decoder, MediaError
+from pecia_workers.media import Decoder, Limits, MediaError
+from pecia_workers.media.decoding import initialize_process
+from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -223,3 +225,27 @@ def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
             return most - idle
 
     assert asyncio.run(story()) < 300 * MEGABYTE
+
+
+def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
+    """Also while it takes in its arguments or hands back its answer, with a lock in its hand."""
+    big = b"x" * 8_000_000
+
+    async def story() -> int:
+        processes = BoundedProcesses(2, initialize_process, Limits.of(WorkerSettings()))
+        await processes.start()
+        try:
+            lost = 0
+            for moment in range(25):
+                calls = [asyncio.create_task(processes.call(bytes, big, timeout=60)) for _ in range(4)]
+                await asyncio.sleep(moment / 1000)
+                for process in list(processes._busy)[:1]:
+                    process.process.kill()
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+                lost += sum(isinstance(answer, ProcessDiedError) for answer in answers)
+                assert all(answer == big or isinstance(answer, ProcessDiedError) for answer in answers)
+        finally:
+            await processes.stop()
+        return lost
+
+    assert 1 <= asyncio.run(story()) <= 25

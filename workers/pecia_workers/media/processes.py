@@ -8,24 +8,59 @@ import multiprocessing
 import os
 import resource
 import signal
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-_START_TIMEOUT = 120.0
-_GRACE = 10.0  # seconds after a call's timeout in which pebble should have ended it
+_START_TIMEOUT_S = 120.0
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class ProcessDiedError(Exception):
     """The process ended in the middle of this call; calls in other processes go on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Process:
+    """One process and a pipe that nobody else holds: when the process dies the pipe ends, whatever was half said."""
+
+    process: SpawnProcess
+    pipe: Connection
+
+    @classmethod
+    def launch(cls, initargs: tuple[Any, ...]) -> Self:
+        """Start it; it says True once it is ready."""
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_serve, args=(theirs, *initargs), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(process, ours)
+
+    def ask(self, function: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> tuple[bool, Any]:
+        """Hand over a call, if any, and return whether it succeeded and what came back. Blocks.
+
+        Raises `EOFError` or `OSError` if the process has ended.
+        """
+        if function is not None:
+            self.pipe.send((function, args))
+        answer: tuple[bool, Any] = self.pipe.recv()
+        return answer
+
+    def kill(self) -> None:
+        """End it whatever it does; who waits for an answer gets `EOFError`."""
+        self.process.kill()
+
+    def bury(self) -> None:
+        """Free what a killed process leaves. Blocks until it is gone."""
+        self.process.join()
+        self.pipe.close()
 
 
 class BoundedProcesses:
@@ -46,17 +81,23 @@ class BoundedProcesses:
         self.processes = processes
         self._initargs = (os.getpid(), memory_bytes, initializer, initargs)
         self._free = asyncio.Semaphore(processes)
-        self._pool: ProcessPool | None = None
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._stopped = False
 
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
-        await asyncio.gather(*(self.call(os.getpid, timeout=_START_TIMEOUT) for _ in range(self.processes)))
+        self._stopped = False
+        await asyncio.gather(*(self.call(os.getpid, timeout=_START_TIMEOUT_S) for _ in range(self.processes)))
 
     async def stop(self) -> None:
         """End every call and process; callers get `asyncio.CancelledError`."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await asyncio.to_thread(_end, pool)
+        self._stopped = True
+        idle, self._idle = self._idle, []
+        for process in [*idle, *self._busy]:
+            process.kill()
+        for process in idle:
+            await asyncio.to_thread(process.bury)
 
     async def call(self, function: Callable[..., T], *args: Any, timeout: float) -> T:  # noqa: ASYNC109  ends a process
         """Return `function(*args)`, run in a process.
@@ -64,63 +105,71 @@ class BoundedProcesses:
         Raises what it raises, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process
         ended.
         """
-        # The wait for a process is here and not inside pebble, where a cancelled call would still cost a process.
         async with self._free:
-            try:
-                return await self._call_once(function, args, timeout)
-            except BrokenProcessPool:
-                # An idle process was killed, which pebble takes for the end of the pool. The call never ran.
-                try:
-                    return await self._call_once(function, args, timeout)
-                except BrokenProcessPool:
-                    raise ProcessDiedError("The processes end as soon as they start.") from None
+            process = await self._ready()
+            succeeded, answer = await self._ask(process, timeout, function, args)
+            self._idle.append(process)
+        if succeeded:
+            returned: T = answer
+            return returned
+        raise answer
 
-    async def _call_once(self, function: Callable[..., T], args: tuple[Any, ...], seconds: float) -> T:
-        pool = self._running_pool()
-        guard = asyncio.timeout(seconds + _GRACE)
+    async def _ready(self) -> _Process:
+        """Return an idle process that is still there, else a new one that is ready."""
+        while self._idle and not self._stopped:
+            process = self._idle.pop()
+            if process.process.is_alive():
+                return process
+            process.bury()
+        process = _Process.launch(self._initargs)
+        await self._ask(process, _START_TIMEOUT_S)
+        return process
+
+    async def _ask(self, process: _Process, seconds: float, *call: Any) -> tuple[bool, Any]:
+        """Return the process's answer; a process that does not give one is ended and buried."""
+        answering = asyncio.create_task(asyncio.to_thread(process.ask, *call))
+        self._busy.add(process)
+        if self._stopped:
+            process.kill()
         try:
-            async with guard:
-                return await asyncio.wrap_future(_schedule(pool, function, args, seconds))
-        except ProcessExpired as error:
-            raise ProcessDiedError(f"The process ended with code {error.exitcode}.") from None
-        except BrokenProcessPool:
-            await self._discard(pool)
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(answering)
+        except (EOFError, OSError) as error:
+            await self._end(process, answering)
+            if isinstance(error, TimeoutError):
+                raise
+            if self._stopped:
+                raise asyncio.CancelledError from None
+            raise ProcessDiedError("The process ended in the middle of the call.") from None
+        except BaseException:
+            await self._end(process, answering)
             raise
-        except TimeoutError:
-            if (
-                guard.expired()
-            ):  # a process was killed while it held pebble's lock: nothing comes out any more
-                await self._discard(pool)
-            raise
+        finally:
+            self._busy.discard(process)
 
-    def _running_pool(self) -> ProcessPool:
-        if self._pool is None:
-            self._pool = ProcessPool(
-                max_workers=self.processes,
-                initializer=_initialize,
-                initargs=self._initargs,
-                context=multiprocessing.get_context("spawn"),
-            )
-        return self._pool
-
-    async def _discard(self, pool: ProcessPool) -> None:
-        if self._pool is pool:
-            self._pool = None
-            await asyncio.to_thread(_end, pool)
+    async def _end(self, process: _Process, answering: asyncio.Task[tuple[bool, Any]]) -> None:
+        process.kill()
+        await asyncio.wait([answering])  # at once: its pipe has ended
+        answering.exception()
+        await asyncio.to_thread(process.bury)
 
 
-def _schedule(
-    pool: ProcessPool, function: Callable[..., T], args: tuple[Any, ...], seconds: float
-) -> ProcessFuture[T]:
+def _serve(pipe: Connection, *initargs: Any) -> None:
+    """Answer calls until the other end is closed. Runs in the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    _initialize(*initargs)
+    pipe.send((True, True))
+    with suppress(EOFError):
+        while True:
+            function, args = pipe.recv()
+            pipe.send(_answer(function, args))
+
+
+def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
     try:
-        return pool.schedule(function, args=args, timeout=seconds)
-    except RuntimeError:  # what pebble raises once the pool is broken
-        raise BrokenProcessPool from None
-
-
-def _end(pool: ProcessPool) -> None:
-    pool.stop()  # type: ignore[no-untyped-call]
-    pool.join()
+        return True, function(*args)
+    except Exception as error:  # noqa: BLE001  raised again where the call came from
+        return False, error
 
 
 def _initialize(
