@@ -14,7 +14,7 @@ from pecia_workers.batching.cost import (
     counter_for,
 )
 
-CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+CHECKPOINTS = Path(__file__).parents[1] / "published_checkpoints"
 FAMILIES = sorted(folder.name for folder in CHECKPOINTS.iterdir() if folder.is_dir())
 
 A4_200 = (1654, 2339)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pecia_workers.batching.cost import RefusedSizeError, TokenCounter, TooManyTokensError, counter_for
 
-CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+CHECKPOINTS = Path(__file__).parents[1] / "published_checkpoints"
 FAMILIES = sorted(folder.name for folder in CHECKPOINTS.iterdir() if folder.is_dir())
 COUNTERS = {family: counter_for(CHECKPOINTS / family, text_tokens=len) for family in FAMILIES}
 
@@ -31,9 +31,7 @@ def test_every_picture_costs_something_or_is_refused(counter: TokenCounter, widt
 
 
 @given(counters, sides, sides, st.integers(2, 64))
-def test_every_clip_costs_something(
-    counter: TokenCounter, width: int, height: int, frames: int
-) -> None:
+def test_every_clip_costs_something(counter: TokenCounter, width: int, height: int, frames: int) -> None:
     if not counter.takes_video or max(width, height) > 100 * min(width, height):
         return
 
