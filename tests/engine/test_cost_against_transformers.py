@@ -19,10 +19,12 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.video_utils import VideoMetadata
+from vllm.multimodal.video_prune.evs import compute_retained_tokens_count
 from vllm.transformers_utils.processors import internvl as vllm_internvl
 
 from pecia_workers.batching.cost import RefusedSizeError, TokenCounter, counter_for
 from pecia_workers.batching.cost.checkpoint import CheckpointTokenizer
+from pecia_workers.batching.cost.qwen2_vl import kept_tokens
 
 CHECKPOINTS = Path(__file__).parents[1] / "published_checkpoints"
 SIZES = 250
@@ -94,7 +96,7 @@ def tokenizer_file() -> str:
     corpus = ["Frame seconds Here is the original image and here are some crops to help you see better"] * 9
     tokenizer.train_from_iterator([*corpus, *["a\n\n", "b\n\n\n", "c\n\n\n\n", "d\n"] * 9], trainer)
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
-    return tokenizer.to_str()
+    return str(tokenizer.to_str())
 
 
 class Reference:
@@ -238,9 +240,17 @@ def test_a_picture_costs_internvl_chat_what_vllms_processor_makes_of_it() -> Non
         tiles, _, _ = vllm_internvl.calculate_internvl_targets(
             orig_width=width, orig_height=height, target_ratios=ratios, image_size=448, use_thumbnail=True
         )
-        return tiles * 256 + 2
+        return int(tiles) * 256 + 2
 
     assert differences(expected, reference, "internvl_chat") == []
+
+
+def test_a_pruned_clip_keeps_what_vllm_keeps_of_it() -> None:
+    draw = chance("pruned")
+    for _ in range(SIZES):
+        groups, group_tokens, rate = draw.randint(1, 400), draw.randint(1, 800), draw.random()
+        kept = kept_tokens(groups, group_tokens, rate)
+        assert kept == compute_retained_tokens_count(group_tokens, groups, rate), (groups, group_tokens, rate)
 
 
 @pytest.mark.parametrize("size", [(201, 1), (1, 201), (20_100, 100)])

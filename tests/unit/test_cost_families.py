@@ -128,6 +128,15 @@ def test_the_times_of_a_clip_follow_the_frames_positions_in_their_source() -> No
     assert late == early + 2 * 3  # three more digits in each of two times
 
 
+@pytest.mark.parametrize(("family", "dropped"), [("qwen2_vl", 0), ("qwen2_5_vl", 9568), ("qwen3_vl", 5760)])
+def test_the_tokens_that_the_engine_drops_from_a_clip_are_not_counted(family: str, dropped: int) -> None:
+    pruned = counter_for(CHECKPOINTS / family, text_tokens=text_tokens, video_pruning_rate=0.5)
+
+    assert counter(family).video_tokens(32, 1280, 720, 2.0) - dropped == pruned.video_tokens(
+        32, 1280, 720, 2.0
+    )
+
+
 @pytest.mark.parametrize(("family", "separators"), [("internvl_chat", 0), ("internvl", 31)])
 def test_a_clip_costs_internvl_a_named_tile_for_each_frame(family: str, separators: int) -> None:
     names = sum(text_tokens(f"Frame{number}: <img></img>") for number in range(1, 33))

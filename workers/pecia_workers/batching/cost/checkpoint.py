@@ -32,9 +32,16 @@ class ProcessorFiles:
     image_overrides: Mapping[str, Any]
     """The part of vLLM's `mm_processor_kwargs` that reaches pictures."""
     video_overrides: Mapping[str, Any]
+    video_pruning_rate: float
+    """The share of a clip's tokens that the engine drops, 0 to 1."""
 
     @classmethod
-    def read(cls, checkpoint: Path, mm_processor_kwargs: Mapping[str, Any] | None = None) -> Self:
+    def read(
+        cls,
+        checkpoint: Path,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        video_pruning_rate: float = 0.0,
+    ) -> Self:
         """Return what the directory `checkpoint` holds. Raises `CheckpointError`."""
         config = _read(checkpoint / "config.json")
         if config is None:
@@ -51,6 +58,7 @@ class ProcessorFiles:
             video=processor.get("video_processor") or video or image or {},
             image_overrides=_scoped(overrides, "images_kwargs"),
             video_overrides=_scoped(overrides, "videos_kwargs"),
+            video_pruning_rate=video_pruning_rate,
         )
 
     @property

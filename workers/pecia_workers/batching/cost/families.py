@@ -35,14 +35,16 @@ def counter_for(
     mm_processor_kwargs: Mapping[str, Any] | None = None,
     *,
     text_tokens: TextTokens | None = None,
+    video_pruning_rate: float = 0.0,
 ) -> TokenCounter:
     """Return the token counter of the checkpoint in a local directory.
 
-    `mm_processor_kwargs` are those the engine was started with. `text_tokens` counts the text that stands between a
+    `mm_processor_kwargs` and `video_pruning_rate` (by vLLM's method "evs") are those the engine was started with.
+    `text_tokens` counts the text that stands between a
     picture's tokens (time stamps, tile names); by default the checkpoint's tokenizer.json does. Raises
     `UnknownFamilyError`, `CheckpointError`.
     """
-    files = ProcessorFiles.read(checkpoint, mm_processor_kwargs)
+    files = ProcessorFiles.read(checkpoint, mm_processor_kwargs, video_pruning_rate)
     family = _FAMILIES.get(files.model_type)
     if family is None:
         raise UnknownFamilyError(files.model_type, sorted(_FAMILIES))

@@ -38,6 +38,8 @@ class ClipSettings(PictureSettings):
     """Whether the clip's total bounds each frame (`cap_pixels_per_frame`)."""
     most_video_tokens: int
     """What that total is derived from."""
+    pruned: float
+    """Share of the clip's tokens that the engine drops."""
 
 
 def counter(files: ProcessorFiles, _: TextTokens) -> FamilyCounter:
@@ -76,6 +78,7 @@ def video_settings(files: ProcessorFiles) -> ClipSettings:
         frames_per_token=values.get("temporal_patch_size", 2),
         capped=bool(values.get("cap_pixels_per_frame")),
         most_video_tokens=values.get("max_video_tokens", 128_000),
+        pruned=0.0 if files.model_type == "qwen2_vl" else files.video_pruning_rate,  # vLLM prunes from 2.5 on
     )
 
 
@@ -111,7 +114,17 @@ def video_tokens(settings: ClipSettings, clip: Clip) -> int:
         share = total * settings.frames_per_token // clip.frames
         most = max(min(most, share), int(settings.least_pixels * _FLOOR_MARGIN))
     rows, columns = token_grid(settings, clip.width, clip.height, most)
-    return ceil(clip.frames / settings.frames_per_token) * rows * columns + MARKERS
+    return (
+        kept_tokens(ceil(clip.frames / settings.frames_per_token), rows * columns, settings.pruned) + MARKERS
+    )
+
+
+def kept_tokens(groups: int, group_tokens: int, pruned: float) -> int:
+    """Return the tokens of a clip that are left when the share `pruned` is dropped; those of one group always stay.
+
+    Source: vLLM `multimodal/video_prune/evs.py::compute_retained_tokens_count`.
+    """
+    return max(group_tokens, int(groups * group_tokens * (1 - pruned)))
 
 
 def token_grid(settings: PictureSettings, width: int, height: int, most_pixels: int) -> tuple[int, int]:

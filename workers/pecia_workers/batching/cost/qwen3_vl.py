@@ -15,6 +15,7 @@ from pecia_workers.batching.cost.qwen2_vl import (
     check_aspect,
     image_settings,
     image_tokens,
+    kept_tokens,
     pixel_limits,
 )
 
@@ -45,6 +46,7 @@ def video_settings(files: ProcessorFiles) -> ClipSettings:
         frames_per_token=values.get("temporal_patch_size", 2),
         capped=bool(values.get("cap_pixels_per_frame")),
         most_video_tokens=values.get("max_video_tokens", 768),
+        pruned=files.video_pruning_rate,
     )
 
 
@@ -57,7 +59,7 @@ def video_tokens(settings: ClipSettings, text_tokens: TextTokens, clip: Clip) ->
     rows, columns = token_grid(settings, clip)
     groups = ceil(clip.frames / settings.frames_per_token)
     stamps = sum(text_tokens(f"<{time:.1f} seconds>") for time in _times(clip, settings.frames_per_token))
-    return groups * (rows * columns + MARKERS) + stamps + MARKERS
+    return kept_tokens(groups, rows * columns, settings.pruned) + groups * MARKERS + stamps + MARKERS
 
 
 def token_grid(settings: ClipSettings, clip: Clip) -> tuple[int, int]:
