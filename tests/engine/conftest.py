@@ -52,7 +52,7 @@ def looping_checkpoint(checkpoint: Path) -> Path:
     return make_checkpoint(checkpoint.with_name("looping"), loops=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_vllm() -> Callable[..., Engine]:
     """Makes engines, small enough to start in seconds; not started."""
 

@@ -44,6 +44,7 @@ from pecia_workers.retries import retry_delay
 log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
+_LOOK_S = 1.0
 
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
@@ -58,6 +59,7 @@ class Runtime:
         self._handlers: dict[Stage, Handler] = {}
         self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
+        self._engine: Engine | None = None
         self._died_on: set[UUID] = set()
 
     async def start(self) -> Budget:
@@ -71,6 +73,7 @@ class Runtime:
         self._resources.push_async_callback(self._database.dispose)
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
         budget = await self._start_stages(engine)
+        self._engine = engine
         await self._resources.enter_async_context(keep_registered(self._database, identity))
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         return budget
@@ -98,6 +101,14 @@ class Runtime:
     def _in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._resources.callback(task.cancel)
+
+    async def lost(self) -> None:
+        """Return once the engine has died, of a part or of itself; never for a worker without one."""
+        with suppress(EngineDeadError):
+            while True:
+                if self._engine:
+                    self._engine.load()
+                await asyncio.sleep(_LOOK_S)
 
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.

@@ -120,5 +120,5 @@ class Engine(Protocol):
         ...
 
     def load(self) -> Load:
-        """Return what runs and waits now."""
+        """Return what runs and waits now. Raises `EngineDeadError`, as soon as that is known."""
         ...

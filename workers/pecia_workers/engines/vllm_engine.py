@@ -121,10 +121,15 @@ class VllmEngine:
             reading.cancel()
 
     def load(self) -> Load:
-        """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared."""
-        if self._session is None or not self._in_flight:
+        """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared.
+
+        Raises `EngineDeadError`.
+        """
+        if self._session is None:
             return Load(running=0, waiting=0)
         told = self._session.load
+        if not self._in_flight:  # the last step's figures are those of requests that were aborted since
+            return Load(running=0, waiting=0)
         running = min(told.running, len(self._in_flight))
         return Load(running=running, waiting=len(self._in_flight) - running, kv_used=told.kv_used)
 

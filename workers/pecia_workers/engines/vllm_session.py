@@ -43,6 +43,7 @@ LOOPS: Final = {"min_pattern_size": 8, "max_pattern_size": 48, "min_count": 12}
 A shorter pattern repeats within the shortest; an empty table of a dozen rows is not yet a loop.
 """
 
+_DEAD: Final = "The engine's process has ended: see the worker's log."
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
 
 
@@ -87,7 +88,9 @@ class VllmSession:
 
     @property
     def load(self) -> Load:
-        """What the engine said after its last step."""
+        """What the engine said after its last step. Raises `EngineDeadError`."""
+        if self._llm.errored:
+            raise EngineDeadError(_DEAD)
         return self._gauge.load
 
     async def render(self, request: EngineRequest) -> Rendered:
@@ -112,10 +115,9 @@ class VllmSession:
             repetition_detection=RepetitionDetectionParams(**LOOPS),
         )
         with self._told_apart():
-            async for output in self._llm.generate(rendered.prompt, params, request_id):
-                if output.finished:
-                    return _generation(rendered, output)
-        raise EngineError("The engine ended the request without an answer.")
+            # To its end, for a generator that is left alone aborts its request once more.
+            (output,) = [output async for output in self._llm.generate(rendered.prompt, params, request_id)]
+            return _generation(rendered, output)
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
@@ -130,7 +132,7 @@ class VllmSession:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, it is this request's
             if isinstance(error, CoreDeadError) or self._llm.errored:
-                raise EngineDeadError("The engine's process has ended: see the worker's log.") from None
+                raise EngineDeadError(_DEAD) from None
             if isinstance(error, VLLMClientError):
                 raise EngineRefusedError(
                     f"The picture is more than the engine takes: its context is {self.context} tokens,"
