@@ -128,6 +128,14 @@ def test_the_times_of_a_clip_follow_the_frames_positions_in_their_source() -> No
     assert late == early + 2 * 3  # three more digits in each of two times
 
 
+def test_the_time_before_a_pair_of_frames_is_the_mean_of_both() -> None:
+    count = counter("qwen3_vl")
+
+    at_ten_seconds = count.video_tokens(2, 320, 180, 1.0, indices=(8, 12))
+
+    assert at_ten_seconds == count.video_tokens(2, 320, 180, 1.0, indices=(6, 8)) + 1  # one more digit
+
+
 @pytest.mark.parametrize(("family", "dropped"), [("qwen2_vl", 0), ("qwen2_5_vl", 9568), ("qwen3_vl", 5760)])
 def test_the_tokens_that_the_engine_drops_from_a_clip_are_not_counted(family: str, dropped: int) -> None:
     pruned = counter_for(CHECKPOINTS / family, text_tokens=text_tokens, video_pruning_rate=0.5)
@@ -179,13 +187,31 @@ def test_an_internvl_with_another_text_model_takes_no_video(tmp_path: Path) -> N
     assert counter("internvl_chat").takes_video
 
 
+@pytest.mark.parametrize("family", ["internvl_chat", "internvl"])
+def test_internvl_cuts_a_large_square_into_more_tiles_and_gives_a_small_one_without_thumbnail(
+    family: str,
+) -> None:
+    assert counter(family).image_tokens(448, 448) == 256 + 2
+    assert counter(family).image_tokens(2000, 2000) == (3 * 3 + 1) * 256 + 2
+
+
+def test_the_order_in_which_a_checkpoint_lists_its_canvases_changes_nothing(tmp_path: Path) -> None:
+    config = json.loads((CHECKPOINTS / "llava_next" / "config.json").read_text())
+    config["image_grid_pinpoints"].sort(key=lambda canvas: -canvas[0] * canvas[1])
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    largest_first = counter_for(tmp_path)
+
+    for size in (*PAGES, (100, 300), (300, 100)):
+        assert largest_first.image_tokens(*size) == counter("llava_next").image_tokens(*size)
+
+
 def test_pan_and_scan_costs_a_long_page_its_crops_and_the_words_around_them() -> None:
     plain = counter("gemma3").image_tokens(900, 2700)
 
     cropped = counter("gemma3", do_pan_and_scan=True).image_tokens(900, 2700)
 
-    assert cropped > 4 * 256
-    assert plain < 2 * 256
+    assert plain == 256 + 3
+    assert 4 * 256 < cropped - plain + 256 < 4 * 256 + 50
 
 
 def test_a_family_that_is_not_known_is_named_with_those_that_are(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from pecia_workers.batching.cost.counter import FamilyCounter
 
 MARKERS = 2
 """`<|vision_start|>` and `<|vision_end|>`, which the chat template puts around every picture and clip."""
+FLOOR_MARGIN = 1.05
+"""A capped frame keeps so many times the least pixels."""
 _MOST_ASPECT = 200
 _BUDGET_SHARE = 0.9  # of the assumed context that a clip may take
-_FLOOR_MARGIN = 1.05  # over the least pixels that a capped frame keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def video_tokens(settings: ClipSettings, clip: Clip) -> int:
     if settings.capped:
         total = int(settings.most_video_tokens * settings.unit * settings.unit * _BUDGET_SHARE)
         share = total * settings.frames_per_token // clip.frames
-        most = max(min(most, share), int(settings.least_pixels * _FLOOR_MARGIN))
+        most = max(min(most, share), int(settings.least_pixels * FLOOR_MARGIN))
     rows, columns = token_grid(settings, clip.width, clip.height, most)
     return (
         kept_tokens(ceil(clip.frames / settings.frames_per_token), rows * columns, settings.pruned) + MARKERS

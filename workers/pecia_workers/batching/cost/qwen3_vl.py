@@ -10,6 +10,7 @@ from pecia_workers.batching.cost.base import Clip, RefusedSizeError, TextTokens
 from pecia_workers.batching.cost.checkpoint import ProcessorFiles
 from pecia_workers.batching.cost.counter import FamilyCounter
 from pecia_workers.batching.cost.qwen2_vl import (
+    FLOOR_MARGIN,
     MARKERS,
     ClipSettings,
     check_aspect,
@@ -18,8 +19,6 @@ from pecia_workers.batching.cost.qwen2_vl import (
     kept_tokens,
     pixel_limits,
 )
-
-_FLOOR_MARGIN = 1.05  # over the least pixels that a capped frame keeps
 
 
 def counter(files: ProcessorFiles, text_tokens: TextTokens) -> FamilyCounter:
@@ -91,7 +90,7 @@ def _most_pixels(settings: ClipSettings, frames: int) -> int:
     if not settings.capped:
         return settings.most_pixels
     share = min(settings.most_video_tokens * settings.unit * settings.unit, settings.most_pixels // frames)
-    return max(share, int(settings.least_pixels * _FLOOR_MARGIN)) * frames
+    return max(share, int(settings.least_pixels * FLOOR_MARGIN)) * frames
 
 
 def _times(clip: Clip, group: int) -> Iterator[float]:
