@@ -97,6 +97,8 @@ def test_the_death_of_the_core_is_told_at_once_and_a_new_engine_can_follow(
             await reading
         assert time.monotonic() - begun < 5
         with pytest.raises(EngineDeadError):
+            engine.load()
+        with pytest.raises(EngineDeadError):
             await engine.generate(LONG)
         await engine.stop()
         await engine.start()

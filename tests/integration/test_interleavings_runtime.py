@@ -18,7 +18,8 @@ from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.contract import RuntimeLostError
-from pecia_workers.engines import EngineDeadError, EngineRefusedError
+from pecia_workers.engines import EngineDeadError, EngineRefusedError, Load
+from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime, failure_of
 
@@ -157,3 +158,34 @@ def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
 
     assert (failure.code, failure.retryable) == (FailureCode.TOO_LARGE, False)
     assert failure.message.startswith("It is 9 tokens.")
+
+
+def test_a_part_that_is_stopped_because_the_engine_died_counts_the_death(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    """The watch over the engine is faster than the engine's own answer to the part."""
+
+    class Dying(InstantEngine):
+        def load(self) -> Load:
+            raise EngineDeadError
+
+    async def story() -> None:
+        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        try:
+            running = asyncio.ensure_future(runtime.run(part, redelivered=False))
+            await asyncio.wait_for(reader.began.wait(), 20)
+            runtime._engine = Dying()
+            await asyncio.wait_for(runtime.lost(), 5)
+            running.cancel()
+            await asyncio.wait([running])
+            await runtime.give_back([part])
+        finally:
+            await runtime.stop()
+
+    asyncio.run(story())
+
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
+    assert found == ("queued", 1)

@@ -109,6 +109,7 @@ class Runtime:
                 if self._engine:
                     self._engine.load()
                 await asyncio.sleep(_LOOK_S)
+        self._died_on.update(self._running)  # the pool may cancel them before they find out
 
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
