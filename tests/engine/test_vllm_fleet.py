@@ -63,10 +63,13 @@ def png(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def deaths_and_attempts(fleet: LocalFleet, jobs: JobGroup[Document]) -> list[tuple[int, int]]:
+def most_attempts(fleet: LocalFleet, jobs: JobGroup[Document]) -> int:
     with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
-        query = "SELECT deaths, attempt FROM parts WHERE job_id = ANY(%s)"
-        return connection.execute(query, ([job.id for job in jobs],)).fetchall()
+        query = "SELECT max(attempt) FROM parts WHERE job_id = ANY(%s)"
+        row = connection.execute(query, ([job.id for job in jobs],)).fetchone()
+    assert row is not None
+    most: int = row[0]
+    return most
 
 
 def test_a_fleet_says_what_the_offline_api_says(
@@ -107,7 +110,7 @@ def test_pages_whose_engine_dies_under_them_are_read_by_the_next(
 
         assert {job.state for job in jobs} == {JobState.SUCCEEDED}
         assert engine_of(fleet) != former
-        assert deaths_and_attempts(fleet, jobs) == [(1, 2)] * 6
+        assert most_attempts(fleet, jobs) == 2
 
 
 def test_a_page_that_takes_engine_after_engine_down_is_kept_for_inspection(
