@@ -2,16 +2,18 @@
 # package index.
 
 VENV ?= .venv
+# Where real vLLM lives, which pins versions of its own.
+ENGINE_VENV ?= $(VENV)-engine
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo up test check lint types imports format bench docs lock clean
+.PHONY: help demo up test test-engine check lint types imports format bench docs lock clean
 
 help:  ## Say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet and check every result
 	$(BIN)/pecia demo
@@ -21,6 +23,9 @@ up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 
 test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
 	$(BIN)/python -m pytest
+
+test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
+	$(ENGINE_VENV)/bin/python -m pytest tests/engine
 
 check: lint types imports  ## Lint, types and import law
 
@@ -47,10 +52,10 @@ docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON 
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--all-extras --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Pecia needs Python 3.11 or 3.12 with venv (on Debian: apt install python3-venv)." >&2; exit 1; }
@@ -65,4 +70,9 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
 	@echo "Installing the tools of the developers …"
 	@$(PIP) install --constraint constraints.txt --group dev
+	@touch $@
+
+$(ENGINE_VENV)/.installed: pyproject.toml tests/engine/install.sh
+	@echo "Installing vLLM for the CPU into $(ENGINE_VENV) (some minutes) …"
+	PYTHON=$(PYTHON) tests/engine/install.sh $(ENGINE_VENV)
 	@touch $@

@@ -101,9 +101,30 @@ class WorkerSettings(ConnectionSettings):
     """Logs for people or for machines; never text of a document in either."""
 
     engine: str = "rapidocr"
-    """Which engine reads: `rapidocr` (CPU, English and Chinese); `simulated` and `simulated:instant` read nothing."""
+    """Which engine reads: `rapidocr` (CPU, English and Chinese) or `vllm` (a vision-language model); `simulated` and
+    `simulated:instant` read nothing."""
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
+    model: str = ""
+    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub."""
+    quantization: str = ""
+    """How the model's weights are quantised. Empty: as its checkpoint says, which is right for AWQ."""
+    max_model_len: int = Field(default=0, ge=0)
+    """Most tokens of one request, picture, prompt and answer. 0: the model's own."""
+    max_output_tokens: int = Field(default=0, ge=0)
+    """Most tokens of one page's text. 0: what the rest of the request leaves."""
+    max_num_seqs: int = Field(default=0, ge=0)
+    """Requests that vLLM runs at a time. 0: its own choice, as in all that follows."""
+    max_num_batched_tokens: int = Field(default=0, ge=0)
+    """Tokens in one step of vLLM, and the largest picture in tokens."""
+    kv_cache_bytes: int = Field(default=0, ge=0)
+    """Size of vLLM's KV cache, in bytes."""
+    gpu_memory_utilization: float = Field(default=0, ge=0, le=1)
+    """Share of the GPU's memory that vLLM takes, if the KV cache has no size of its own."""
+    enforce_eager: bool = False
+    """Start without compiling the model: sooner ready, slower on a GPU."""
+    engine_options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM's engine as JSON, by its own names: `{"tensor_parallel_size": 2}`."""
     max_in_flight: int = Field(default=0, ge=0)
     """Parts that one worker holds at a time. 0: as many as its engine wants."""
     max_tokens_in_flight: int = Field(default=0, ge=0)

@@ -14,11 +14,14 @@ from celery.exceptions import Ignore
 from redis import Redis
 
 from pecia import Client, ReadDocument
-from pecia_schemas import Page, Stage, Verdict
+from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.contract import RuntimeLostError
+from pecia_workers.engines import EngineDeadError, EngineRefusedError, Load
+from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger import ClaimedPart, Done
-from pecia_workers.runtime import Runtime
+from pecia_workers.runtime import Runtime, failure_of
 
 
 @pytest.fixture
@@ -124,3 +127,65 @@ def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
 
     assert while_it_runs(settings, part, look, patience=0) == "done"
     assert not list(tmp_path.glob("pecia-spool-*"))
+
+
+def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    async def die(part: ClaimedPart) -> Done:  # noqa: ARG001  a stage's signature
+        raise EngineDeadError
+
+    async def story() -> None:
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+        runtime._handlers[Stage.READ] = die
+        try:
+            with pytest.raises(RuntimeLostError):
+                await runtime.run(part, redelivered=False)
+            await runtime.give_back([part])
+        finally:
+            await runtime.stop()
+
+    asyncio.run(story())
+
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
+    assert found == ("queued", 1)
+
+
+def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
+    failure = failure_of(EngineRefusedError("It is 9 tokens."), attempt=1)
+
+    assert (failure.code, failure.retryable) == (FailureCode.TOO_LARGE, False)
+    assert failure.message.startswith("It is 9 tokens.")
+
+
+def test_a_part_that_is_stopped_because_the_engine_died_counts_the_death(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    """The watch over the engine is faster than the engine's own answer to the part."""
+
+    class Dying(InstantEngine):
+        def load(self) -> Load:
+            raise EngineDeadError
+
+    async def story() -> None:
+        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        try:
+            running = asyncio.ensure_future(runtime.run(part, redelivered=False))
+            await asyncio.wait_for(reader.began.wait(), 20)
+            runtime._engine = Dying()
+            await asyncio.wait_for(runtime.lost(), 5)
+            running.cancel()
+            await asyncio.wait([running])
+            await runtime.give_back([part])
+        finally:
+            await runtime.stop()
+
+    asyncio.run(story())
+
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
+    assert found == ("queued", 1)

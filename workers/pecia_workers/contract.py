@@ -22,6 +22,10 @@ class PartRuntime(Protocol):
         """Make ready and return how much may be in flight; nothing is claimed before."""
         ...
 
+    async def lost(self) -> None:
+        """Return once what runs the parts is gone for good, though no part runs that could find out."""
+        ...
+
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 

@@ -56,13 +56,14 @@ class PartRunner:
         self._tell = tell
         self._fatal = fatal
         self._background: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="parts", daemon=True)
 
     def start(self) -> Future[Budget]:
         """Begin to start the runtime; the future holds its budget, or its error."""
         self._thread.start()
-        return asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._start_runtime(), self._loop)
 
     def submit(self, jobs: Collection[Job]) -> None:
         """Begin all of them together, so that the runtime can group what it asks the database."""
@@ -160,7 +161,18 @@ class PartRunner:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
         await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=_STOP_S)
 
+    async def _start_runtime(self) -> Budget:
+        budget = await self._runtime.start()
+        self._watch = self._loop.create_task(self._watch_runtime())
+        return budget
+
+    async def _watch_runtime(self) -> None:
+        await self._runtime.lost()
+        self._fatal(RuntimeLostError())
+
     async def _stop_runtime(self) -> None:
+        if self._watch:
+            self._watch.cancel()
         if self._background:
             await asyncio.wait(self._background, timeout=_UNWIND_S)
         await _quietly(self._runtime.stop(), limit_s=_STOP_S)

@@ -17,8 +17,9 @@ from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.bus import Bus
+from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import create_engine
-from pecia_workers.engines.base import Budget, Engine, EngineError
+from pecia_workers.engines.base import Budget, Engine, EngineDeadError, EngineError, EngineRefusedError
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import (
     ClaimedPart,
@@ -43,6 +44,7 @@ from pecia_workers.retries import retry_delay
 log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
+_LOOK_S = 1.0
 
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
@@ -57,6 +59,8 @@ class Runtime:
         self._handlers: dict[Stage, Handler] = {}
         self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
+        self._engine: Engine | None = None
+        self._died_on: set[UUID] = set()
 
     async def start(self) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be in flight."""
@@ -69,6 +73,7 @@ class Runtime:
         self._resources.push_async_callback(self._database.dispose)
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
         budget = await self._start_stages(engine)
+        self._engine = engine
         await self._resources.enter_async_context(keep_registered(self._database, identity))
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         return budget
@@ -81,8 +86,8 @@ class Runtime:
         self._handlers[Stage.INGEST] = Ingest(spool, decoder)
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)
+        self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
-        self._resources.push_async_callback(engine.stop)
         self._handlers[Stage.READ] = ReadPage(spool, decoder, engine)
         return engine.budget
 
@@ -97,11 +102,21 @@ class Runtime:
         task = asyncio.ensure_future(work)
         self._resources.callback(task.cancel)
 
+    async def lost(self) -> None:
+        """Return once the engine has died, of a part or of itself; never for a worker without one."""
+        with suppress(EngineDeadError):
+            while True:
+                if self._engine:
+                    self._engine.load()
+                await asyncio.sleep(_LOOK_S)
+        self._died_on.update(self._running)  # the pool may cancel them before they find out
+
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 
         Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it
-        failed and will be tried again, `PartFailedError` if it failed for good.
+        failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine is
+        gone.
         """
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
@@ -143,6 +158,9 @@ class Runtime:
             if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
                 raise Ignore("the job was cancelled") from None
             raise
+        except EngineDeadError as error:
+            self._died_on.add(part.id)
+            raise RuntimeLostError("the engine is gone") from error
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
             return self._failed(part, error)
         finally:
@@ -168,8 +186,11 @@ class Runtime:
                 task.cancel()
 
     async def give_back(self, parts: Collection[UUID]) -> None:
-        """Queue again, in Postgres, what this worker holds of these parts and will not finish."""
-        await self._ledger.give_back(parts)
+        """Queue again, in Postgres, what this worker holds of these parts and will not finish.
+
+        Those that the engine died on count it as a death, or one page could take down engine after engine.
+        """
+        await self._ledger.give_back(parts, died_on=self._died_on.intersection(parts))
 
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery."""
@@ -182,19 +203,23 @@ class Runtime:
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:
     """Return the failure that an error means. Holds no text of the document."""
+    found = ""
     match error:
         case MediaError():
-            return Failure.of(error.code, error.found, attempt=attempt)
+            code, found = error.code, error.found
         case PayloadMissingError():
-            return Failure.of(FailureCode.PAYLOAD_MISSING, attempt=attempt)
+            code = FailureCode.PAYLOAD_MISSING
         case PayloadCorruptError():
-            return Failure.of(FailureCode.PAYLOAD_CORRUPT, attempt=attempt)
+            code = FailureCode.PAYLOAD_CORRUPT
+        case EngineRefusedError():
+            code, found = FailureCode.TOO_LARGE, str(error)
         case EngineError():
-            return Failure.of(FailureCode.ENGINE_ERROR, attempt=attempt)
+            code = FailureCode.ENGINE_ERROR
         case TimeoutError():
-            return Failure.of(FailureCode.TIMEOUT, attempt=attempt)
+            code = FailureCode.TIMEOUT
         case _:
-            return Failure.of(FailureCode.INTERNAL, attempt=attempt)
+            code = FailureCode.INTERNAL
+    return Failure.of(code, found, attempt=attempt)
 
 
 def _tell_celery(outcome: Failed) -> None:

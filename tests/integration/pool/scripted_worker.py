@@ -34,6 +34,10 @@ class ScriptedRuntime:
             raise LookupError("no such model")
         return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=None)
 
+    async def lost(self) -> None:
+        while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
+            await asyncio.sleep(0.02)
+
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         self._note("run", part, redelivered=redelivered)
         try:

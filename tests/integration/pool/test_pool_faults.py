@@ -141,3 +141,13 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     worker.wait(10)
     assert fleet.story(part) == ["run", "cancelled", "given back"]
     assert fleet.left == ["read.normal"]
+
+
+def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -> None:
+    worker = fleet.start()
+
+    (fleet.directory / "lost").touch()
+
+    assert worker.wait(10) == 1
+    part = fleet.send()
+    assert fleet.story(part) == []

@@ -6,11 +6,13 @@ from pecia_workers.engines.base import (
     Engine,
     EngineDeadError,
     EngineError,
+    EngineRefusedError,
     EngineRequest,
+    EngineUnavailableError,
     Generation,
     Load,
 )
-from pecia_workers.engines.registry import EngineUnavailableError, create_engine
+from pecia_workers.engines.registry import create_engine
 
 __all__ = [
     "Budget",
@@ -18,6 +20,7 @@ __all__ = [
     "Engine",
     "EngineDeadError",
     "EngineError",
+    "EngineRefusedError",
     "EngineRequest",
     "EngineUnavailableError",
     "Generation",

@@ -43,6 +43,8 @@ class EngineRequest:
     """RGB, height x width x 3: one page, or the frames of a segment."""
     document_type: DocumentType
     language: str | None = None
+    instruction: str = ""
+    """What a language model is asked to do with the images, in plain words; other engines need none."""
     max_output_tokens: int | None = None
 
 
@@ -72,8 +74,16 @@ class EngineError(Exception):
     """The engine failed on this request; others go on. Its text may hold nothing of the document."""
 
 
+class EngineRefusedError(EngineError):
+    """The request is more than this engine can ever take; another attempt would end the same."""
+
+
 class EngineDeadError(EngineError):
     """The engine is gone and every request with it."""
+
+
+class EngineUnavailableError(ValueError):
+    """The engine that the settings name cannot run here; the message says what to change or install."""
 
 
 class Engine(Protocol):
@@ -110,5 +120,5 @@ class Engine(Protocol):
         ...
 
     def load(self) -> Load:
-        """Return what runs and waits now."""
+        """Return what runs and waits now. Raises `EngineDeadError`, as soon as that is known."""
         ...

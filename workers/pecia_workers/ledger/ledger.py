@@ -39,9 +39,12 @@ class Ledger:
         """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
         return await self._commits(finished)
 
-    async def give_back(self, parts: Collection[UUID]) -> set[UUID]:
-        """Queue again what this worker still runs of these parts; return which these were."""
-        return await outlast(lambda: give_back(self._database, self._worker, parts))
+    async def give_back(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
+        """Queue again what this worker still runs of these parts; return which these were.
+
+        `died_on`: those in the middle of which the worker's engine ended.
+        """
+        return await outlast(lambda: give_back(self._database, self._worker, parts, died_on=died_on))
 
     async def revoke(self, part: UUID) -> None:
         """End a part that an operator revoked."""

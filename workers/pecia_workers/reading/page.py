@@ -12,6 +12,7 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.pages import PageImage
 from pecia_workers.payloads import Spool
+from pecia_workers.reading.instructions import instruction_for
 
 _BLANK = Generation(text="", verdict=Verdict.BLANK)
 
@@ -58,6 +59,7 @@ class ReadPage:
             images=(image.pixels,),
             document_type=task.document_type,
             language=task.language,
+            instruction=instruction_for(task.document_type, task.language),
         )
         return await self._engine.generate(request)
 

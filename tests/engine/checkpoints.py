@@ -1,0 +1,262 @@
+"""Tiny checkpoints of a real architecture, Qwen2.5-VL, with random weights: made in seconds, without a download.
+
+`python tests/engine/checkpoints.py DIRECTORY [--hidden 1024] [--layers 12] [--awq]` makes one by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+)
+
+_SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>"),
+    *("<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
+)
+_TEMPLATE = """\
+{% if messages[0]['role'] != 'system' %}<|im_start|>system
+You are a helpful assistant.<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
+{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+_CORPUS = (
+    "You are a helpful assistant. Transcribe this prescription as Markdown. system user assistant",
+    "| test | value | unit | reference |\n|---|---|---|---|\n| Glucose | 5.4 | mmol/L | 3.9 - 5.6 |",
+    "0 1 2 3 4 5 6 7 8 9 mg ml twice daily for ten days. Diagnosis: J20.9 acute bronchitis, 2026-03-14",
+)
+_PATCH = 14
+_PICTURE: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+    "merge_size": 2,
+    "patch_size": _PATCH,
+    "temporal_patch_size": 2,
+    "processor_class": "Qwen2_5_VLProcessor",
+}
+_SMALLEST, _LARGEST = 4, 1280  # tokens of a picture, each 28 x 28 pixels
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+_AWQ_GROUP = 128
+_AWQ_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How large the language model is."""
+
+    hidden: int = 256
+    layers: int = 2
+
+
+def make_checkpoint(
+    directory: Path, shape: Shape | None = None, *, endless: bool = False, loops: bool = False
+) -> Path:
+    """Write a checkpoint and return its directory.
+
+    One that is `endless` never writes the token that ends an answer; one that `loops` writes nothing but one token.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer()
+    model = _model(shape or Shape(), tokenizer)
+    _randomise(model)
+    if endless:
+        with torch.no_grad():  # the largest of a thousand random logits is positive
+            model.lm_head.weight[model.generation_config.eos_token_id] = 0
+    if loops:
+        torch.nn.init.zeros_(model.lm_head.weight)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    _write_processors(directory)
+    return directory
+
+
+def quantize(source: Path, directory: Path) -> Path:
+    """Write an AWQ copy, 4 bits in groups of 128, and return its directory.
+
+    Rounded to nearest, without AWQ's search for scales: the kernels are put to the test here, not the quality.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, directory)
+    weights = load_file(source / "model.safetensors")
+    save_file(dict(_quantized(weights)), directory / "model.safetensors", {"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": _AWQ_GROUP,
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": ["visual"],
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=1))
+    return directory
+
+
+def _tokenizer() -> Any:
+    """Return a byte-level BPE trained on a few lines, with the special tokens of the published checkpoints."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=960, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    trained.train_from_iterator(_CORPUS * 50, trainer)
+    trained.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=trained,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+        model_max_length=32768,
+        chat_template=_TEMPLATE,
+    )
+
+
+def _model(shape: Shape, tokenizer: Any) -> Any:
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _SPECIAL}
+    heads = shape.hidden // 64
+    text = {
+        "vocab_size": -(-len(tokenizer) // 64) * 64,
+        "hidden_size": shape.hidden,
+        "intermediate_size": 2 * shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(1, heads // 2),
+        "max_position_embeddings": 32768,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "rope_parameters": {"rope_type": "default", "mrope_section": [8, 12, 12], "rope_theta": 1_000_000.0},
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_heads": 2,
+        "patch_size": _PATCH,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "tokens_per_second": 2,
+        "window_size": 112,
+        "out_hidden_size": shape.hidden,
+        "fullatt_block_indexes": [1],
+    }
+    config = Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        bos_token_id=ids["<|endoftext|>"],
+        pad_token_id=ids["<|endoftext|>"],
+        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
+        do_sample=False,
+    )
+    return model
+
+
+def _randomise(model: Any) -> None:
+    """Widen the weights, so that what is written depends on the picture: the usual 0.02 leaves all logits alike."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                fan_in = weight[0].numel()
+                spread = 1.0 if "embed_tokens" in name else fan_in**-0.5
+                weight.copy_(torch.randn(weight.shape, generator=generator) * spread)
+
+
+def _write_processors(directory: Path) -> None:
+    """Write the processors' files by hand, with the keys of the published checkpoints."""
+    sizes = {"shortest_edge": _SMALLEST * 28 * 28, "longest_edge": _LARGEST * 28 * 28}
+    image = {**_PICTURE, "image_processor_type": "Qwen2VLImageProcessor", "size": sizes}
+    video = {
+        **_PICTURE,
+        "video_processor_type": "Qwen2VLVideoProcessor",
+        "do_sample_frames": False,
+        "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
+    }
+    processor = {"processor_class": "Qwen2_5_VLProcessor"}
+    for name, content in (
+        ("preprocessor_config", image),
+        ("video_preprocessor_config", video),
+        ("processor_config", processor),
+    ):
+        (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
+
+
+def _quantized(weights: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, weight in weights.items():
+        base = name.removesuffix(".weight")
+        if "visual" in name or not name.endswith(".weight") or base.rpartition(".")[2] not in _AWQ_LINEARS:
+            yield name, weight.contiguous()
+            continue
+        integers, scales, zeros = _rounded(weight.float())
+        yield f"{base}.qweight", _packed(integers.T)
+        yield f"{base}.qzeros", _packed(zeros.T)
+        yield f"{base}.scales", scales.T.contiguous().half()
+
+
+def _rounded(weight: Any) -> tuple[Any, Any, Any]:
+    """Return integers 0 to 15, and the scale and zero point of each group: `weight = (integer - zero) * scale`."""
+    groups = weight.reshape(weight.shape[0], -1, _AWQ_GROUP)
+    highest, lowest = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
+    scales = ((highest - lowest).clamp(min=1e-5) / 15).half().float()
+    zeros = (-torch.round(lowest / scales)).clamp(0, 15)
+    integers = (torch.round(groups / scales) + zeros).clamp(0, 15)
+    return integers.reshape(weight.shape).int(), scales.squeeze(-1), zeros.squeeze(-1).int()
+
+
+def _packed(integers: Any) -> Any:
+    """Return rows of 4-bit integers, eight in 32 bits, in the order of AutoAWQ's GEMM kernels."""
+    eights = integers.reshape(integers.shape[0], -1, 8)[:, :, _AWQ_ORDER].to(torch.int64)
+    words = (eights << (4 * torch.arange(8))).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
+
+
+def main() -> None:
+    """Make the checkpoint that the command line describes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--hidden", type=int, default=Shape.hidden)
+    parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--awq", action="store_true", help="write an AWQ copy to DIRECTORY-awq as well")
+    given = parser.parse_args()
+    plain = make_checkpoint(given.directory, Shape(hidden=given.hidden, layers=given.layers))
+    if given.awq:
+        quantize(plain, plain.with_name(plain.name + "-awq"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""`python tests/engine/offline.py CHECKPOINT DTYPE ANSWERS`: what vLLM's own offline API says to a set of pages.
+
+In bfloat16 a word may turn with the company that its page has in the batch: two tokens that are almost as likely change
+places. So whoever compares texts computes in float32, and where kernels cannot, in float16.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas import DocumentType
+from pecia_workers.reading.instructions import instruction_for
+
+PAGES = 64
+INSTRUCTION = instruction_for(DocumentType.PRESCRIPTION, None)
+MOST_TOKENS = 40  # some answers end before, so that the batch changes all the time
+SIZES: dict[str, Any] = {
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 2048,
+    "enforce_eager": True,
+}
+KV_CACHE_BYTES = 1 << 26
+
+
+def picture(number: int) -> NDArray[np.uint8]:
+    """Return coarse noise of one of several sizes: the same for the same number."""
+    rng = np.random.default_rng(number)
+    coarse = rng.integers(0, 255, (5 + number % 4, 7, 3), dtype=np.uint8)
+    return coarse.repeat(28, axis=0).repeat(28, axis=1)
+
+
+def _message(number: int) -> list[dict[str, Any]]:
+    from PIL import Image  # noqa: PLC0415  only this program looks at pictures through vLLM
+
+    content = [
+        {"type": "image_pil", "image_pil": Image.fromarray(picture(number))},
+        {"type": "text", "text": INSTRUCTION},
+    ]
+    return [{"role": "user", "content": content}]
+
+
+def main(checkpoint: str, dtype: str, answers: Path) -> None:
+    """Write token counts and texts as JSON, one for each page."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM, SamplingParams  # noqa: PLC0415  after the environment
+
+    llm = LLM(
+        model=checkpoint,
+        dtype=dtype,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
+        limit_mm_per_prompt={"image": 1},
+        **SIZES,
+    )
+    params = SamplingParams(temperature=0, max_tokens=MOST_TOKENS)
+    outputs = llm.chat([_message(number) for number in range(PAGES)], params, use_tqdm=False)
+    told = [{"prompt": len(one.prompt_token_ids), "text": one.outputs[0].text} for one in outputs]
+    answers.write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

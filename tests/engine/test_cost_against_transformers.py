@@ -1,0 +1,283 @@
+"""The token counts of `pecia_workers.batching.cost` beside those of the processors that the engine runs.
+
+Pictures are tensors without storage (torch's "meta" device): the processors resize, cut and patch them as they do real
+ones, in a millisecond each, whatever their size.
+"""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from math import log10
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+from transformers.video_utils import VideoMetadata
+from vllm.multimodal.video_prune.evs import compute_retained_tokens_count
+from vllm.transformers_utils.processors import internvl as vllm_internvl
+
+from pecia_workers.batching.cost import RefusedSizeError, TokenCounter, counter_for
+from pecia_workers.batching.cost.checkpoint import CheckpointTokenizer
+from pecia_workers.batching.cost.qwen2_vl import kept_tokens
+
+CHECKPOINTS = Path(__file__).parents[1] / "published_checkpoints"
+SIZES = 250
+START, END = "<|im_start|>", "<|im_end|>"
+
+# What stands for a picture and for a clip in the prompt. vLLM takes no picture for LLaVA-NeXT-Video.
+IMAGE = {
+    "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "internvl": "<IMG_CONTEXT>",
+    "llava_next": "<image>",
+    "idefics3": "<image>",
+    "smolvlm": "<image>",
+    "gemma3": "<start_of_image>",
+}
+VIDEO = {
+    "qwen2_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "qwen2_5_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "qwen3_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "internvl": "<video>",
+    "llava_next_video": "<video>",
+}
+PROCESSORS = {
+    "qwen2_vl": "Qwen2VLProcessor",
+    "qwen2_5_vl": "Qwen2_5_VLProcessor",
+    "qwen3_vl": "Qwen3VLProcessor",
+    "internvl": "InternVLProcessor",
+    "llava_next": "LlavaNextProcessor",
+    "llava_next_video": "LlavaNextVideoProcessor",
+    "idefics3": "Idefics3Processor",
+    "smolvlm": "SmolVLMProcessor",
+    "gemma3": "Gemma3Processor",
+}
+SPECIAL = [
+    *(START, END, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *("<img>", "</img>", "<IMG_CONTEXT>", "<image>", "<video>"),
+    *("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+    *("<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
+    *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+]
+NAMES = {
+    "qwen2_vl": {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
+    "qwen2_5_vl": {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
+    "qwen3_vl": {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
+    "internvl": {
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
+        "video_token": "<video>",
+    },
+    "gemma3": {
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "image_token": "<image_soft_token>",
+    },
+}
+
+
+@cache
+def tokenizer_file() -> str:
+    """Return a small byte-level tokenizer that joins line breaks and knows some words, as the published ones do."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    corpus = ["Frame seconds Here is the original image and here are some crops to help you see better"] * 9
+    tokenizer.train_from_iterator([*corpus, *["a\n\n", "b\n\n\n", "c\n\n\n\n", "d\n"] * 9], trainer)
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+    return str(tokenizer.to_str())
+
+
+class Reference:
+    """A family's own processor, and the counter that is to agree with it, on the same checkpoint."""
+
+    def __init__(self, checkpoint: Path, family: str, **overrides: Any) -> None:
+        shutil.copytree(CHECKPOINTS / family, checkpoint, dirs_exist_ok=True)
+        (checkpoint / "tokenizer.json").write_text(tokenizer_file())
+        self.family = family
+        self.overrides = overrides
+        self.counter: TokenCounter = counter_for(checkpoint, overrides)
+        self.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(tokenizer_file()),
+            pad_token=END,
+            extra_special_tokens=NAMES.get(family, {}),
+        )
+        self.processor = self._processor(checkpoint)
+
+    def _processor(self, checkpoint: Path) -> Any:
+        parts: dict[str, Any] = {
+            "image_processor": transformers.AutoImageProcessor.from_pretrained(checkpoint),
+            "tokenizer": self.tokenizer,
+        }
+        if self.family in VIDEO or self.family == "smolvlm":
+            parts["video_processor"] = transformers.AutoVideoProcessor.from_pretrained(checkpoint)
+        file = checkpoint / "processor_config.json"
+        own = json.loads(file.read_text()) if file.is_file() else {}
+        own.pop("processor_class", None)
+        return getattr(transformers, PROCESSORS[self.family])(**parts, **own)
+
+    def image_tokens(self, width: int, height: int) -> int:
+        picture = torch.zeros(3, height, width, dtype=torch.uint8, device="meta")
+        return self._added(IMAGE[self.family], images=[picture])
+
+    def video_tokens(self, frames: int, width: int, height: int, fps: float, indices: list[int]) -> int:
+        if self.family == "llava_next_video":  # its processor reads the tensor
+            clip = torch.zeros(frames, 3, min(height, 200), min(width, 200), dtype=torch.uint8)
+        else:
+            clip = torch.zeros(frames, 3, height, width, dtype=torch.uint8, device="meta")
+        metadata = VideoMetadata(total_num_frames=frames, fps=fps, frames_indices=indices)
+        return self._added(
+            VIDEO[self.family], videos=[clip], video_metadata=[metadata], do_sample_frames=False
+        )
+
+    def _added(self, placeholder: str, **media: Any) -> int:
+        before, after = (f"{START}\n", END)
+        processed = self.processor(text=[before + placeholder + after], **media, **self.overrides)
+        return len(processed["input_ids"][0]) - len(self.tokenizer.encode(before + after))
+
+
+def chance(seed: str) -> random.Random:
+    return random.Random(seed)  # noqa: S311  sizes to try are no secret
+
+
+def sizes(seed: str, *, most_side: int = 10_000, most_aspect: float = 20.0) -> Iterator[tuple[int, int]]:
+    """Yield random sizes: tiny ones, thin ones, pages and photographs."""
+    draw = chance(seed)
+    for _ in range(SIZES):
+        long = round(10 ** draw.uniform(0.5, log10(most_side)))
+        short = max(1, round(long / draw.uniform(1.0, most_aspect) ** draw.choice((0.2, 1.0))))
+        yield (long, short) if draw.random() < 0.5 else (short, long)
+
+
+def differences(
+    expected: Callable[[int, int], int], counter: TokenCounter, seed: str
+) -> list[tuple[tuple[int, int], int, int]]:
+    pairs = [(size, expected(*size), counter.image_tokens(*size)) for size in sizes(seed)]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+@pytest.mark.parametrize("family", sorted(IMAGE))
+def test_a_picture_of_any_size_costs_what_the_familys_own_processor_makes_of_it(
+    family: str, tmp_path: Path
+) -> None:
+    reference = Reference(tmp_path, family)
+
+    assert differences(reference.image_tokens, reference.counter, family) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("qwen2_5_vl", {"size": {"shortest_edge": 200_704, "longest_edge": 1_003_520}}),
+        ("qwen3_vl", {"size": {"shortest_edge": 262_144, "longest_edge": 1_310_720}}),
+        ("internvl", {"max_patches": 6}),
+        ("internvl", {"crop_to_patches": False}),
+        ("idefics3", {"do_image_splitting": False}),
+        ("smolvlm", {"size": {"longest_edge": 1024}}),
+        ("smolvlm", {"size": {"longest_edge": 8192}}),
+        ("smolvlm", {"size": {"longest_edge": 1300}}),
+        ("gemma3", {"do_pan_and_scan": True}),
+        (
+            "gemma3",
+            {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 8, "pan_and_scan_min_crop_size": 99},
+        ),
+    ],
+)
+def test_the_engines_overrides_change_the_count_as_they_change_the_processor(
+    family: str, overrides: dict[str, Any], tmp_path: Path
+) -> None:
+    reference = Reference(tmp_path, family, **overrides)
+
+    assert differences(reference.image_tokens, reference.counter, family) == []
+
+
+@pytest.mark.parametrize("family", sorted(VIDEO))
+def test_a_clip_of_any_length_and_size_costs_what_the_familys_own_processor_makes_of_it(
+    family: str, tmp_path: Path
+) -> None:
+    reference, draw = Reference(tmp_path, family), chance(family)
+
+    for width, height in sizes(family, most_side=1200, most_aspect=4.0):
+        frames, fps = draw.randint(2, 40), draw.choice((0.5, 1.0, 2.0, 23.976, 30.0))
+        indices = sorted(draw.sample(range(4000), frames))
+        expected = reference.video_tokens(frames, width, height, fps, list(indices))
+        found = reference.counter.video_tokens(frames, width, height, fps, indices=indices)
+        assert found == expected, (frames, width, height)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_clip_whose_frames_are_capped_costs_what_the_processor_makes_of_it(
+    family: str, tmp_path: Path
+) -> None:
+    overrides = {"cap_pixels_per_frame": True, "size": {"shortest_edge": 4096, "longest_edge": 2_000_000}}
+    reference, draw = Reference(tmp_path, family, videos_kwargs=overrides), chance(family)
+
+    for width, height in sizes(family, most_side=1200, most_aspect=4.0):
+        frames = draw.choice((2, 9, 64, 300))
+        expected = reference.video_tokens(frames, width, height, 2.0, list(range(frames)))
+        assert reference.counter.video_tokens(frames, width, height, 2.0) == expected, (frames, width, height)
+
+
+def test_a_picture_costs_internvl_chat_what_vllms_processor_makes_of_it() -> None:
+    reference = counter_for(CHECKPOINTS / "internvl_chat")
+    processor = vllm_internvl.InternVLImageProcessor(
+        image_size=448, min_dynamic_patch=1, max_dynamic_patch=12, dynamic_image_size=True, use_thumbnail=True
+    )
+    ratios = vllm_internvl.get_internvl_target_ratios(*processor.resolve_min_max_num(use_thumbnail=False))
+
+    def expected(width: int, height: int) -> int:
+        tiles, _, _ = vllm_internvl.calculate_internvl_targets(
+            orig_width=width, orig_height=height, target_ratios=ratios, image_size=448, use_thumbnail=True
+        )
+        return int(tiles) * 256 + 2
+
+    assert differences(expected, reference, "internvl_chat") == []
+
+
+def test_a_pruned_clip_keeps_what_vllm_keeps_of_it() -> None:
+    draw = chance("pruned")
+    for _ in range(SIZES):
+        groups, group_tokens, rate = draw.randint(1, 400), draw.randint(1, 800), draw.random()
+        kept = kept_tokens(groups, group_tokens, rate)
+        assert kept == compute_retained_tokens_count(group_tokens, groups, rate), (groups, group_tokens, rate)
+
+
+@pytest.mark.parametrize("size", [(201, 1), (1, 201), (20_100, 100)])
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_a_size_that_the_processor_refuses_is_refused(
+    family: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    reference = Reference(tmp_path, family)
+
+    with pytest.raises(ValueError, match="aspect ratio"):
+        reference.image_tokens(*size)
+    with pytest.raises(RefusedSizeError):
+        reference.counter.image_tokens(*size)
+
+
+def test_a_clip_of_one_frame_is_refused_as_qwen3s_processor_refuses_it(tmp_path: Path) -> None:
+    reference = Reference(tmp_path, "qwen3_vl")
+
+    with pytest.raises(ValueError, match="temporal_factor"):
+        reference.video_tokens(1, 320, 180, 2.0, [0])
+    with pytest.raises(RefusedSizeError):
+        reference.counter.video_tokens(1, 320, 180, 2.0)
+
+
+def test_the_checkpoints_own_tokenizer_counts_as_transformers_does(tmp_path: Path) -> None:
+    reference = Reference(tmp_path, "qwen3_vl")
+    count = CheckpointTokenizer(tmp_path)
+
+    for text in ("<12.5 seconds>", "Frame7: <img></img>", "a\n\n<|im_end|>\n"):
+        assert count(text) == len(reference.tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,163 @@
+"""What vLLM says through Pecia is what it says by itself, and Pecia counts it right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
+from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
+from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
+
+PIXELS_OF_A_TOKEN = 28 * 28
+NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
+"""Keys and values of two layers with two heads of 64 numbers each."""
+
+CONTEXT, BLOCK, BLOCKS = 640, 32, 200
+
+
+@contextmanager
+def started(engine: Engine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        try:
+            yield runner
+        finally:
+            runner.run(engine.stop())
+
+
+@pytest.fixture(scope="module")
+def reading(
+    make_vllm: Callable[..., Engine], endless_checkpoint: Path
+) -> Iterator[tuple[asyncio.Runner, Engine]]:
+    """A small engine whose answers are as long as they may be, and where its coroutines run."""
+    options = {"block_size": BLOCK, "num_gpu_blocks_override": BLOCKS}
+    engine = make_vllm(endless_checkpoint, max_model_len=CONTEXT, max_num_seqs=4, engine_options=options)
+    with started(engine) as runner:
+        yield runner, engine
+
+
+def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:
+    return EngineRequest(
+        id=str(number),
+        images=(picture(number),),
+        document_type=DocumentType.PRESCRIPTION,
+        instruction=INSTRUCTION,
+        max_output_tokens=most,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "width"), [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2)]
+)
+def test_sixty_four_pages_read_together_say_what_the_offline_api_says(
+    *,
+    kind: str,
+    dtype: str,
+    width: int,
+    request: pytest.FixtureRequest,
+    make_vllm: Callable[..., Engine],
+    answers_offline: Callable[[Path, str], list[dict[str, Any]]],
+) -> None:
+    model = request.getfixturevalue(kind)
+    engine = make_vllm(model, engine_options={"dtype": dtype})
+
+    async def story() -> list[Generation]:
+        return await asyncio.gather(*(engine.generate(asked(number)) for number in range(PAGES)))
+
+    with started(engine) as runner:
+        read = runner.run(story())
+        assert engine.budget.tokens == KV_CACHE_BYTES // (NUMBERS_OF_A_TOKEN * width)
+
+    offline = answers_offline(model, dtype)
+    assert [answer.text for answer in read] == [told["text"] for told in offline]
+    assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
+    assert len({answer.text for answer in read}) > PAGES / 2, "the model does not look at the pictures"
+
+
+def test_every_token_is_counted(reading: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = reading
+
+    answer = runner.run(engine.generate(asked(0)))
+
+    height, width = picture(0).shape[:2]
+    assert answer.usage.image == height * width / PIXELS_OF_A_TOKEN
+    assert answer.usage.image < answer.usage.prompt
+    assert answer.usage.output == MOST_TOKENS
+    assert answer.verdict is Verdict.TRUNCATED
+    assert answer.first_token_s
+    assert 0 < answer.first_token_s < 60
+
+
+def test_a_repeated_page_is_read_out_of_the_cache(reading: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = reading
+
+    first, second = runner.run(engine.generate(asked(1))), runner.run(engine.generate(asked(1)))
+
+    assert second.text == first.text
+    assert first.usage.cached < second.usage.cached < second.usage.prompt
+    assert second.usage.cached % BLOCK == 0
+
+
+def test_the_budget_is_what_vllms_own_options_make_it(reading: tuple[asyncio.Runner, Engine]) -> None:
+    _, engine = reading
+
+    assert engine.budget.tokens == BLOCKS * BLOCK
+    assert engine.budget.slots == 4
+
+
+def test_a_cost_is_exact_once_the_engine_holds_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = reading
+    request = asked(2, most=250)
+
+    async def story() -> tuple[int, float, int]:
+        answering = asyncio.create_task(engine.generate(request))
+        while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+            await asyncio.sleep(0.005)
+        cost, kv_used = engine.cost(request), engine.load().kv_used
+        return cost, kv_used, (await answering).usage.prompt
+
+    cost, kv_used, prompt = runner.run(story())
+
+    assert cost == prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
+    assert 0 < kv_used < 1
+
+
+def test_a_picture_beyond_the_context_is_refused_and_the_engine_goes_on(
+    reading: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = reading
+    huge = np.zeros(
+        (1400, 1400, 3), dtype=np.uint8
+    )  # 1,280 tokens, the most that the checkpoint makes of a picture
+
+    with pytest.raises(EngineRefusedError, match=str(CONTEXT)):
+        runner.run(engine.generate(EngineRequest(id="x", images=(huge,), document_type=DocumentType.MIXED)))
+
+    assert runner.run(engine.generate(asked(0))).text
+
+
+def test_an_answer_ends_with_the_context_and_says_so(reading: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = reading
+
+    answer = runner.run(engine.generate(asked(0, most=4000)))
+
+    assert answer.usage.prompt + answer.usage.output == CONTEXT
+    assert answer.verdict is Verdict.TRUNCATED
+
+
+def test_a_loop_is_cut_early(make_vllm: Callable[..., Engine], looping_checkpoint: Path) -> None:
+    engine = make_vllm(looping_checkpoint)
+
+    with started(engine) as runner:
+        answer = runner.run(engine.generate(asked(0, most=1000)))
+
+    assert answer.verdict is Verdict.REPETITION
+    assert answer.usage.output < 120

@@ -1,0 +1,35 @@
+"""vLLM keeps every engine's promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine_contract import *  # noqa: F403  the tests themselves
+from pecia_schemas import DocumentType, Verdict
+from pecia_workers.engines import Engine
+from pecia_workers.local.sample_documents import sample_document
+
+
+@pytest.fixture
+def make_engine(
+    make_vllm: Callable[..., Engine], endless_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Engine]:
+    # One process less to start for each test; other tests have them all.
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    return lambda: make_vllm(endless_checkpoint, max_num_seqs=1, max_output_tokens=300)
+
+
+@pytest.fixture(scope="module")
+def page() -> NDArray[np.uint8]:
+    return np.array(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
+
+
+@pytest.fixture
+def acceptable() -> set[Verdict]:
+    """A page may come to anything with random weights, but to nothing."""
+    return {Verdict.OK, Verdict.TRUNCATED, Verdict.REPETITION}

@@ -1,0 +1,133 @@
+"""A whole fleet reads with vLLM, and what becomes of the pages when the engine dies under them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from PIL import Image
+
+from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, SIZES, picture
+from pecia import Client, ReadDocument
+from pecia.job import JobGroup
+from pecia_schemas import Document, DocumentType, JobState
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.fleet import LocalFleet
+
+READY_S = 180
+
+
+@contextmanager
+def fleet_of(home: Path, model: Path, **settings: Any) -> Iterator[tuple[LocalFleet, Client]]:
+    given = {
+        **SIZES,
+        "engine": "vllm",
+        "model": str(model),
+        "kv_cache_bytes": KV_CACHE_BYTES,
+        "flower_port": 0,
+        "decode_processes": 1,
+        **settings,
+    }
+    with ExitStack() as stack:
+        fleet = stack.enter_context(LocalFleet(home, settings=WorkerSettings(**given), announce=False))
+        fleet.wait_ready(READY_S)
+        urls = fleet.settings
+        client = Client(
+            urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url
+        )
+        stack.callback(client.close)
+        yield fleet, client
+
+
+def engine_of(fleet: LocalFleet) -> int:
+    (pid,) = [service.pid for service in fleet.services() if service.name == "engine"]
+    assert pid is not None
+    return pid
+
+
+def submit(client: Client, count: int) -> JobGroup[Document]:
+    return client.submit_many(
+        ReadDocument(png(number), document_type=DocumentType.PRESCRIPTION) for number in range(count)
+    )
+
+
+def png(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture(number)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def most_attempts(fleet: LocalFleet, jobs: JobGroup[Document]) -> int:
+    with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
+        query = "SELECT max(attempt) FROM parts WHERE job_id = ANY(%s)"
+        row = connection.execute(query, ([job.id for job in jobs],)).fetchone()
+    assert row is not None
+    most: int = row[0]
+    return most
+
+
+def test_a_fleet_says_what_the_offline_api_says(
+    short_path: Path,
+    checkpoint: Path,
+    answers_offline: Callable[[Path, str], list[dict[str, Any]]],
+    engine_processes: Callable[..., list[psutil.Process]],
+) -> None:
+    settings = {"max_output_tokens": MOST_TOKENS, "engine_options": {"dtype": "float32"}}
+    with fleet_of(short_path, checkpoint, **settings) as (fleet, client):
+        processes = engine_processes(engine_of(fleet))
+        documents = submit(client, PAGES).results(timeout=120)
+
+    pages = [document.pages[0] for document in documents]
+    offline = answers_offline(checkpoint, "float32")
+    assert [page.text for page in pages] == [told["text"] for told in offline]
+    assert [page.usage.prompt for page in pages] == [told["prompt"] for told in offline]
+    assert {page.engine for page in pages} == {"vllm"}
+    assert processes
+    assert not any(process.is_running() for process in processes), "the fleet left processes behind"
+
+
+@pytest.mark.parametrize("victim", ["core", "worker"])
+def test_pages_whose_engine_dies_under_them_are_read_by_the_next(
+    short_path: Path,
+    endless_checkpoint: Path,
+    engine_processes: Callable[..., list[psutil.Process]],
+    eventually: Callable[..., Any],
+    victim: str,
+) -> None:
+    with fleet_of(short_path, endless_checkpoint, max_output_tokens=1500) as (fleet, client):
+        former = engine_of(fleet)
+        core = next(one for one in engine_processes(former) if "EngineCore" in " ".join(one.cmdline()))
+        jobs = submit(client, 6)
+        eventually(lambda: all(job.refresh().state is JobState.RUNNING for job in jobs), timeout=30)
+        (core if victim == "core" else psutil.Process(former)).kill()
+
+        jobs.wait(timeout=READY_S)
+
+        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+        assert engine_of(fleet) != former
+        assert most_attempts(fleet, jobs) == 2
+
+
+def test_a_page_that_takes_engine_after_engine_down_is_kept_for_inspection(
+    short_path: Path,
+    endless_checkpoint: Path,
+    engine_processes: Callable[..., list[psutil.Process]],
+    eventually: Callable[..., Any],
+) -> None:
+    with fleet_of(short_path, endless_checkpoint, max_output_tokens=1500, max_deaths=1) as (fleet, client):
+        (job,) = submit(client, 1)
+        eventually(lambda: job.refresh().state is JobState.RUNNING, timeout=30)
+        for process in engine_processes(engine_of(fleet)):
+            process.kill()
+
+        job.wait(timeout=READY_S)
+
+        assert job.state is JobState.FAILED
+        assert job.failure
+        assert job.failure.code == "poisoned"

@@ -1,0 +1,68 @@
+"""What reaches vLLM of the fleet's settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.vllm_options import engine_arguments
+
+KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt")
+
+
+def test_what_is_not_set_is_left_to_vllm() -> None:
+    assert engine_arguments(WorkerSettings(model="m"), KNOWN) == {
+        "model": "m",
+        "limit_mm_per_prompt": {"image": 1, "video": 0},
+        "disable_log_stats": True,
+    }
+
+
+def test_every_setting_has_vllms_own_name() -> None:
+    settings = WorkerSettings(
+        model="m",
+        quantization="awq",
+        max_model_len=1,
+        max_num_seqs=2,
+        max_num_batched_tokens=3,
+        kv_cache_bytes=4,
+        gpu_memory_utilization=0.5,
+        enforce_eager=True,
+    )
+
+    given = engine_arguments(settings, KNOWN)
+
+    assert (
+        given.items()
+        >= {
+            "quantization": "awq",
+            "max_model_len": 1,
+            "max_num_seqs": 2,
+            "max_num_batched_tokens": 3,
+            "kv_cache_memory_bytes": 4,
+            "gpu_memory_utilization": 0.5,
+            "enforce_eager": True,
+        }.items()
+    )
+
+
+def test_an_option_by_vllms_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PECIA_ENGINE_OPTIONS", '{"tensor_parallel_size": 2, "limit_mm_per_prompt": {"image": 4}}'
+    )
+
+    given = engine_arguments(WorkerSettings(model="m"), KNOWN)
+
+    assert given["tensor_parallel_size"] == 2
+    assert given["limit_mm_per_prompt"] == {"image": 4}
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"), [("kv_cache_dytpe", "did you mean 'kv_cache_dtype'"), ("x", "AsyncEngineArgs")]
+)
+def test_an_option_that_vllm_does_not_know_is_refused(option: str, hint: str) -> None:
+    settings = WorkerSettings(model="m", engine_options={option: 1})
+
+    with pytest.raises(EngineUnavailableError, match=hint):
+        engine_arguments(settings, KNOWN)

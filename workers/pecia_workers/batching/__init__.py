@@ -1,0 +1,1 @@
+"""What a part costs an engine, and which parts run together."""

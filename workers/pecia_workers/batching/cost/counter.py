@@ -1,0 +1,45 @@
+"""A family's two formulas behind the one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pecia_workers.batching.cost.base import Clip, NoVideoInputError
+from pecia_workers.batching.cost.fitting import largest_fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCounter:
+    """The `TokenCounter` of every family."""
+
+    family: str
+    image: Callable[[int, int], int]
+    """Tokens of a picture of (width, height)."""
+    video: Callable[[Clip], int] | None = None
+    """Tokens of a clip; None: the family has no video input."""
+
+    @property
+    def takes_video(self) -> bool:
+        """Whether the family has a video input."""
+        return self.video is not None
+
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return all tokens one picture adds to the prompt."""
+        return self.image(width, height)
+
+    def video_tokens(
+        self, frames: int, width: int, height: int, fps: float, *, indices: Sequence[int] | None = None
+    ) -> int:
+        """Return all tokens one clip adds to the prompt."""
+        if self.video is None:
+            raise NoVideoInputError(self.family)
+        if indices is not None and len(indices) != frames:
+            message = f"There are {frames} frames but {len(indices)} indices."
+            raise ValueError(message)
+        positions = tuple(range(frames)) if indices is None else tuple(indices)
+        return self.video(Clip(frames=frames, width=width, height=height, fps=fps, indices=positions))
+
+    def fit_image(self, width: int, height: int, most_tokens: int) -> tuple[int, int]:
+        """Return the largest size of the same aspect that adds at most `most_tokens`."""
+        return largest_fit(self.image, width, height, most_tokens)

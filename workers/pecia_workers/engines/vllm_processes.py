@@ -1,0 +1,70 @@
+"""vLLM's own processes: what they inherit, which signals reach them, and that none outlives its worker."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GUARDED: Final = "_PECIA_GUARDS_ENGINE"
+_LOOK_S: Final = 1.0
+_GRACE_S: Final = 6.0
+_CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
+
+
+def prepare_environment(log_level: str) -> None:
+    """Set what vLLM reads from the environment; before it is imported. What an operator has set stays."""
+    os.environ[_GUARDED] = "1"
+    # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", log_level.upper())
+
+
+@contextlib.contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Children that this thread starts meanwhile ignore SIGINT: Ctrl-C reaches the whole group, but draining is ours.
+
+    Source: a mask of blocked signals is inherited through fork and exec, signal(7).
+    """
+    resource_tracker.ensure_running()  # it would unblock SIGINT in this thread if it started later
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def kill_cores() -> None:
+    """End the engine processes of this process at once: one that is still loading listens to nothing else."""
+    for child in multiprocessing.active_children():
+        if child.name.startswith(_CORE):
+            child.kill()
+
+
+def guard() -> None:
+    """Have this process end when its parent has, if it is one of an engine of Pecia's.
+
+    vLLM calls this in each of its processes (entry point `vllm.general_plugins`): by itself it would live on, and hold
+    the GPU, after its worker was killed.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None or _GUARDED not in os.environ:
+        return
+    threading.Thread(target=_end_after, args=(parent.pid,), name="orphan-guard", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)  # a core ends its own children in order
+    time.sleep(_GRACE_S)
+    os._exit(1)
