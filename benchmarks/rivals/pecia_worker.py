@@ -21,7 +21,7 @@ class AnswerAtOnce:
         self._engine = engine
 
     async def __call__(self, part: ClaimedPart) -> Done:
-        request = EngineRequest(id=str(part.id), images=(PIXEL,), document_type=DocumentType.MIXED)
+        request = EngineRequest(id=str(part.id), images=(PIXEL,), workload=DocumentType.MIXED)
         answer = await self._engine.generate(request)
         page = Page(
             number=part.ordinal + 1,

@@ -32,10 +32,30 @@ if TYPE_CHECKING:
     from pecia.job import Job, JobGroup
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
-    from pecia_schemas.results import Captions, Document, Line, Page, PageFailure, Segment, Verdict
+    from pecia_schemas.results import (
+        Captions,
+        Document,
+        Line,
+        Page,
+        PageFailure,
+        ReadingAttempt,
+        Segment,
+        SegmentFailure,
+        Shrunk,
+        Summary,
+        Verdict,
+    )
     from pecia_schemas.settings import ClientSettings
     from pecia_schemas.states import JobState, Lane
-    from pecia_schemas.tasks import CaptionVideo, DocumentType, ReadDocument, Task
+    from pecia_schemas.tasks import (
+        CaptionStyle,
+        CaptionVideo,
+        DocumentType,
+        GenerationOptions,
+        Preset,
+        ReadDocument,
+        Task,
+    )
 
 _HOMES = {
     "pecia.client": ["Client"],
@@ -61,14 +81,35 @@ _HOMES = {
     "pecia.job": ["Job", "JobGroup"],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
-    "pecia_schemas.results": ["Captions", "Document", "Line", "Page", "PageFailure", "Segment", "Verdict"],
+    "pecia_schemas.results": [
+        "Captions",
+        "Document",
+        "Line",
+        "Page",
+        "PageFailure",
+        "ReadingAttempt",
+        "Segment",
+        "SegmentFailure",
+        "Shrunk",
+        "Summary",
+        "Verdict",
+    ],
     "pecia_schemas.settings": ["ClientSettings"],
     "pecia_schemas.states": ["JobState", "Lane"],
-    "pecia_schemas.tasks": ["CaptionVideo", "DocumentType", "ReadDocument", "Task"],
+    "pecia_schemas.tasks": [
+        "CaptionStyle",
+        "CaptionVideo",
+        "DocumentType",
+        "GenerationOptions",
+        "Preset",
+        "ReadDocument",
+        "Task",
+    ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CaptionStyle",
     "CaptionVideo",
     "Captions",
     "Client",
@@ -79,6 +120,7 @@ __all__ = [
     "DocumentType",
     "Failure",
     "FailureCode",
+    "GenerationOptions",
     "IdempotencyConflictError",
     "InvalidOptionError",
     "InvalidSourceError",
@@ -100,11 +142,16 @@ __all__ = [
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
+    "Preset",
     "Progress",
     "ReadDocument",
+    "ReadingAttempt",
     "RetryRefusedError",
     "Segment",
+    "SegmentFailure",
+    "Shrunk",
     "SubmitError",
+    "Summary",
     "Task",
     "UnavailableError",
     "Verdict",

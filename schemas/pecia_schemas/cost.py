@@ -10,16 +10,25 @@ from pecia_schemas.tasks import DocumentType
 _PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
 _MIN_PIXELS = 56 * 56
 _MAX_PIXELS = 12_845_056  # of the published checkpoints' preprocessor_config.json
-_PROMPT_TOKENS = 64
+PROMPT_TOKENS = 64
+"""What the instruction and the chat template are taken to be."""
 
-EXPECTED_OUTPUT_TOKENS = {
+EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     DocumentType.PRESCRIPTION: 200,
     DocumentType.DIAGNOSIS: 800,
     DocumentType.LAB_RESULT: 400,
     DocumentType.CHART: 2000,
     DocumentType.MIXED: 600,
+    "caption-brief": 64,
+    "caption-detailed": 160,
+    "caption-dense": 256,
+    "summary": 256,
 }
-"""Mean output tokens of a page by document type, from the medical workload the product is sized for."""
+"""Output tokens of a part by workload: where a fleet starts before it has learned its own.
+
+Pages by document type: the means of the medical workload the product is sized for. Captions: within the 50 to 256 new
+tokens that a caption is asked to have.
+"""
 
 
 def image_tokens(width: int, height: int) -> int:
@@ -39,4 +48,4 @@ def image_tokens(width: int, height: int) -> int:
 
 def page_cost(width: int, height: int, document_type: DocumentType) -> int:
     """Return the tokens one page is expected to take: picture, prompt and answer."""
-    return image_tokens(width, height) + _PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[document_type]
+    return image_tokens(width, height) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[document_type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +72,23 @@ class Timings(_Result):
     first_token: float | None = None
 
 
+class ReadingAttempt(_Result):
+    """One reading of a page that was thrown away for a better one, or that nothing better followed."""
+
+    engine: str
+    verdict: Verdict
+    change: str = ""
+    """What was different from the first: `temperature`, `penalty`, `smaller` or `fallback`."""
+    usage: TokenUsage = TokenUsage()
+
+
+class Shrunk(_Result):
+    """The size at which the engine saw a picture that was more than it can take."""
+
+    width: int
+    height: int
+
+
 class Page(_Result):
     """One page as it was read."""
 
@@ -88,7 +106,14 @@ class Page(_Result):
     rotation: int = 0
     """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270."""
     engine: str
+    fields: dict[str, Any] | None = None
+    """What was asked for with `fields=`; None if nothing was, or if the answer did not follow the schema."""
+    shrunk: Shrunk | None = None
+    """Set if the page was more than the engine can take, and was read at a smaller size."""
+    attempts: tuple[ReadingAttempt, ...] = ()
+    """Readings before this one, in order; empty if the first was good."""
     usage: TokenUsage = TokenUsage()
+    """Of all readings; `wasted` holds those of `attempts`."""
     timings: Timings = Timings()
 
 
@@ -121,13 +146,54 @@ class Document(_Result):
 class Segment(_Result):
     """What is seen in one stretch of a video."""
 
+    number: int = Field(ge=1)
+    """Counted from 1, in the order of time."""
     start: timedelta
     end: timedelta
     text: str
+    verdict: Verdict
+    frames: int
+    """How many were looked at."""
+    width: int
+    height: int
+    """Pixels of the frames."""
+    damaged: bool = False
+    """Whether the file broke off within the segment: fewer frames were seen than asked for."""
+    engine: str
+    shrunk: Shrunk | None = None
+    usage: TokenUsage = TokenUsage()
+    timings: Timings = Timings()
+
+
+class SegmentFailure(_Result):
+    """A segment that could not be captioned, and why."""
+
+    number: int
+    failure: Failure
+
+
+class Summary(_Result):
+    """What the whole video shows, written from its segments' captions."""
+
+    text: str
+    verdict: Verdict
+    engine: str
+    usage: TokenUsage = TokenUsage()
+    timings: Timings = Timings()
 
 
 class Captions(_Result):
     """What `CaptionVideo` returns."""
 
     segments: tuple[Segment, ...]
-    summary: str | None = None
+    """In the order of time, those that were captioned."""
+    failed: tuple[SegmentFailure, ...] = ()
+    """Those that were not: empty unless the job is `partial`."""
+    summary: Summary | None = None
+    """None for a video of one segment, or if the summary failed."""
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens of all segments and of the summary."""
+        spent = [segment.usage for segment in self.segments]
+        return sum([*spent, self.summary.usage] if self.summary else spent, TokenUsage())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -75,6 +77,50 @@ else:
         PlainSerializer(_to_reference, return_type=PayloadRef),
     ]
 
+
+class Preset(StrEnum):
+    """Named ways to write, as the fleet's data files spell them out."""
+
+    FACTUAL = "factual"
+    BALANCED = "balanced"
+    CREATIVE = "creative"
+    QUALITY = "quality"
+    SPEED = "speed"
+
+
+class CaptionStyle(StrEnum):
+    """How much a caption says."""
+
+    BRIEF = "brief"
+    DETAILED = "detailed"
+    DENSE = "dense"
+
+
+class GenerationOptions(BaseModel):
+    """What a task changes of its preset; None leaves it as the preset says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0)
+    """0: no limit."""
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=0)
+
+
+if TYPE_CHECKING:
+    FieldsOf = Mapping[str, Any] | type[BaseModel] | None
+else:
+
+    def _to_schema(value: Any) -> Any:
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            return value.model_json_schema()
+        return value
+
+    FieldsOf = Annotated[dict[str, Any] | None, BeforeValidator(_to_schema)]
+
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -103,6 +149,14 @@ class ReadDocument(Task[Document]):
     document_type: DocumentType = Field(default=DocumentType.MIXED, kw_only=True)
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}$")
     """ISO 639-1, as in `en`; None: whatever the engine recognises."""
+    fields: FieldsOf = Field(default=None, kw_only=True)
+    """A pydantic model or a JSON schema that each page shall fill, beside its text."""
+    preset: Preset | None = Field(default=None, kw_only=True)
+    """How to write; None: greedily, as copying wants it."""
+    options: GenerationOptions | None = Field(default=None, kw_only=True)
+    """What to change of the preset."""
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1)
+    """LoRA adapter to read with, by the name that the fleet's settings give it."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -114,6 +168,16 @@ class CaptionVideo(Task[Captions]):
     result_type: ClassVar[type[BaseModel]] = Captions
 
     language: str = Field(default="en", kw_only=True, pattern=r"^[a-z]{2}$")
+    """ISO 639-1, the language of the captions: `en` or `ko`."""
+    style: CaptionStyle = Field(default=CaptionStyle.DETAILED, kw_only=True)
+    segments: timedelta | None = Field(default=None, kw_only=True, gt=timedelta())
+    """Length of one segment; None: as the fleet is set."""
+    preset: Preset | None = Field(default=None, kw_only=True)
+    """How to write; None: balanced."""
+    options: GenerationOptions | None = Field(default=None, kw_only=True)
+    """What to change of the preset."""
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1)
+    """LoRA adapter to caption with, by the name that the fleet's settings give it."""
 
 
 AnyTask = ReadDocument | CaptionVideo

@@ -48,7 +48,7 @@ def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:
     return EngineRequest(
         id=str(number),
         images=(picture(number),),
-        document_type=DocumentType.PRESCRIPTION,
+        workload=DocumentType.PRESCRIPTION,
         instruction=INSTRUCTION,
         max_output_tokens=most,
     )
@@ -139,7 +139,7 @@ def test_a_picture_beyond_the_context_is_refused_and_the_engine_goes_on(
     )  # 1,280 tokens, the most that the checkpoint makes of a picture
 
     with pytest.raises(EngineRefusedError, match=str(CONTEXT)):
-        runner.run(engine.generate(EngineRequest(id="x", images=(huge,), document_type=DocumentType.MIXED)))
+        runner.run(engine.generate(EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED)))
 
     assert runner.run(engine.generate(asked(0))).text
 

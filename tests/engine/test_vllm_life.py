@@ -23,7 +23,7 @@ Processes = Callable[..., list[psutil.Process]]
 LONG = EngineRequest(
     id="long",
     images=(picture(0),),
-    document_type=DocumentType.CHART,
+    workload=DocumentType.CHART,
     instruction=INSTRUCTION,
     max_output_tokens=1500,
 )
@@ -41,7 +41,7 @@ async def main():
     engine = create_engine(settings)
     await engine.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: print("interrupted", flush=True))
-    request = EngineRequest(id="1", images=(picture(0),), document_type=DocumentType.CHART, instruction=INSTRUCTION,
+    request = EngineRequest(id="1", images=(picture(0),), workload=DocumentType.CHART, instruction=INSTRUCTION,
                             max_output_tokens=1500)
     reading = asyncio.create_task(engine.generate(request))
     while not engine.load().running:

@@ -28,7 +28,7 @@ pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
 
 def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:
-    return EngineRequest(id=str(number), images=(pixels,), document_type=DocumentType.MIXED)
+    return EngineRequest(id=str(number), images=(pixels,), workload=DocumentType.MIXED)
 
 
 def read(*pages: NDArray[np.uint8]) -> list[Generation]:

@@ -41,7 +41,7 @@ async def started(make_engine: Callable[[], Engine]) -> AsyncIterator[Engine]:
 
 
 def asked(page: NDArray[np.uint8], number: int = 0) -> EngineRequest:
-    return EngineRequest(id=f"part-{number}", images=(page,), document_type=DocumentType.PRESCRIPTION)
+    return EngineRequest(id=f"part-{number}", images=(page,), workload=DocumentType.PRESCRIPTION)
 
 
 async def under_way(engine: Engine) -> None:

@@ -12,6 +12,7 @@ import pecia
 from pecia import errors
 
 PUBLIC = [
+    "CaptionStyle",
     "CaptionVideo",
     "Captions",
     "Client",
@@ -22,6 +23,7 @@ PUBLIC = [
     "DocumentType",
     "Failure",
     "FailureCode",
+    "GenerationOptions",
     "IdempotencyConflictError",
     "InvalidOptionError",
     "InvalidSourceError",
@@ -43,11 +45,16 @@ PUBLIC = [
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
+    "Preset",
     "Progress",
     "ReadDocument",
+    "ReadingAttempt",
     "RetryRefusedError",
     "Segment",
+    "SegmentFailure",
+    "Shrunk",
     "SubmitError",
+    "Summary",
     "Task",
     "UnavailableError",
     "Verdict",

@@ -18,7 +18,7 @@ PAGE = np.zeros((1754, 1240, 3), dtype=np.uint8)
 
 def request(number: int, most: int | None = None) -> EngineRequest:
     return EngineRequest(
-        id=str(number), images=(PAGE,), document_type=DocumentType.PRESCRIPTION, max_output_tokens=most
+        id=str(number), images=(PAGE,), workload=DocumentType.PRESCRIPTION, max_output_tokens=most
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas import DocumentType, Line, Stage, TokenUsage, Verdict
+from pecia_schemas import Line, Stage, TokenUsage, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Capabilities:
     """ISO 639-1 codes it reads; None: whatever its model knows."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters that a task may name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +38,52 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a language model picks its words; other engines ignore it. The default is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: no limit."""
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipTimes:
+    """When a segment's frames were shown."""
+
+    fps: float
+    """Frames per second of the source that `indices` counts."""
+    indices: tuple[int, ...]
+    """Position of each frame in the source, from 0."""
+    duration: float
+    """Seconds of the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One part, ready for the engine."""
 
     id: str
     images: tuple[NDArray[np.uint8], ...]
-    """RGB, height x width x 3: one page, or the frames of a segment."""
-    document_type: DocumentType
+    """RGB, height x width x 3: one page, the frames of a segment, or nothing for a request of words alone."""
+    clip: ClipTimes | None = None
+    """Given if the images are the frames of one clip."""
+    workload: str
+    """What its output length is learned by: a document type, or `caption-` and a style, or `summary`."""
     language: str | None = None
     instruction: str = ""
     """What a language model is asked to do with the images, in plain words; other engines need none."""
+    sampling: Sampling = Sampling()
+    schema: Mapping[str, Any] | None = None
+    """JSON schema that the text must follow; only for an engine whose capabilities say `fields`."""
+    adapter: str | None = None
+    """LoRA adapter to answer with; one of the engine's capabilities."""
+    priority: int = 0
+    """Smaller is sooner, for an engine that orders what waits inside it."""
+    expected_output_tokens: int | None = None
+    """What output of this workload has been long; None: nobody knows yet."""
     max_output_tokens: int | None = None
 
 
@@ -58,6 +97,8 @@ class Generation:
     lines: tuple[Line, ...] = ()
     """Where the text stands, in reading order, in pixels of the image; empty if the engine cannot tell."""
     first_token_s: float | None = None
+    shrunk_to: tuple[int, int] | None = None
+    """Width and height, in pixels, at which the engine saw the images, if they had to be shrunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +107,10 @@ class Load:
 
     running: int
     waiting: int
-    kv_used: float = field(default=0.0)
+    kv_used: float = 0.0
     """Share of the KV cache in use, 0 to 1."""
+    preemptions: int = 0
+    """Requests that were put back since the start because the KV cache was full."""
 
 
 class EngineError(Exception):
@@ -86,13 +129,21 @@ class EngineUnavailableError(ValueError):
     """The engine that the settings name cannot run here; the message says what to change or install."""
 
 
-class Engine(Protocol):
-    """Turns images into text, many requests at a time, on the loop that started it."""
+class Generator(Protocol):
+    """What the stages ask for text: an engine, or what admits to one."""
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
         ...
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text. Cancelling the caller aborts the request in the engine. Raises `EngineError`."""
+        ...
+
+
+class Engine(Generator, Protocol):
+    """Turns images into text, many requests at a time, on the loop that started it."""
 
     @property
     def budget(self) -> Budget:
@@ -107,12 +158,15 @@ class Engine(Protocol):
         """End every request and free all processes and memory."""
         ...
 
-    def cost(self, request: EngineRequest) -> int:
-        """Return the tokens this request takes of the budget: exact input plus expected output."""
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request as the engine can take it, its images shrunk if they must be.
+
+        Raises `EngineRefusedError` for one that cannot be made to fit.
+        """
         ...
 
-    async def generate(self, request: EngineRequest) -> Generation:
-        """Return the text. Cancelling the caller aborts the request in the engine. Raises `EngineError`."""
+    def cost(self, request: EngineRequest) -> int:
+        """Return the tokens this request takes of the budget: exact input plus expected output. It must fit."""
         ...
 
     async def abort(self, request_id: str) -> None:

@@ -1,4 +1,4 @@
-"""How many tokens a page's text takes, by document type: the workload the product is sized for."""
+"""How many tokens an answer takes, by workload: what the product is sized for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.tasks import DocumentType
 
 
 class OutputLengths(Protocol):
     """Decides how long a simulated answer is."""
 
-    def tokens(self, request_id: str, document_type: DocumentType) -> int:
+    def tokens(self, request_id: str, workload: str) -> int:
         """Return the answer's length, at least 1; the same for the same request."""
         ...
 
@@ -24,7 +25,7 @@ class FixedLength:
 
     length: int
 
-    def tokens(self, request_id: str, document_type: DocumentType) -> int:  # noqa: ARG002  the protocol's signature
+    def tokens(self, request_id: str, workload: str) -> int:  # noqa: ARG002  the protocol's signature
         """Return the length."""
         return self.length
 
@@ -36,13 +37,18 @@ class _Spread:
     most: int
 
 
-_SPREADS: Final = {
+_SPREADS: Final[dict[str, _Spread]] = {
     DocumentType.PRESCRIPTION: _Spread(mean=200, std=80, most=500),
     DocumentType.DIAGNOSIS: _Spread(mean=800, std=300, most=2000),
     DocumentType.LAB_RESULT: _Spread(mean=400, std=150, most=1000),
     DocumentType.CHART: _Spread(mean=2000, std=800, most=5000),
     DocumentType.MIXED: _Spread(mean=600, std=700, most=5000),
 }
+"""Pages, from the medical workload; the rest spreads around its expectation."""
+
+
+def _around(mean: int) -> _Spread:
+    return _Spread(mean=mean, std=mean / 2, most=2 * mean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +57,9 @@ class DrawnLengths:
 
     seed: int = 0
 
-    def tokens(self, request_id: str, document_type: DocumentType) -> int:
+    def tokens(self, request_id: str, workload: str) -> int:
         """Return a length drawn for this request."""
-        spread = _SPREADS[document_type]
+        spread = _SPREADS.get(workload) or _around(EXPECTED_OUTPUT_TOKENS[workload])
         variance = math.log(1 + (spread.std / spread.mean) ** 2)
         rng = random.Random(f"{self.seed}:{request_id}")  # noqa: S311  a workload, no secret
         drawn = rng.lognormvariate(math.log(spread.mean) - variance / 2, math.sqrt(variance))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, image_tokens, page_cost
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import EngineRequest
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 def picture_tokens(request: EngineRequest) -> int:
     """Return the tokens of the request's pictures by the fleet's price formula."""
-    return sum(image_tokens(width, height) for height, width in _sizes(request))
+    return sum(image_tokens(image.shape[1], image.shape[0]) for image in request.images)
+
+
+def prompt_tokens(request: EngineRequest) -> int:
+    """Return the tokens that are read before the first is written, by the fleet's price formula."""
+    return picture_tokens(request) + PROMPT_TOKENS
+
+
+def expected_output(request: EngineRequest) -> int:
+    """Return the tokens that will probably be written, never more than the request's maximum."""
+    expected = request.expected_output_tokens or EXPECTED_OUTPUT_TOKENS[request.workload]
+    return min(expected, request.max_output_tokens or expected)
 
 
 def request_cost(request: EngineRequest) -> int:
     """Return the tokens of pictures, prompt and expected answer by the fleet's price formula."""
-    (height, width), *others = _sizes(request)
-    first = page_cost(width, height, request.document_type)
-    return first + sum(image_tokens(width, height) for height, width in others)
-
-
-def prompt_tokens(request: EngineRequest) -> int:
-    """Return the tokens that are read before the first is written."""
-    return request_cost(request) - EXPECTED_OUTPUT_TOKENS[request.document_type]
-
-
-def _sizes(request: EngineRequest) -> list[tuple[int, int]]:
-    return [(image.shape[0], image.shape[1]) for image in request.images]
+    return prompt_tokens(request) + expected_output(request)

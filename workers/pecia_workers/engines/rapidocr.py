@@ -67,6 +67,10 @@ class RapidOcrEngine:
             reading.cancel()
         await self._processes.stop()
 
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request: the engine scales pictures by itself."""
+        return request
+
     def cost(self, request: EngineRequest) -> int:
         """Return what the price formula says: the budget counts slots alone."""
         return request_cost(request)

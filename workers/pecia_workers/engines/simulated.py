@@ -120,6 +120,10 @@ class SimulatedEngine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._iterations
 
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request: nothing is too large to be read by nobody."""
+        return request
+
     def cost(self, request: EngineRequest) -> int:
         """Return input tokens plus the expected output, not the drawn one."""
         return request_cost(request)
@@ -148,7 +152,7 @@ class SimulatedEngine:
         return Load(running=len(scheduler.running), waiting=len(scheduler.waiting), kv_used=scheduler.kv_used)
 
     def _admit(self, request: EngineRequest) -> _Running:
-        output = self._lengths.tokens(request.id, request.document_type)
+        output = self._lengths.tokens(request.id, request.workload)
         sequence = Sequence(
             id=request.id,
             prompt=prompt_tokens(request),
@@ -167,7 +171,7 @@ class SimulatedEngine:
 
     def _generation(self, request: EngineRequest, running: _Running) -> Generation:
         written = running.sequence.generated
-        truncated = written < self._lengths.tokens(request.id, request.document_type)
+        truncated = written < self._lengths.tokens(request.id, request.workload)
         return Generation(
             text="",
             verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
@@ -211,6 +215,10 @@ class InstantEngine:
 
     async def stop(self) -> None:
         """Nothing is held."""
+
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request: nothing is too large to be read by nobody."""
+        return request
 
     def cost(self, request: EngineRequest) -> int:
         """Return input tokens plus the expected output."""

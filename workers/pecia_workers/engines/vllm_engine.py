@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import (
     Budget,
@@ -16,7 +15,7 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Load,
 )
-from pecia_workers.engines.pricing import prompt_tokens
+from pecia_workers.engines.pricing import expected_output, prompt_tokens
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
 
 if TYPE_CHECKING:
@@ -82,10 +81,14 @@ class VllmEngine:
         if reading:
             await asyncio.wait(reading)
 
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request as it is."""
+        return request
+
     def cost(self, request: EngineRequest) -> int:
         """Return the prompt's length, which the engine tells once it holds the request, plus the expected output."""
         prompt = self._prompts.get(request.id) or prompt_tokens(request)
-        expected = EXPECTED_OUTPUT_TOKENS[request.document_type]
+        expected = expected_output(request)
         return prompt + min(expected, self._asked_output(request) or expected)
 
     async def generate(self, request: EngineRequest) -> Generation:

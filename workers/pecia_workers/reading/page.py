@@ -6,7 +6,7 @@ from time import monotonic
 from typing import cast
 
 from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict
-from pecia_workers.engines.base import Engine, EngineRequest, Generation
+from pecia_workers.engines.base import EngineRequest, Generation, Generator
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
@@ -20,7 +20,7 @@ _BLANK = Generation(text="", verdict=Verdict.BLANK)
 class ReadPage:
     """Fetches, decodes and reads one page at a time, for many callers at once."""
 
-    def __init__(self, spool: Spool, decoder: Decoder, engine: Engine) -> None:
+    def __init__(self, spool: Spool, decoder: Decoder, engine: Generator) -> None:
         self._spool = spool
         self._decoder = decoder
         self._engine = engine
@@ -57,7 +57,7 @@ class ReadPage:
         request = EngineRequest(
             id=f"{part.id}:{part.attempt}",
             images=(image.pixels,),
-            document_type=task.document_type,
+            workload=task.document_type,
             language=task.language,
             instruction=instruction_for(task.document_type, task.language),
         )
