@@ -30,14 +30,17 @@ _GIVE_BACK = text(
     """
 )
 
+# A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
+# wait for whoever waits for it.
+_LOCK_OWNER = text(
+    "SELECT id FROM jobs WHERE id = (SELECT job_id FROM parts WHERE parts.id = :id) FOR NO KEY UPDATE"
+)
+
 _REVOKE = text(
     """
-    WITH owner AS (
-        SELECT jobs.id FROM jobs JOIN parts ON parts.job_id = jobs.id
-        WHERE parts.id = :id FOR NO KEY UPDATE OF jobs
-    ), revoked AS (
+    WITH revoked AS (
         UPDATE parts SET state = 'cancelled', finished_at = now()
-        FROM owner WHERE parts.id = :id AND parts.state IN ('queued', 'running')
+        WHERE parts.id = :id AND parts.state IN ('queued', 'running')
         RETURNING parts.id, parts.job_id, parts.attempt, parts.stage
     ), told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
@@ -67,6 +70,7 @@ async def give_back(
 async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:
     """End a part that an operator revoked; return the state of its job, nothing if the part was over."""
     async with database.begin() as connection:
+        await connection.execute(_LOCK_OWNER, {"id": part})
         job_ids = (await connection.execute(_REVOKE, {"id": part, "worker": worker})).scalars().all()
         ended = await finish_jobs(connection, job_ids, actor=worker) if job_ids else {}
     return dict.fromkeys(job_ids, JobState.RUNNING) | ended
