@@ -22,7 +22,7 @@ up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
 
 test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine
