@@ -123,6 +123,27 @@ class WorkerSettings(ConnectionSettings):
     """Share of the GPU's memory that vLLM takes, if the KV cache has no size of its own."""
     enforce_eager: bool = False
     """Start without compiling the model: sooner ready, slower on a GPU."""
+    exact_cost: bool = True
+    """Price each request by its model's own token formula, which is held against the engine at its start. Off: the
+    engine counts once it holds the request."""
+    adapters: dict[str, str] = Field(default_factory=dict)
+    """LoRA adapters that tasks may name, as JSON: name and directory, `{"radiology": "/models/radiology"}`."""
+    max_lora_rank: int = Field(default=64, ge=1)
+    """Largest rank of the adapters."""
+    kv_cache_dtype: str = ""
+    """Type of the KV cache: `fp8` halves its memory. Empty: the model's own, as in all that follows."""
+    kv_offload_bytes: int = Field(default=0, ge=0)
+    """Main memory to which KV blocks are moved rather than dropped, in bytes."""
+    kv_offload_backend: Literal["", "native", "lmcache"] = ""
+    """Who moves them: vLLM itself or LMCache."""
+    video_pruning_rate: float = Field(default=0, ge=0, lt=1)
+    """Share of a clip's tokens that is dropped as redundant."""
+    speculative_config: dict[str, Any] = Field(default_factory=dict)
+    """Speculative decoding as JSON, by vLLM's names: `{"method": "ngram", "num_speculative_tokens": 5}`."""
+    tensor_parallel_size: int = Field(default=0, ge=0)
+    """GPUs that share one model. 0: one worker for each GPU."""
+    video_frames: int = Field(default=16, ge=2, le=768)
+    """Most frames of one video segment that the engine sees."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's engine as JSON, by its own names: `{"tensor_parallel_size": 2}`."""
     max_in_flight: int = Field(default=0, ge=0)

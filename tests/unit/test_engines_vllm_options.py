@@ -14,7 +14,8 @@ KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt
 def test_what_is_not_set_is_left_to_vllm() -> None:
     assert engine_arguments(WorkerSettings(model="m"), KNOWN) == {
         "model": "m",
-        "limit_mm_per_prompt": {"image": 1, "video": 0},
+        "limit_mm_per_prompt": {"image": 16, "video": 1},
+        "scheduling_policy": "priority",
         "disable_log_stats": True,
     }
 
@@ -29,6 +30,12 @@ def test_every_setting_has_vllms_own_name() -> None:
         kv_cache_bytes=4,
         gpu_memory_utilization=0.5,
         enforce_eager=True,
+        kv_cache_dtype="fp8",
+        kv_offload_bytes=3 * 2**29,
+        kv_offload_backend="lmcache",
+        video_pruning_rate=0.25,
+        speculative_config={"method": "ngram"},
+        tensor_parallel_size=2,
     )
 
     given = engine_arguments(settings, KNOWN)
@@ -43,8 +50,22 @@ def test_every_setting_has_vllms_own_name() -> None:
             "kv_cache_memory_bytes": 4,
             "gpu_memory_utilization": 0.5,
             "enforce_eager": True,
+            "kv_cache_dtype": "fp8",
+            "kv_offloading_size": 1.5,
+            "kv_offloading_backend": "lmcache",
+            "video_pruning_rate": 0.25,
+            "speculative_config": {"method": "ngram"},
+            "tensor_parallel_size": 2,
         }.items()
     )
+
+
+def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:
+    given = engine_arguments(WorkerSettings(model="m", adapters={"a": "/a", "b": "/b"}), KNOWN)
+
+    assert given["enable_lora"]
+    assert given["max_loras"] == 3
+    assert given["max_lora_rank"] == 64
 
 
 def test_an_option_by_vllms_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,8 @@ class Load:
     """Share of the KV cache in use, 0 to 1."""
     preemptions: int = 0
     """Requests that were put back since the start because the KV cache was full."""
+    drifted: int = 0
+    """Requests since the start whose prompt was not as long as `cost` had said."""
 
 
 class EngineError(Exception):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import (
@@ -16,14 +19,19 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest, Generation
-    from pecia_workers.engines.vllm_session import VllmSession
+    from pecia_workers.engines.vllm_pricing import PromptPrice
+    from pecia_workers.engines.vllm_session import Rendered, VllmSession
+
+log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2
+_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
 
 
 class VllmEngine:
@@ -33,13 +41,21 @@ class VllmEngine:
         self._settings = settings
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
+        self._price: PromptPrice | None = None
         self._in_flight: dict[str, asyncio.Task[Generation]] = {}
         self._prompts: dict[str, int] = {}
+        self._drifted = 0
 
     @property
     def capabilities(self) -> Capabilities:
-        """Pages, in whatever language the model knows."""
-        return Capabilities(name="vllm", model=self._settings.model, stages=frozenset({Stage.READ}))
+        """Pages and clips, in whatever language the model knows."""
+        return Capabilities(
+            name="vllm",
+            model=self._settings.model,
+            stages=_STAGES,
+            fields=True,
+            adapters=frozenset(self._settings.adapters),
+        )
 
     @property
     def budget(self) -> Budget:
@@ -49,17 +65,20 @@ class VllmEngine:
         return self._session.budget
 
     async def start(self) -> None:
-        """Load the model in a thread, for it takes up to minutes. Raises `EngineDeadError`, `EngineUnavailableError`.
+        """Load the model in a thread, for it takes up to minutes; then hold the prices against its own count.
 
-        `stop` cleans up even after a start that failed or was cancelled.
+        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed or was
+        cancelled.
         """
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
-            self._session = await asyncio.shield(self._opening)
+            session = await asyncio.shield(self._opening)
+            self._price = await session.price()
         except EngineUnavailableError:
             raise
         except Exception as error:
             raise EngineDeadError(f"vLLM did not start: {error}") from error
+        self._session = session
 
     async def stop(self) -> None:
         """End every request and every process; callers get `asyncio.CancelledError`."""
@@ -82,17 +101,29 @@ class VllmEngine:
             await asyncio.wait(reading)
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request as it is."""
-        return request
+        """Return the request, its pictures shrunk if they are more than the context or the encoder takes.
+
+        Raises `EngineRefusedError`.
+        """
+        session, price = self._session, self._price
+        if session is None or price is None or fits(request, price, session.room):
+            return request
+        return await asyncio.to_thread(fitted, request, price, session.room)
 
     def cost(self, request: EngineRequest) -> int:
-        """Return the prompt's length, which the engine tells once it holds the request, plus the expected output."""
-        prompt = self._prompts.get(request.id) or prompt_tokens(request)
-        expected = expected_output(request)
-        return prompt + min(expected, self._asked_output(request) or expected)
+        """Return the prompt's exact length plus the expected output.
+
+        For a family without a formula the engine's own count, and before it has that, the fleet's asking price.
+        """
+        return self._prompt(request) + expected_output(self._bounded(request))
+
+    def _prompt(self, request: EngineRequest) -> int:
+        if self._price:
+            return self._price.tokens(request)
+        return self._prompts.get(request.id) or prompt_tokens(request)
 
     async def generate(self, request: EngineRequest) -> Generation:
-        """Return the page's text, greedy. Raises `EngineRefusedError` for a picture that can never fit."""
+        """Return the text. Raises `EngineRefusedError` for what can never fit."""
         if request.id in self._in_flight:
             raise EngineError("A request with this id is in flight already.")
         if self._session is None:
@@ -105,18 +136,35 @@ class VllmEngine:
             del self._in_flight[request.id]
             self._prompts.pop(request.id, None)
 
-    async def _generate(self, session: VllmSession, request: EngineRequest) -> Generation:
+    async def _generate(self, session: VllmSession, asked: EngineRequest) -> Generation:
+        request = await self.fit(asked)
         rendered = await session.render(request)
-        self._prompts[request.id] = rendered.tokens
+        self._compare(request, rendered)
         room = session.context - rendered.tokens
         if room < 1:
             raise EngineRefusedError(
-                f"The picture and its prompt are {rendered.tokens} tokens, the engine's context is {session.context}."
+                f"The request's prompt is {rendered.tokens} tokens, the engine's context is {session.context}."
             )
-        return await session.generate(request.id, rendered, min(self._asked_output(request) or room, room))
+        most = min(self._bounded(request).max_output_tokens or room, room)
+        generation = await session.generate(request, rendered, most)
+        return generation if request is asked else replace(generation, shrunk_to=_size(request))
 
-    def _asked_output(self, request: EngineRequest) -> int | None:
-        return request.max_output_tokens or self._settings.max_output_tokens or None
+    def _compare(self, request: EngineRequest, rendered: Rendered) -> None:
+        """Hold the price against the engine's count: a difference is an alarm, for the budget rests on it."""
+        self._prompts[request.id] = rendered.tokens
+        if self._price and (predicted := self._price.tokens(request)) != rendered.tokens:
+            self._drifted += 1
+            log.error(
+                "cost_drifted",
+                request=request.id,
+                predicted=predicted,
+                counted=rendered.tokens,
+                drifted=self._drifted,
+            )
+
+    def _bounded(self, request: EngineRequest) -> EngineRequest:
+        most = request.max_output_tokens or self._settings.max_output_tokens or None
+        return replace(request, max_output_tokens=most)
 
     async def abort(self, request_id: str) -> None:
         """End one request, in the engine too."""
@@ -132,9 +180,14 @@ class VllmEngine:
             return Load(running=0, waiting=0)
         told = self._session.load
         if not self._in_flight:  # the last step's figures are those of requests that were aborted since
-            return Load(running=0, waiting=0)
+            return replace(told, running=0, waiting=0, kv_used=0.0, drifted=self._drifted)
         running = min(told.running, len(self._in_flight))
-        return Load(running=running, waiting=len(self._in_flight) - running, kv_used=told.kv_used)
+        return replace(told, running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
+
+
+def _size(request: EngineRequest) -> tuple[int, int]:
+    height, width = request.images[0].shape[:2]
+    return width, height
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

@@ -18,16 +18,23 @@ _NAMES: Final = {
     "max_num_seqs": "max_num_seqs",
     "max_num_batched_tokens": "max_num_batched_tokens",
     "kv_cache_bytes": "kv_cache_memory_bytes",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "kv_offload_backend": "kv_offloading_backend",
     "gpu_memory_utilization": "gpu_memory_utilization",
     "quantization": "quantization",
     "enforce_eager": "enforce_eager",
+    "video_pruning_rate": "video_pruning_rate",
+    "speculative_config": "speculative_config",
+    "tensor_parallel_size": "tensor_parallel_size",
 }
 """Settings of the fleet, and the engine's argument that each of them is."""
 
 _FIXED: Final[Mapping[str, Any]] = {
-    "limit_mm_per_prompt": {"image": 1, "video": 0},  # a part is a page: keep no memory for more
+    "scheduling_policy": "priority",  # or vLLM refuses a request that has one
     "disable_log_stats": True,  # the fleet's own logger stays
 }
+
+_GIB: Final = 2**30
 
 
 def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[str, Any]:
@@ -39,7 +46,40 @@ def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[s
         if option not in known:
             raise EngineUnavailableError(_unknown(option, known))
     chosen = {theirs: getattr(settings, ours) for ours, theirs in _NAMES.items()}
-    return {**_FIXED, **{name: value for name, value in chosen.items() if value}, **settings.engine_options}
+    return {
+        **_FIXED,
+        **{name: value for name, value in chosen.items() if value},
+        **_pictures(settings),
+        **_adapters(settings),
+        **_offloading(settings),
+        **settings.engine_options,
+    }
+
+
+def _pictures(settings: WorkerSettings) -> dict[str, Any]:
+    """Return what one request may hold: a page, or a clip; as single pictures where a model knows no video."""
+    return {"limit_mm_per_prompt": {"image": settings.video_frames, "video": 1}}
+
+
+def _adapters(settings: WorkerSettings) -> dict[str, Any]:
+    """Return a slot for each adapter and one more.
+
+    On the CPU vLLM 0.32 gives requests without an adapter what is in the last slot: it must stay empty
+    (vllm-project/vllm#48421).
+    """
+    if not settings.adapters:
+        return {}
+    return {
+        "enable_lora": True,
+        "max_loras": len(settings.adapters) + 1,
+        "max_lora_rank": settings.max_lora_rank,
+    }
+
+
+def _offloading(settings: WorkerSettings) -> dict[str, Any]:
+    if not settings.kv_offload_bytes:
+        return {}
+    return {"kv_offloading_size": settings.kv_offload_bytes / _GIB}
 
 
 def _unknown(option: str, known: Collection[str]) -> str:

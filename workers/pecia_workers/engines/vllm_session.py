@@ -7,17 +7,21 @@ import dataclasses
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import structlog
 from PIL import Image
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
 from vllm.renderers import ChatParams
-from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
+from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from pecia_schemas.results import TokenUsage, Verdict
+from pecia_workers.batching.cost import UnknownFamilyError, counter_for
 from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,
@@ -26,14 +30,22 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
+from pecia_workers.engines.vllm_fitting import Room
 from pecia_workers.engines.vllm_options import engine_arguments
+from pecia_workers.engines.vllm_pricing import Modalities, PromptPrice, calibrated
 from pecia_workers.engines.vllm_processes import deaf_to_ctrl_c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.batching.cost import TokenCounter
+    from pecia_workers.engines.base import ClipTimes, EngineRequest
+
+log = structlog.get_logger(__name__)
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 
@@ -60,9 +72,14 @@ class Rendered:
 class VllmSession:
     """An engine that is loaded and ready; used on one loop."""
 
-    def __init__(self, llm: Any, gauge: _Gauge) -> None:
+    def __init__(self, llm: Any, gauge: _Gauge, settings: WorkerSettings) -> None:
         self._llm = llm
         self._gauge = gauge
+        self._adapters = {
+            name: LoRARequest(name, number, directory)
+            for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
+        }
+        self._counter = _counter(llm) if settings.exact_cost else None
 
     @classmethod
     def open(cls, settings: WorkerSettings) -> VllmSession:
@@ -71,7 +88,7 @@ class VllmSession:
         arguments = AsyncEngineArgs(**engine_arguments(settings, known))
         gauge = _Gauge()
         with deaf_to_ctrl_c():
-            return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge.logger]), gauge)
+            return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge.logger]), gauge, settings)
 
     @property
     def budget(self) -> Budget:
@@ -93,31 +110,87 @@ class VllmSession:
             raise EngineDeadError(_DEAD)
         return self._gauge.load
 
+    @property
+    def room(self) -> Room:
+        """What one request may take."""
+        return Room(context=self.context, item=self._picture_limit)
+
+    @property
+    def takes_clips(self) -> bool:
+        """Whether a clip's frames go in as one video."""
+        return bool(self._limit("video")) and (self._counter is None or self._counter.takes_video)
+
+    async def price(self) -> PromptPrice | None:
+        """Return exact prices that agree with the engine's own count; None if its family has no formula.
+
+        Raises `EngineUnavailableError` if they do not agree.
+        """
+        if self._counter is None:
+            return None
+        tokenizer = self._llm.get_tokenizer()
+        modalities = Modalities(images=self._limit("image"), clips=self.takes_clips)
+        return await calibrated(
+            self._counter,
+            lambda words: len(tokenizer.encode(words, add_special_tokens=False)),
+            self,
+            modalities,
+        )
+
+    def _limit(self, modality: str) -> int:
+        limit: int = self._llm.model_config.multimodal_config.get_limit_per_prompt(modality)
+        return limit
+
+    async def prompt_tokens(self, request: EngineRequest) -> int:
+        """Return the length of the request's prompt, as the engine renders it."""
+        return (await self.render(request)).tokens
+
     async def render(self, request: EngineRequest) -> Rendered:
         """Return the request by the checkpoint's own chat template and processor. Raises `EngineError`."""
-        pictures = [{"type": "image_pil", "image_pil": Image.fromarray(image)} for image in request.images]
-        asked = {"role": "user", "content": [*pictures, {"type": "text", "text": request.instruction}]}
         with self._told_apart():
-            _, (prompt,) = await self._llm.renderer.render_chat_async([[asked]], _CHAT)
-        placed = prompt.get("mm_placeholders", {}).get("image", ())
+            clip = request.clip if self.takes_clips else None
+            prompt = await (self._render_clip(request, clip) if clip else self._render_pictures(request))
+        placed = prompt.get("mm_placeholders", {})
         return Rendered(
             prompt=prompt,
             tokens=len(prompt["prompt_token_ids"]),
-            image_tokens=sum(place.get_num_embeds() for place in placed),
+            image_tokens=sum(place.get_num_embeds() for places in placed.values() for place in places),
         )
 
-    async def generate(self, request_id: str, rendered: Rendered, most_tokens: int) -> Generation:
-        """Return the text, greedy and of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
-        params = SamplingParams(
-            temperature=0,
-            max_tokens=most_tokens,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            repetition_detection=RepetitionDetectionParams(**LOOPS),
+    async def _render_pictures(self, request: EngineRequest) -> Any:
+        pictures = [{"type": "image_pil", "image_pil": Image.fromarray(image)} for image in request.images]
+        _, (prompt,) = await self._llm.renderer.render_chat_async([[_asked(request, pictures)]], _CHAT)
+        return prompt
+
+    async def _render_clip(self, request: EngineRequest, times: ClipTimes) -> Any:
+        words = self._llm.get_tokenizer().apply_chat_template(
+            [_asked(request, [{"type": "video"}])], add_generation_prompt=True, tokenize=False
+        )
+        # Chat messages have no way to carry frames that are in memory.
+        prompt = {"prompt": words, "multi_modal_data": {"video": [_clip(request, times)]}}
+        (rendered,) = await self._llm.renderer.render_cmpl_async([prompt])
+        return rendered
+
+    async def generate(self, request: EngineRequest, rendered: Rendered, most_tokens: int) -> Generation:
+        """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
+        params = _sampling(request, most_tokens)
+        answering = self._llm.generate(
+            rendered.prompt,
+            params,
+            request.id,
+            lora_request=self._adapter(request),
+            priority=request.priority,
         )
         with self._told_apart():
             # To its end, for a generator that is left alone aborts its request once more.
-            (output,) = [output async for output in self._llm.generate(rendered.prompt, params, request_id)]
+            (output,) = [output async for output in answering]
             return _generation(rendered, output)
+
+    def _adapter(self, request: EngineRequest) -> LoRARequest | None:
+        if request.adapter is None:
+            return None
+        if request.adapter not in self._adapters:
+            raise EngineRefusedError("The task names an adapter that this engine does not have.")
+        return self._adapters[request.adapter]
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
@@ -162,16 +235,69 @@ class _StepLogger(StatLoggerBase):  # type: ignore[misc]
     def __init__(self, gauge: _Gauge) -> None:
         self._gauge = gauge
 
-    def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
             self._gauge.load = Load(
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_used=scheduler_stats.kv_cache_usage,
+                preemptions=self._gauge.load.preemptions + _preempted(iteration_stats),
             )
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
+
+
+def _preempted(iteration_stats: Any) -> int:
+    return iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
+
+
+def _counter(llm: Any) -> TokenCounter | None:
+    """Return the formula of the model's family, with the options that the engine was started with."""
+    config = llm.model_config
+    multimodal = config.multimodal_config
+    try:
+        return counter_for(
+            checkpoint_directory(config.model, config.revision),
+            multimodal.mm_processor_kwargs or {},
+            text_tokens=lambda words: len(llm.get_tokenizer().encode(words, add_special_tokens=False)),
+            video_pruning_rate=multimodal.video_pruning_rate or 0.0,
+        )
+    except UnknownFamilyError as error:
+        log.warning("cost_is_counted_by_the_engine", family=error.model_type)
+        return None
+
+
+def _asked(request: EngineRequest, shown: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}
+
+
+def _clip(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
+    """Return the frames and what the processors want to know of them; nothing is sampled again."""
+    return np.stack(request.images), {
+        "fps": times.fps,
+        "duration": times.duration,
+        "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
+        "frames_indices": list(times.indices),
+        "video_backend": "opencv",
+        "do_sample_frames": False,
+    }
+
+
+def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
+    sampling = request.sampling
+    schema = StructuredOutputsParams(json=dict(request.schema)) if request.schema else None
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed,
+        max_tokens=most_tokens,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        repetition_detection=RepetitionDetectionParams(**LOOPS),
+        structured_outputs=schema,
+    )
 
 
 def _generation(rendered: Rendered, output: Any) -> Generation:

@@ -1,0 +1,18 @@
+"""Where a model's configuration lies on this machine, once vLLM has loaded it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def checkpoint_directory(model: str, revision: str | None = None) -> Path:
+    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
+
+    Nothing is downloaded.
+    """
+    directory = Path(model)
+    if directory.is_dir():
+        return directory
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  comes with pecia[vllm]
+
+    return Path(snapshot_download(model, revision=revision, allow_patterns=["*.json"], local_files_only=True))
