@@ -118,6 +118,34 @@ def quantize(source: Path, directory: Path) -> Path:
     return directory
 
 
+def make_adapter(checkpoint: Path, directory: Path, *, rank: int = 8) -> Path:
+    """Write a LoRA adapter with random weights for the attention of a checkpoint's language model."""
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        if "visual" in name or not name.endswith(("q_proj.weight", "v_proj.weight")):
+            continue
+        out, into = weight.shape
+        base = "base_model.model.model.language_model.layers." + name.partition("layers.")[2].removesuffix(
+            ".weight"
+        )
+        weights[f"{base}.lora_A.weight"] = torch.randn(rank, into, generator=generator) * into**-0.5
+        weights[f"{base}.lora_B.weight"] = torch.randn(out, rank, generator=generator)
+    save_file(weights, directory / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "target_modules": ["q_proj", "v_proj"],
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(checkpoint),
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(config, indent=1))
+    return directory
+
+
 def _tokenizer() -> Any:
     """Return a byte-level BPE trained on a few lines, with the special tokens of the published checkpoints."""
     trained = Tokenizer(models.BPE())

@@ -113,33 +113,50 @@ def test_the_budget_is_what_vllms_own_options_make_it(reading: tuple[asyncio.Run
     assert engine.budget.slots == 4
 
 
-def test_a_cost_is_exact_once_the_engine_holds_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
+def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
     request = asked(2, most=250)
 
     async def story() -> tuple[int, float, int]:
+        cost = engine.cost(request)
         answering = asyncio.create_task(engine.generate(request))
         while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.005)
-        cost, kv_used = engine.cost(request), engine.load().kv_used
-        return cost, kv_used, (await answering).usage.prompt
+        return cost, engine.load().kv_used, (await answering).usage.prompt
 
     cost, kv_used, prompt = runner.run(story())
 
     assert cost == prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
     assert 0 < kv_used < 1
+    assert engine.load().drifted == 0
 
 
-def test_a_picture_beyond_the_context_is_refused_and_the_engine_goes_on(
+def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
     reading: tuple[asyncio.Runner, Engine],
 ) -> None:
     runner, engine = reading
-    huge = np.zeros(
-        (1400, 1400, 3), dtype=np.uint8
-    )  # 1,280 tokens, the most that the checkpoint makes of a picture
+    huge = np.zeros((1400, 700, 3), dtype=np.uint8)
+    request = EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED, max_output_tokens=40)
 
-    with pytest.raises(EngineRefusedError, match=str(CONTEXT)):
-        runner.run(engine.generate(EngineRequest(id="x", images=(huge,), workload=DocumentType.MIXED)))
+    answer = runner.run(engine.generate(request))
+
+    assert answer.shrunk_to
+    width, height = answer.shrunk_to
+    assert height == pytest.approx(2 * width, abs=1)
+    assert answer.usage.output == 40
+    assert answer.usage.prompt + 40 > CONTEXT * 0.9, "it shrank more than it had to"
+
+
+def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
+    reading: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = reading
+    endless = EngineRequest(
+        id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900
+    )
+
+    with pytest.raises(EngineRefusedError, match="fit"):
+        runner.run(engine.generate(endless))
 
     assert runner.run(engine.generate(asked(0))).text
 

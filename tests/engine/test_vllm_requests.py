@@ -1,0 +1,208 @@
+"""What else a request may ask of the real engine: clips, words alone, schemas, sampling, adapters, drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from checkpoints import make_adapter
+from offline import INSTRUCTION, picture
+from pecia_schemas import DocumentType
+from pecia_workers.batching.cost import counter_for
+from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
+from pecia_workers.engines.base import ClipTimes, Sampling
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"type": "integer"}},
+    "required": ["drug", "refills"],
+    "additionalProperties": False,
+}
+
+
+@contextmanager
+def started(engine: Engine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.start())
+            yield runner
+        finally:
+            runner.run(engine.stop())
+
+
+@pytest.fixture(scope="module")
+def asking(
+    make_vllm: Callable[..., Engine], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[asyncio.Runner, Engine]]:
+    adapter = make_adapter(checkpoint, tmp_path_factory.mktemp("adapters") / "loud")
+    engine = make_vllm(
+        checkpoint, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options={"dtype": "float32"}
+    )
+    with started(engine) as runner:
+        yield runner, engine
+
+
+def asked(number: int, **changes: Any) -> EngineRequest:
+    request = EngineRequest(
+        id=str(number),
+        images=(picture(number),),
+        workload=DocumentType.PRESCRIPTION,
+        instruction=INSTRUCTION,
+        max_output_tokens=24,
+    )
+    return replace(request, **changes)
+
+
+def clip(frames: int, *, seed: int = 1, side: int = 112) -> EngineRequest:
+    shown = np.random.default_rng(seed).integers(0, 255, (frames, side, side, 3), dtype=np.uint8)
+    times = ClipTimes(fps=10.0, indices=tuple(range(0, 5 * frames, 5)), duration=frames / 2)
+    return EngineRequest(
+        id=f"clip-{seed}",
+        images=tuple(shown),
+        clip=times,
+        workload="caption-brief",
+        instruction="Describe it.",
+        max_output_tokens=24,
+    )
+
+
+@pytest.mark.parametrize("frames", [4, 7])
+def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
+    asking: tuple[asyncio.Runner, Engine], frames: int
+) -> None:
+    runner, engine = asking
+    request = clip(frames)
+
+    answer = runner.run(engine.generate(request))
+
+    assert engine.cost(request) == answer.usage.prompt + 24
+    assert 0 < answer.usage.image < answer.usage.prompt
+    assert runner.run(engine.generate(clip(frames, seed=2))).text != answer.text, (
+        "it does not look at the frames"
+    )
+
+
+def test_a_clip_beyond_the_context_loses_frames_and_says_so(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    long = clip(120, side=224)
+
+    fitted = runner.run(engine.fit(long))
+    answer = runner.run(engine.generate(long))
+
+    assert len(fitted.images) < 120
+    assert fitted.clip
+    assert (fitted.clip.indices[0], fitted.clip.indices[-1]) == (0, 595)
+    assert answer.shrunk_to == (224, 224)
+
+
+def test_words_alone_are_answered_and_cost_what_was_said(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    request = asked(0, images=(), instruction="Say this in one sentence.")
+
+    answer = runner.run(engine.generate(request))
+
+    assert answer.usage.image == 0
+    assert engine.cost(request) == answer.usage.prompt + 24
+
+
+def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+
+    answer = runner.run(engine.generate(asked(0, schema=SCHEMA, max_output_tokens=200)))
+
+    jsonschema.validate(json.loads(answer.text), SCHEMA)
+
+
+def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+
+    def text(**sampling: Any) -> str:
+        return runner.run(engine.generate(asked(3, sampling=Sampling(**sampling)))).text
+
+    hot = text(temperature=1.5, seed=1)
+    assert hot == text(temperature=1.5, seed=1)
+    assert len({hot, text(), text(temperature=1.5, seed=2)}) == 3
+    assert text(temperature=1.5, top_k=1, seed=1) == text()
+    assert text(repetition_penalty=1.9) != text()
+
+
+def test_an_adapter_changes_the_answer_and_nobody_elses(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
+
+    async def together() -> list[str]:
+        mixed = [
+            engine.generate(asked(number, adapter="loud" if number % 2 else None)) for number in range(4)
+        ]
+        return [answer.text for answer in await asyncio.gather(*mixed)]
+
+    texts = runner.run(together())
+
+    assert texts[::2] == plain[::2]
+    assert texts[1] != plain[1]
+    assert texts[3] != plain[3]
+    assert engine.capabilities.adapters == {"loud"}
+
+
+def test_an_adapter_that_is_not_there_is_refused(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+
+    with pytest.raises(EngineRefusedError, match="adapter"):
+        runner.run(engine.generate(asked(0, adapter="quiet")))
+
+
+def test_a_draft_changes_the_speed_and_not_the_text(
+    asking: tuple[asyncio.Runner, Engine], make_vllm: Callable[..., Engine], checkpoint: Path
+) -> None:
+    runner, engine = asking
+    plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
+    drafting = make_vllm(
+        checkpoint,
+        engine_options={"dtype": "float32"},
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 4,
+            "prompt_lookup_min": 2,
+        },
+    )
+
+    with started(drafting) as other:
+        assert [other.run(drafting.generate(asked(number))).text for number in range(4)] == plain
+
+
+def test_an_engine_whose_formula_is_wrong_does_not_start(
+    make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pecia_workers.engines import vllm_session  # noqa: PLC0415  only where vLLM is
+
+    def other_size(*args: Any, **options: Any) -> Any:
+        return counter_for(args[0], {"max_pixels": 56 * 56 * 4}, **options)
+
+    monkeypatch.setattr(vllm_session, "counter_for", other_size)
+    engine = make_vllm(checkpoint)
+
+    with asyncio.Runner() as runner:
+        try:
+            with pytest.raises(EngineUnavailableError, match="PECIA_EXACT_COST=false"):
+                runner.run(engine.start())
+        finally:
+            runner.run(engine.stop())
+
+
+def test_an_engine_without_a_formula_counts_by_itself(
+    make_vllm: Callable[..., Engine], checkpoint: Path
+) -> None:
+    engine = make_vllm(checkpoint, exact_cost=False)
+
+    with started(engine) as runner:
+        assert runner.run(engine.generate(asked(0))).text
