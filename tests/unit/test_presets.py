@@ -1,0 +1,104 @@
+"""How a language model writes for a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas import CaptionVideo, ReadDocument
+from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
+from pecia_workers.engines.base import Sampling
+from pecia_workers.engines.presets import presets, sampling_for
+
+ANY_PRESET = st.sampled_from(Preset)
+ANY_OPTIONS = st.builds(
+    GenerationOptions,
+    temperature=st.floats(0, 2),
+    top_p=st.floats(0.1, 1),
+    top_k=st.integers(0, 200),
+    repetition_penalty=st.floats(0.5, 2),
+    max_output_tokens=st.integers(1, 9_000),
+    seed=st.integers(0, 99),
+)
+
+
+def caption(**how: Any) -> tuple[Sampling, int | None]:
+    return sampling_for(CaptionVideo(b"", **how))
+
+
+def page(**how: Any) -> tuple[Sampling, int | None]:
+    return sampling_for(ReadDocument(b"", **how))
+
+
+def test_every_preset_that_a_task_can_name_is_written_down() -> None:
+    assert set(presets().presets) == set(Preset)
+
+
+def test_every_style_has_its_length() -> None:
+    assert set(presets().captions.tokens) == set(CaptionStyle)
+
+
+def test_a_page_is_read_greedily_and_as_long_as_it_is() -> None:
+    assert page() == (Sampling(), None)
+
+
+@pytest.mark.parametrize(("preset", "temperature"), [("factual", 0.3), ("balanced", 0.7), ("creative", 1.0)])
+def test_a_preset_has_the_temperature_of_its_name(preset: str, temperature: float) -> None:
+    for sampling, _ in (page(preset=preset), caption(preset=preset)):
+        assert sampling.temperature == temperature
+
+
+@pytest.mark.parametrize("preset", Preset)
+def test_no_preset_forbids_a_page_to_repeat_itself_or_cuts_it(preset: Preset) -> None:
+    sampling, most = page(preset=preset)
+
+    assert sampling.repetition_penalty == 1.0
+    assert most is None
+
+
+def test_a_caption_is_balanced_unless_it_says_otherwise() -> None:
+    assert caption() == caption(preset="balanced")
+    assert caption()[0].temperature == 0.7
+
+
+@pytest.mark.parametrize(("style", "most"), [("brief", 96), ("detailed", 256), ("dense", 512)])
+def test_a_caption_is_as_long_as_its_style(style: str, most: int) -> None:
+    assert caption(style=style)[1] == most
+
+
+@pytest.mark.parametrize(("preset", "most"), [("speed", 128), ("quality", 512)])
+def test_presets_for_speed_and_quality_have_a_length_of_their_own(preset: str, most: int) -> None:
+    assert caption(preset=preset, style="brief")[1] == most
+
+
+@given(preset=ANY_PRESET)
+def test_korean_captions_stay_within_their_bounds(preset: Preset) -> None:
+    sampling, _ = caption(preset=preset, language="ko")
+
+    assert 0.5 <= sampling.temperature <= 0.7
+    assert 1.1 <= sampling.repetition_penalty <= 1.2
+
+
+def test_a_korean_page_has_no_such_bounds() -> None:
+    assert page(preset="creative", language="ko") == page(preset="creative")
+
+
+@given(preset=ANY_PRESET, options=ANY_OPTIONS, language=st.sampled_from(["en", "ko"]))
+def test_what_a_task_says_itself_wins(preset: Preset, options: GenerationOptions, language: str) -> None:
+    wanted = options.model_dump(exclude={"max_output_tokens"})
+    for sampling, most in (
+        page(preset=preset, options=options, language=language),
+        caption(preset=preset, options=options, language=language),
+    ):
+        assert sampling == Sampling(**wanted)
+        assert most == options.max_output_tokens
+
+
+def test_what_a_task_leaves_out_stays_as_the_preset_says() -> None:
+    sampling, most = caption(preset="creative", options=GenerationOptions(top_k=7))
+
+    assert sampling == Sampling(temperature=1.0, top_p=0.95, top_k=7, repetition_penalty=1.2)
+    assert most == 256
