@@ -30,6 +30,7 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.loops import LOOPS
 from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
 from pecia_workers.engines.vllm_fitting import Room
 from pecia_workers.engines.vllm_options import engine_arguments
@@ -48,12 +49,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
-
-LOOPS: Final = {"min_pattern_size": 8, "max_pattern_size": 48, "min_count": 12}
-"""When a text counts as a loop: so many equal patterns of so many tokens at its end.
-
-A shorter pattern repeats within the shortest; an empty table of a dozen rows is not yet a loop.
-"""
 
 _DEAD: Final = "The engine's process has ended: see the worker's log."
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
