@@ -101,12 +101,13 @@ class WorkerSettings(ConnectionSettings):
     """Logs for people or for machines; never text of a document in either."""
 
     engine: str = "rapidocr"
-    """Which engine reads: `rapidocr` (CPU, English and Chinese) or `vllm` (a vision-language model); `simulated` and
-    `simulated:instant` read nothing."""
+    """Which engine reads: `rapidocr` (CPU, English and Chinese), `vllm` (a vision-language model) or `openai` (a server
+    that runs one); `simulated` and `simulated:instant` read nothing."""
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
     model: str = ""
-    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub."""
+    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: the name under which its
+    server serves it. Empty: the only one it serves."""
     quantization: str = ""
     """How the model's weights are quantised. Empty: as its checkpoint says, which is right for AWQ."""
     max_model_len: int = Field(default=0, ge=0)
@@ -146,10 +147,34 @@ class WorkerSettings(ConnectionSettings):
     """Most frames of one video segment that the engine sees."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's engine as JSON, by its own names: `{"tensor_parallel_size": 2}`."""
+    engine_url: str = ""
+    """The server that `openai` asks, any that speaks OpenAI's chat API: `http://gpu-1:8000/v1`."""
+    engine_api_key: SecretStr = SecretStr("")
+    """What that server lets us in by. Empty: it asks for nothing."""
+    engine_connections: int = Field(default=32, ge=1)
+    """Requests at that server at a time. `PECIA_MAX_NUM_SEQS` wins if it is less."""
+    engine_ready_timeout: Duration = timedelta(minutes=10)
+    """How long that server may take to start, or be away, before the worker gives up."""
+    engine_timeout: Duration = timedelta(minutes=2)
+    """How long that server may be silent in the midst of a request."""
     max_in_flight: int = Field(default=0, ge=0)
     """Parts that one worker holds at a time. 0: as many as its engine wants."""
     max_tokens_in_flight: int = Field(default=0, ge=0)
     """Token budget of one worker. 0: what its engine can hold."""
+    admission: Literal["continuous", "dynamic", "static"] = "continuous"
+    """When requests enter the engine: as soon as they fit, or in batches that close when full or after a wait."""
+    batch_tokens: int = Field(default=4_000, ge=1)
+    """Most tokens of a dynamic batch. 24 GB GPU: 3000, 40 GB: 6000."""
+    batch_min: int = Field(default=10, ge=1)
+    """Least size of a dynamic batch that closes because it is full."""
+    batch_max: int = Field(default=100, ge=1)
+    """Most requests in a dynamic batch. 24 GB GPU: 80, 40 GB: 150."""
+    batch_concurrent: int = Field(default=20, ge=1)
+    """Dynamic batches in the engine at a time. 24 GB GPU: 15, 40 GB: 30."""
+    batch_window: Duration = timedelta(milliseconds=100)
+    """How long the first request of a dynamic batch waits for others."""
+    output_quantile: float = Field(default=0.75, gt=0, lt=1)
+    """Share of a workload's outputs that are no longer than what is reserved for one."""
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
 
