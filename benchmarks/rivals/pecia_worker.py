@@ -7,6 +7,7 @@ import numpy as np
 from pecia_schemas import DocumentType, Page, Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import app, worker_argv
+from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, Engine, EngineRequest
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime
@@ -35,7 +36,7 @@ class AnswerAtOnce:
 
 
 class BenchmarkRuntime(Runtime):
-    async def _start_stages(self, engine: Engine | None) -> Budget:
+    async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:  # noqa: ARG002
         assert engine is not None  # noqa: S101
         await engine.start()
         self._handlers[Stage.READ] = AnswerAtOnce(engine)

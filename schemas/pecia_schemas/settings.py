@@ -106,8 +106,8 @@ class WorkerSettings(ConnectionSettings):
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
     model: str = ""
-    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: the name under which its
-    server serves it. Empty: the only one it serves."""
+    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its server serves,
+    by that name, or by a directory with the same checkpoint. Empty: the only one it serves."""
     quantization: str = ""
     """How the model's weights are quantised. Empty: as its checkpoint says, which is right for AWQ."""
     max_model_len: int = Field(default=0, ge=0)

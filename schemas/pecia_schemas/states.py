@@ -10,6 +10,11 @@ class Lane(StrEnum):
     NORMAL = "normal"
     BULK = "bulk"
 
+    @property
+    def rank(self) -> int:
+        """Place in the order of service; smaller is sooner."""
+        return list(Lane).index(self)
+
 
 class Stage(StrEnum):
     """What a fleet worker does to a part."""
@@ -17,6 +22,7 @@ class Stage(StrEnum):
     INGEST = "ingest"  # validate a payload and cut it into parts
     READ = "read"  # turn one page into text
     CAPTION = "caption"  # turn one video segment into a caption
+    SUMMARIZE = "summarize"  # write what a whole video shows from its captions
 
 
 class JobState(StrEnum):

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -46,6 +47,8 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSONB(),
         dict[str, str]: JSONB(),
         list[str]: ARRAY(Text()),
+        list[float]: ARRAY(Double()),
+        float: Double(),
     }
 
 
@@ -117,6 +120,17 @@ class PartRow(Base):
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    # What it took, of all attempts that ended here; it outlives the result.
+    engine: Mapped[str | None]
+    prompt_tokens: Mapped[int | None]
+    image_tokens: Mapped[int | None]
+    cached_tokens: Mapped[int | None]
+    output_tokens: Mapped[int | None]
+    wasted_tokens: Mapped[int | None]
+    queued_s: Mapped[float | None]
+    decode_s: Mapped[float | None]
+    engine_s: Mapped[float | None]
+    first_token_s: Mapped[float | None]
 
     __table_args__ = (
         _one_of("state", PartState),
@@ -132,6 +146,7 @@ class PartRow(Base):
             "published_at",
             postgresql_where=text("state = 'queued' AND published_at IS NOT NULL"),
         ),
+        Index("parts_finished_at_idx", "finished_at", postgresql_where=text("engine IS NOT NULL")),
         Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),
         {"postgresql_with": {"fillfactor": "70"}},
     )
@@ -207,8 +222,19 @@ class WorkerRow(Base):
     host: Mapped[str]
     pid: Mapped[int]
     engine: Mapped[str | None]
+    capabilities: Mapped[dict[str, Any] | None]  # model, languages, fields, adapters, slots, tokens
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
 
     __table_args__ = (Index("workers_seen_at_idx", "seen_at", postgresql_where=text("stopped_at IS NULL")),)
+
+
+class OutputLengthsRow(Base):
+    """How long the output of a workload has been: counts on a logarithmic grid, fading with each new one."""
+
+    __tablename__ = "output_lengths"
+
+    workload: Mapped[str] = mapped_column(primary_key=True)
+    weights: Mapped[list[float]]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())

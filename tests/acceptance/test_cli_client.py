@@ -6,10 +6,12 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,22 @@ WHERE id IN (SELECT job_id FROM read)
 """
 _PAGE = {"number": 1, "text": "Blutdruck 120/80", "verdict": "ok", "width": 9, "height": 9, "engine": "test"}
 _FAILURE = {"code": "damaged", "message": "The file ends early: scan it again.", "attempt": 1}
+
+
+@dataclass
+class Screen:
+    """What a command shows on its terminal."""
+
+    terminal: int
+    shown: str = ""
+
+    def read_until(self, wanted: str) -> str:
+        """Return all that was shown until now, as soon as it holds this pattern."""
+        while not re.search(wanted, self.shown):
+            ready, _, _ = select.select([self.terminal], [], [], 30)
+            assert ready, f"nothing new on the terminal after {self.shown[-500:]!r}"
+            self.shown += os.read(self.terminal, 65_536).decode(errors="replace")
+        return self.shown
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,22 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=stderr,
         )
+
+    @contextmanager
+    def terminal(self, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
+        """Start a command on a terminal of its own, wide enough for whole rows."""
+        ours, its = os.openpty()
+        wide = os.environ | self.stores | {"COLUMNS": "200", "TERM": "xterm"}
+        process = subprocess.Popen(
+            [*_PECIA, *arguments], cwd=self.directory, env=wide, stdout=its, stderr=its
+        )
+        os.close(its)
+        try:
+            yield process, Screen(ours)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
 
     def draw(self, *names: str) -> None:
         for number, name in enumerate(names):
@@ -199,13 +233,13 @@ def test_cancel_ends_open_jobs_and_leaves_the_others(shell: Shell) -> None:
 
 def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
-    watching = shell.start("watch")
-    with pytest.raises(subprocess.TimeoutExpired):
-        watching.wait(1.5)
-    shell.read_all()
-    out, complaint = watching.communicate(timeout=20)
-    assert (watching.returncode, complaint) == (0, "")
-    assert re.search(rf"{job}.*succeeded", out)
+    with shell.terminal("watch") as (watching, screen):
+        screen.read_until(rf"{job}.*queued")
+        assert watching.poll() is None
+        shell.read_all()
+        shown = screen.read_until(rf"{job}.*succeeded")
+        assert watching.wait(20) == 0
+    assert "Traceback" not in shown
 
 
 def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:

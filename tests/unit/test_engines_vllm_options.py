@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pecia_schemas.settings import WorkerSettings
@@ -17,6 +19,7 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
         "limit_mm_per_prompt": {"image": 16, "video": 1},
         "scheduling_policy": "priority",
         "disable_log_stats": True,
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
     }
 
 
@@ -58,6 +61,29 @@ def test_every_setting_has_vllms_own_name() -> None:
             "tensor_parallel_size": 2,
         }.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "reaches_vllm"),
+    [
+        ({}, {}),
+        (
+            {"kv_offload_bytes": 2**30},
+            {"kv_offloading_size": 1.0, "kv_offloading_backend": "native"},
+        ),
+        (
+            {"kv_offload_backend": "lmcache"},
+            {"kv_offloading_size": 0.0, "kv_offloading_backend": "lmcache"},
+        ),
+        ({"kv_offload_backend": "native"}, {}),
+    ],
+)
+def test_kv_blocks_are_moved_to_whom_the_settings_name(
+    setting: dict[str, Any], reaches_vllm: dict[str, Any]
+) -> None:
+    given = engine_arguments(WorkerSettings(model="m", **setting), KNOWN)
+
+    assert {name: value for name, value in given.items() if name.startswith("kv_offload")} == reaches_vllm
 
 
 def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:

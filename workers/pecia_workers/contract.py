@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from uuid import UUID
 
     from pecia_workers.engines.base import Budget
@@ -18,8 +18,11 @@ class RuntimeLostError(RuntimeError):
 class PartRuntime(Protocol):
     """Runs parts on the loop that `start` runs on."""
 
-    async def start(self) -> Budget:
-        """Make ready and return how much may be in flight; nothing is claimed before."""
+    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:
+        """Make ready and return how much may be claimed; nothing is claimed before.
+
+        `priced` is told, on this loop, what a part really takes of that, in tokens.
+        """
         ...
 
     async def lost(self) -> None:

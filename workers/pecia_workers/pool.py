@@ -55,9 +55,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._tokens = 0
         self._arrived: list[Job] = []
         self._ended: deque[tuple[Job, Ending]] = deque()
+        self._priced: deque[tuple[UUID, int]] = deque()
         self._woken = False
         self._runner = PartRunner(
-            self.app.new_runtime(), began=self._wake_hub, tell=self._tell, fatal=self.fatal
+            self.app.new_runtime(),
+            began=self._wake_hub,
+            tell=self._tell,
+            fatal=self.fatal,
+            priced=self._price,
         )
         self._budget = self._bounded(self._start_runtime())
         self.limit = self._budget.slots
@@ -150,6 +155,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _tell(self, job: Job, ending: Ending) -> None:
         """Let the hub thread know. Called on the loop thread, which must not touch Celery."""
         self._ended.append((job, ending))
+        self._wake_to_collect()
+
+    def _price(self, part: UUID, tokens: int) -> None:
+        """Note what a part really costs: claims weighed the asking price. Called on the loop thread."""
+        self._priced.append((part, tokens))
+        self._wake_to_collect()
+
+    def _wake_to_collect(self) -> None:
         if not self._woken and self._hub:
             self._woken = True
             self._hub.call_soon(self._collect)
@@ -157,11 +170,19 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _collect(self) -> None:
         """Tell Celery and Redis what has ended, then claim into the room it left."""
         self._woken = False
+        self._correct_prices()
         self._finish_all()
         self._run_ready()
         self._keeper.settle()
         with suppress(RedisError):  # Celery's own poll will find out, and reconnect
             kick()
+
+    def _correct_prices(self) -> None:
+        while self._priced:
+            part, tokens = self._priced.popleft()
+            if job := self._jobs.get(part):
+                self._tokens += tokens - job.cost
+                job.cost = tokens
 
     def _finish_all(self) -> None:
         while self._ended:

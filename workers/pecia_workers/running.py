@@ -39,8 +39,8 @@ class _TimeLimitError(Exception):
 class PartRunner:
     """Runs parts on a loop of its own.
 
-    `began` is called for every group that was submitted, `tell` for every end but those that `abandon` made; both on
-    the loop's thread.
+    `began` is called for every group that was submitted, `tell` for every end but those that `abandon` made, `priced`
+    with what a part really costs; all on the loop's thread.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class PartRunner:
         began: Callable[[], None],
         tell: Callable[[Job, Ending], None],
         fatal: Callable[[Exception], None],
+        priced: Callable[[UUID, int], None],
     ) -> None:
         self._runtime = runtime
         self._began = began
         self._tell = tell
         self._fatal = fatal
+        self._priced = priced
         self._background: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
@@ -162,7 +164,7 @@ class PartRunner:
         await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=_STOP_S)
 
     async def _start_runtime(self) -> Budget:
-        budget = await self._runtime.start()
+        budget = await self._runtime.start(self._priced)
         self._watch = self._loop.create_task(self._watch_runtime())
         return budget
 

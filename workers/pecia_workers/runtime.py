@@ -16,6 +16,9 @@ from redis.exceptions import RedisError
 from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.batching.batcher import Batcher, Priced
+from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.bus import Bus
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import create_engine
@@ -32,6 +35,7 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.output_lengths import share_output_lengths
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
 from pecia_workers.media.decoder import Decoder
@@ -45,8 +49,14 @@ log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
+_SHARE_S = 5.0
+"""How often workers tell each other how long output was."""
 
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
+
+
+def _nobody(_part: UUID, _tokens: int) -> None:
+    """Nobody to tell."""
 
 
 class Runtime:
@@ -62,8 +72,8 @@ class Runtime:
         self._engine: Engine | None = None
         self._died_on: set[UUID] = set()
 
-    async def start(self) -> Budget:
-        """Open the stores, load the engine if a stage needs one, register; return how much may be in flight."""
+    async def start(self, priced: Priced = _nobody) -> Budget:
+        """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
         settings = self._settings
         engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
         identity = WorkerIdentity.new("engine" if engine else "ingest", self._stages, engine)
@@ -72,13 +82,13 @@ class Runtime:
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
-        budget = await self._start_stages(engine)
+        budget = await self._start_stages(engine, priced)
         self._engine = engine
         await self._resources.enter_async_context(keep_registered(self._database, identity))
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         return budget
 
-    async def _start_stages(self, engine: Engine | None) -> Budget:
+    async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
         spool = self._open_spool()
         decoder = Decoder(self._settings)
         await decoder.start()
@@ -88,8 +98,40 @@ class Runtime:
             return Budget(slots=decoder.slots, tokens=None)
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
-        self._handlers[Stage.READ] = ReadPage(spool, decoder, engine)
-        return engine.budget
+        batcher = await self._batcher(engine, priced)
+        self._handlers[Stage.READ] = ReadPage(spool, decoder, batcher)
+        return _claimable(engine.budget, decoder.slots)
+
+    async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
+        settings = self._settings
+        self._lengths = LearnedLengths(settings.output_quantile)
+        await self._share_lengths()
+        self._in_background(self._keep_sharing())
+        self._resources.push_async_callback(self._share_lengths)
+        limits = BatchLimits(
+            least=settings.batch_min,
+            most=settings.batch_max,
+            tokens=settings.batch_tokens,
+            concurrent=settings.batch_concurrent,
+            window_s=settings.batch_window.total_seconds(),
+        )
+        policy = policy_named(PolicyName(settings.admission), limits)
+        batcher = Batcher(engine, policy, self._lengths, priced=priced)
+        self._resources.callback(_tell_packing, batcher)
+        return batcher
+
+    async def _keep_sharing(self) -> None:
+        while True:
+            await asyncio.sleep(_SHARE_S)
+            await self._share_lengths()
+
+    async def _share_lengths(self) -> None:
+        """Tell the fleet what was seen and hear what it knows; what cannot be told now is told later."""
+        seen = self._lengths.take_seen()
+        try:
+            self._lengths.learn(await share_output_lengths(self._database, seen, half_life=HALF_LIFE))
+        except UNAVAILABLE:
+            self._lengths.put_back(seen)
 
     def _open_spool(self) -> Spool:
         directory = self._resources.enter_context(
@@ -199,6 +241,23 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
+
+
+def _claimable(budget: Budget, decoding: int) -> Budget:
+    """Return what to claim so that the engine never waits for a page: what it holds, and two for each decoder.
+
+    Without a token budget the engine's slots include what is made ready: an urgent page waits behind no more.
+    """
+    if budget.tokens is None:
+        return budget
+    slots = budget.slots + 2 * decoding
+    return Budget(slots=slots, tokens=budget.tokens * slots // budget.slots)
+
+
+def _tell_packing(batcher: Batcher) -> None:
+    share = batcher.packing.share
+    if share is not None:
+        log.info("packing", share=round(share, 3))
 
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:

@@ -18,7 +18,7 @@ from pecia_workers.engines.base import Budget
 from pecia_workers.errors import PartFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from uuid import UUID
 
 SECRET = "Jane Doe"
@@ -29,7 +29,7 @@ class ScriptedRuntime:
         self._directory = directory
         self._journal = (directory / "journal").open("a", buffering=1)
 
-    async def start(self) -> Budget:
+    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  nothing is priced anew
         if os.environ.get("SCRIPTED_START") == "fails":
             raise LookupError("no such model")
         return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,8 @@ class EngineRequest:
     """One part, ready for the engine."""
 
     id: str
+    part: UUID | None = None
+    """Whose it is; several requests may be one part's."""
     images: tuple[NDArray[np.uint8], ...]
     """RGB, height x width x 3: one page, the frames of a segment, or nothing for a request of words alone."""
     clip: ClipTimes | None = None

@@ -19,7 +19,6 @@ _NAMES: Final = {
     "max_num_batched_tokens": "max_num_batched_tokens",
     "kv_cache_bytes": "kv_cache_memory_bytes",
     "kv_cache_dtype": "kv_cache_dtype",
-    "kv_offload_backend": "kv_offloading_backend",
     "gpu_memory_utilization": "gpu_memory_utilization",
     "quantization": "quantization",
     "enforce_eager": "enforce_eager",
@@ -32,6 +31,8 @@ _NAMES: Final = {
 _FIXED: Final[Mapping[str, Any]] = {
     "scheduling_policy": "priority",  # or vLLM refuses a request that has one
     "disable_log_stats": True,  # the fleet's own logger stays
+    # Knows most of JSON Schema; and no model can fill its answer with line breaks instead of values.
+    "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
 }
 
 _GIB: Final = 2**30
@@ -77,9 +78,11 @@ def _adapters(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _offloading(settings: WorkerSettings) -> dict[str, Any]:
-    if not settings.kv_offload_bytes:
+    """Return vLLM's switch; it is the size that turns it on, though LMCache's server keeps a size of its own."""
+    backend = settings.kv_offload_backend or "native"
+    if not settings.kv_offload_bytes and backend != "lmcache":
         return {}
-    return {"kv_offloading_size": settings.kv_offload_bytes / _GIB}
+    return {"kv_offloading_size": settings.kv_offload_bytes / _GIB, "kv_offloading_backend": backend}
 
 
 def _unknown(option: str, known: Collection[str]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _GUARDED: Final = "_PECIA_GUARDS_ENGINE"
 _LOOK_S: Final = 1.0
 _GRACE_S: Final = 6.0
+_NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
+"""By each of these vLLM or a library below it is told to send nothing to its maker."""
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
 
 
@@ -25,8 +27,9 @@ def prepare_environment(log_level: str) -> None:
     os.environ[_GUARDED] = "1"
     # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", log_level.upper())
+    for reports_nothing in _NO_REPORTS:
+        os.environ.setdefault(reports_nothing, "1")
 
 
 @contextlib.contextmanager

@@ -56,10 +56,12 @@ class ReadPage:
     async def _generate(self, part: ClaimedPart, task: ReadDocument, image: PageImage) -> Generation:
         request = EngineRequest(
             id=f"{part.id}:{part.attempt}",
+            part=part.id,
             images=(image.pixels,),
             workload=task.document_type,
             language=task.language,
             instruction=instruction_for(task.document_type, task.language),
+            priority=part.lane.rank,
         )
         return await self._engine.generate(request)
 

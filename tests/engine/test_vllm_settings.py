@@ -1,0 +1,153 @@
+"""Settings of the fleet arrive in vLLM's own configuration, and those that the CPU can run do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline import KV_CACHE_BYTES, picture
+from pecia_schemas import DocumentType
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import Engine, EngineRequest
+from pecia_workers.engines.base import ClipTimes
+from pecia_workers.engines.vllm_options import engine_arguments
+from pecia_workers.engines.vllm_processes import prepare_environment
+
+NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
+"""Keys and values of two layers with two heads of 64 numbers each."""
+SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
+REPORTS = """
+from pecia_workers.engines.vllm_processes import prepare_environment
+
+prepare_environment("error")
+
+from huggingface_hub import constants
+from vllm.usage.usage_lib import is_usage_stats_enabled
+
+print(is_usage_stats_enabled(), constants.HF_HUB_DISABLE_TELEMETRY)
+"""
+
+
+@pytest.fixture(scope="module")
+def configured(checkpoint: Path) -> Callable[..., Any]:
+    """Returns what vLLM makes of the settings; nothing is started."""
+    prepare_environment("error")
+    from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415  after the environment
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+
+    def configure(**settings: Any) -> Any:
+        asked = WorkerSettings(engine="vllm", model=str(checkpoint), **settings)
+        return AsyncEngineArgs(**engine_arguments(asked, known)).create_engine_config()
+
+    return configure
+
+
+def test_adapters_have_a_spare_slot(configured: Callable[..., Any]) -> None:
+    lora = configured(adapters={"a": "/a", "b": "/b"}, max_lora_rank=32).lora_config
+
+    assert (lora.max_loras, lora.max_lora_rank) == (3, 32)
+
+
+def test_kv_blocks_are_moved_to_main_memory(configured: Callable[..., Any]) -> None:
+    moved = configured(kv_offload_bytes=3 * 2**29).kv_transfer_config
+
+    assert moved.kv_connector == "OffloadingConnector"
+    assert moved.kv_connector_extra_config["cpu_bytes_to_use"] == 3 * 2**29
+
+
+def test_kv_blocks_are_moved_to_lmcache(configured: Callable[..., Any]) -> None:
+    with pytest.raises(ModuleNotFoundError, match="lmcache"):  # vLLM asks for it at once
+        configured(kv_offload_backend="lmcache")
+
+
+def test_drafts_are_made_as_said(configured: Callable[..., Any]) -> None:
+    drafts = configured(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+
+    assert drafts.speculative_config.method == "ngram"
+    assert drafts.speculative_config.num_speculative_tokens == 3
+
+
+def test_gpus_share_a_model(configured: Callable[..., Any]) -> None:
+    assert configured(tensor_parallel_size=2).parallel_config.tensor_parallel_size == 2
+
+
+def test_requests_wait_by_priority_and_prompts_are_cached_and_cut_unless_told_otherwise(
+    configured: Callable[..., Any],
+) -> None:
+    usual = configured()
+    told = configured(engine_options={"enable_prefix_caching": False, "enable_chunked_prefill": False})
+
+    assert usual.scheduler_config.policy == "priority"
+    assert (usual.cache_config.enable_prefix_caching, usual.scheduler_config.enable_chunked_prefill) == (
+        True,
+        True,
+    )
+    assert (told.cache_config.enable_prefix_caching, told.scheduler_config.enable_chunked_prefill) == (
+        False,
+        False,
+    )
+
+
+def test_a_name_that_vllm_does_not_know_is_refused_by_name(configured: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="nf4"):
+        configured(quantization="nf4")
+
+
+@contextmanager
+def started(engine: Engine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.start())
+            yield runner
+        finally:
+            runner.run(engine.stop())
+
+
+def test_eight_bits_a_number_hold_twice_the_tokens(
+    make_vllm: Callable[..., Engine], checkpoint: Path
+) -> None:
+    engine = make_vllm(checkpoint, kv_cache_dtype="fp8")
+    page = EngineRequest(id="1", images=(picture(0),), workload=DocumentType.MIXED, max_output_tokens=8)
+
+    with started(engine) as runner:
+        assert engine.budget.tokens == KV_CACHE_BYTES // NUMBERS_OF_A_TOKEN
+        answer = runner.run(engine.generate(page))
+
+    assert answer.usage.output > 0
+
+
+def test_nothing_is_reported_to_anybody() -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith(SILENT)}
+
+    asked = subprocess.run(
+        [sys.executable, "-c", REPORTS], env=inherited, check=True, capture_output=True, text=True
+    )
+
+    assert asked.stdout.split() == ["False", "True"]
+
+
+def test_dropped_tokens_of_a_clip_cost_nothing(
+    make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the engine starts says that its renderer counts the same. vLLM 0.32 cannot run it on the CPU."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # sooner ready
+    frames = tuple(np.zeros((364, 364, 3), dtype=np.uint8) for _ in range(8))
+    times = ClipTimes(fps=2.0, indices=tuple(range(8)), duration=4.0)
+    clip = EngineRequest(id="clip", images=frames, clip=times, workload="caption-brief", max_output_tokens=8)
+    engine = make_vllm(checkpoint, video_pruning_rate=0.5)
+
+    with started(engine):
+        cost = engine.cost(clip)
+
+    assert cost < 8 // 2 * (364 // 28) ** 2

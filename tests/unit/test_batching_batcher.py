@@ -1,0 +1,165 @@
+"""What stands between the stages and an engine, on the engine that iterates without a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from pecia_schemas import DocumentType
+from pecia_workers.batching.batcher import Batcher
+from pecia_workers.batching.lengths import ENOUGH, LearnedLengths, length_of, step_of
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.output_lengths import FixedLength
+from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+
+OUTPUT = 20
+BUDGET = 2_000
+"""Room for three of the requests below, at the length that the table expects."""
+
+
+def engine(slots: int = 32) -> SimulatedEngine:
+    model = IterationModel(max_num_seqs=slots, kv_blocks=BUDGET // BLOCK_TOKENS)
+    return SimulatedEngine(model, FixedLength(OUTPUT), VirtualClock())
+
+
+def asked(number: int, *, priority: int = 1, side: int = 280) -> EngineRequest:
+    return EngineRequest(
+        id=str(number),
+        part=UUID(int=number),
+        images=(np.zeros((side, side, 3), np.uint8),),
+        workload=DocumentType.LAB_RESULT,
+        priority=priority,
+    )
+
+
+class Desk:
+    """A batcher, its engine, and what it said of prices."""
+
+    def __init__(self, simulated: SimulatedEngine, policy: PolicyName = PolicyName.CONTINUOUS) -> None:
+        self.engine = simulated
+        self.lengths = LearnedLengths(0.75)
+        self.prices: dict[UUID, int] = {}
+        self.batcher = Batcher(
+            simulated,
+            policy_named(policy, BatchLimits()),
+            self.lengths,
+            priced=self.prices.__setitem__,
+        )
+
+
+@asynccontextmanager
+async def opened(desk: Desk) -> AsyncIterator[Desk]:
+    await desk.engine.start()
+    try:
+        yield desk
+    finally:
+        await desk.engine.stop()
+
+
+async def watched(desk: Desk) -> list[int]:
+    """Return how many requests the engine held, for as long as this runs."""
+    seen: list[int] = []
+    while True:
+        seen.append(desk.engine.load().running + desk.engine.load().waiting)
+        if desk.batcher.packing.share is not None and not seen[-1]:
+            return seen
+        await asyncio.sleep(0)
+
+
+def test_the_engine_never_holds_more_than_its_tokens_allow() -> None:
+    async def story() -> tuple[list[int], dict[UUID, int]]:
+        async with opened(Desk(engine())) as desk:
+            looking = asyncio.create_task(watched(desk))
+            await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
+            return await looking, desk.prices
+
+    held, prices = asyncio.run(story())
+    assert len(prices) == 12
+    assert max(held) == BUDGET // max(prices.values())
+
+
+@pytest.mark.parametrize("policy", PolicyName)
+def test_every_request_is_answered_by_each_policy(policy: PolicyName) -> None:
+    async def story() -> tuple[int, int]:
+        async with opened(Desk(engine(), policy)) as desk:
+            answers = await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
+            return len({answer.usage.output for answer in answers}), len(answers)
+
+    assert asyncio.run(story()) == (1, 12)
+
+
+def test_what_is_given_up_while_it_waits_leaves_its_place() -> None:
+    async def story() -> None:
+        async with opened(Desk(engine(slots=1))) as desk:
+            waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(5)]
+            await asyncio.sleep(0)
+            for given_up in waiting[1:4]:
+                given_up.cancel()
+            await asyncio.wait(waiting)
+            assert [task.cancelled() for task in waiting] == [False, True, True, True, False]
+
+    asyncio.run(story())
+
+
+def test_all_may_be_given_up_at_once() -> None:
+    async def story() -> None:
+        async with opened(Desk(engine(slots=1))) as desk:
+            waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(3)]
+            await asyncio.sleep(0)
+            for given_up in waiting:
+                given_up.cancel()
+            await asyncio.wait(waiting)
+            assert all(task.cancelled() for task in waiting)
+            await desk.batcher.generate(asked(4))
+
+    asyncio.run(story())
+
+
+def test_a_later_urgent_request_enters_first() -> None:
+    async def story() -> list[int]:
+        ended: list[int] = []
+
+        async def read(number: int, priority: int) -> None:
+            await desk.batcher.generate(asked(number, priority=priority))
+            ended.append(number)
+
+        async with opened(Desk(engine(slots=1))) as desk, asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(read(number, 2))
+            await asyncio.sleep(0)
+            group.create_task(read(3, 0))
+        return ended
+
+    assert asyncio.run(story()) == [0, 3, 1, 2]
+
+
+def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be() -> None:
+    async def story() -> tuple[int, int]:
+        async with opened(Desk(engine())) as desk:
+            for number in range(ENOUGH + 1):
+                await desk.batcher.generate(asked(number))
+            return desk.prices[UUID(int=0)], desk.prices[UUID(int=ENOUGH)]
+
+    first, learned = asyncio.run(story())
+    assert first - learned == 400 - length_of(step_of(OUTPUT))
+
+
+def test_packing_is_what_is_used_while_others_wait() -> None:
+    async def story() -> tuple[float | None, float | None]:
+        async with opened(Desk(engine(slots=1))) as desk:
+            await desk.batcher.generate(asked(0))
+            alone = desk.batcher.packing.share
+            await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 5)))
+            return alone, desk.batcher.packing.share
+
+    alone, crowded = asyncio.run(story())
+    assert alone is None
+    assert crowded is not None
+    assert crowded > 0.9

@@ -1,0 +1,33 @@
+"""How much of the budget is used, by what the engine says of itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_workers.batching.headroom import Headroom
+from pecia_workers.engines.base import Load
+
+
+def load(kv_used: float = 0.5, preemptions: int = 0) -> Load:
+    return Load(running=1, waiting=0, kv_used=kv_used, preemptions=preemptions)
+
+
+def test_each_preemption_makes_it_smaller_and_air_lets_it_grow_again() -> None:
+    headroom = Headroom()
+    headroom.look(load(), 0)
+    headroom.look(load(preemptions=1), 1)
+    shrunk = headroom.share
+    headroom.look(load(kv_used=1.0, preemptions=1), 2)
+    full = headroom.share
+    headroom.look(load(preemptions=1), 3)
+    assert shrunk == full < headroom.share < 1
+
+
+@given(looks=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.floats(0, 100))))
+def test_it_never_leaves_its_bounds(looks: list[tuple[float, int, float]]) -> None:
+    headroom, now, preempted = Headroom(), 0.0, 0
+    for kv_used, more, passed in looks:
+        now, preempted = now + passed, preempted + more
+        headroom.look(load(kv_used, preempted), now)
+        assert 0.5 <= headroom.share <= 1.0

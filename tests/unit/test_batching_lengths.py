@@ -1,0 +1,67 @@
+"""What is expected of an output's length: the table first, then what was seen."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas import DocumentType
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
+from pecia_workers.batching.lengths import ENOUGH, STEPS, LearnedLengths, length_of, quantile, step_of
+
+LENGTHS = st.lists(st.integers(1, 100_000), min_size=ENOUGH, max_size=200)
+
+
+def having_seen(lengths: list[int], share: float = 0.75) -> LearnedLengths:
+    learned = LearnedLengths(share)
+    for length in lengths:
+        learned.observe(DocumentType.CHART, length)
+    return learned
+
+
+def test_the_table_is_believed_until_enough_was_seen() -> None:
+    assert having_seen([10] * (ENOUGH - 1)).expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
+    assert having_seen([10] * ENOUGH).expected("chart") == length_of(step_of(10))
+
+
+def test_another_workload_teaches_nothing() -> None:
+    assert having_seen([10] * 50).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
+
+
+@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
+def test_an_expectation_lies_within_a_step_of_what_was_seen(lengths: list[int], share: float) -> None:
+    expected = having_seen(lengths, share).expected("chart")
+    assert min(lengths) <= expected <= max(lengths) * 2**0.25
+
+
+@given(lengths=LENGTHS, share=st.floats(0.05, 0.95))
+def test_that_share_of_what_was_seen_is_no_longer(lengths: list[int], share: float) -> None:
+    expected = having_seen(lengths, share).expected("chart")
+    assert sum(length <= expected for length in lengths) >= share * len(lengths) - 1e-6
+
+
+@given(tokens=st.integers(1, 131_072))
+def test_a_step_is_named_by_its_longest_length_at_most_a_fifth_too_long(tokens: int) -> None:
+    assert tokens <= length_of(step_of(tokens)) <= tokens * 2**0.25
+
+
+@given(weights=st.lists(st.floats(0, 100), min_size=STEPS, max_size=STEPS).filter(any))
+def test_a_larger_share_expects_no_less(weights: list[float]) -> None:
+    found = [quantile(weights, share / 10) for share in range(1, 10)]
+    assert found == sorted(found)
+
+
+def test_what_was_seen_is_handed_out_once_and_can_be_put_back() -> None:
+    learned = having_seen([10] * ENOUGH)
+    seen = learned.take_seen()
+    assert sum(seen["chart"]) == ENOUGH
+    assert learned.take_seen() == {}
+    learned.put_back(seen)
+    assert learned.expected("chart") == length_of(step_of(10))
+
+
+def test_what_the_fleet_knows_and_what_was_seen_here_count_together() -> None:
+    fleet = having_seen([1_000] * 60).take_seen()
+    learned = having_seen([10] * 20)
+    learned.learn(fleet)
+    assert learned.expected("chart") == length_of(step_of(1_000))

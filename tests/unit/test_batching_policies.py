@@ -1,0 +1,231 @@
+"""Who may enter the engine, and when: three policies and what none of them may ever do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pecia_workers.batching.policies import BatchLimits, Policy, PolicyName, Room, Start, policy_named
+from pecia_workers.batching.waiting import PATIENCE, Item
+
+ROOM = Room(slots=4, tokens=100)
+LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
+
+
+def item(name: str, tokens: int = 10, rank: int = 1, arrived: float = 0.0) -> Item:
+    return Item(id=name, tokens=tokens, rank=rank, arrived=arrived)
+
+
+def names(starts: list[Start]) -> list[str]:
+    return [start.item.id for start in starts]
+
+
+def offered(name: PolicyName, *items: Item) -> Policy:
+    policy = policy_named(name, LIMITS)
+    for each in items:
+        policy.offer(each)
+    return policy
+
+
+def test_whatever_fits_starts_at_once() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("b", 30), item("c", 20))
+    assert names(policy.start(0, ROOM)) == ["a", "b"]
+    policy.withdraw("b")
+    assert names(policy.start(0, ROOM)) == ["c"]
+
+
+def test_a_small_request_does_not_pass_a_large_one_that_waits() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("large", 50), item("small", 1))
+    assert names(policy.start(0, ROOM)) == ["a"]
+
+
+def test_an_urgent_request_goes_before_all_that_wait() -> None:
+    policy = offered(
+        PolicyName.CONTINUOUS, item("bulk", rank=2), item("urgent", rank=0), item("normal", rank=1)
+    )
+    assert names(policy.start(0, ROOM)) == ["urgent", "normal", "bulk"]
+
+
+def test_a_request_larger_than_the_budget_runs_alone_and_is_marked() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("a"), item("huge", 101), item("b"))
+    assert names(policy.start(0, ROOM)) == ["a"]
+    policy.withdraw("a")
+    (huge,) = policy.start(0, ROOM)
+    assert (huge.item.id, huge.oversize) == ("huge", True)
+    assert policy.start(0, ROOM) == []
+    policy.withdraw("huge")
+    (after,) = policy.start(0, ROOM)
+    assert (after.item.id, after.oversize) == ("b", False)
+
+
+def test_a_batch_waits_for_its_size_or_its_window() -> None:
+    policy = offered(PolicyName.DYNAMIC, item("a"))
+    assert policy.start(0.05, ROOM) == []
+    assert policy.due(0.05) == pytest.approx(0.05)
+    assert names(policy.start(0.1, ROOM)) == ["a"]
+    full = offered(PolicyName.DYNAMIC, item("a"), item("b"), item("c"))
+    assert names(full.start(0, ROOM)) == ["a", "b", "c"]
+
+
+def test_a_batch_that_has_its_tokens_does_not_wait() -> None:
+    policy = offered(PolicyName.DYNAMIC, item("a", 50), item("b", 40))
+    assert names(policy.start(0, ROOM)) == ["a"]
+
+
+def test_a_batch_is_filled_with_requests_of_its_first_ones_size() -> None:
+    policy = offered(
+        PolicyName.DYNAMIC, item("long", 40), item("short", 2), item("longish", 38), item("brief", 3)
+    )
+    assert names(policy.start(0, ROOM))[:2] == ["long", "longish"]
+
+
+def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed() -> None:
+    policy = policy_named(PolicyName.STATIC, LIMITS)
+    for number in range(17):
+        policy.offer(item(str(number), 1))
+    room = Room(slots=100, tokens=None)
+    assert names(policy.start(0, room)) == [str(number) for number in range(8)]
+    for number in range(7):
+        policy.withdraw(str(number))
+    assert policy.start(5, room) == []
+    policy.withdraw("7")
+    assert names(policy.start(5, room)) == [str(number) for number in range(8, 16)]
+
+
+@given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
+def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple[int, int]) -> None:
+    least, most = limits
+    size = BatchLimits(least=least, most=most, tokens=4_000).size(mean)
+    assert least <= size <= most
+
+
+def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
+    assert BatchLimits().size(80) == 50
+
+
+@given(policy=st.sampled_from(PolicyName), urgent=st.integers(0, 3))
+def test_a_stream_of_urgent_requests_starves_nobody(policy: PolicyName, urgent: int) -> None:
+    queue = policy_named(policy, LIMITS)
+    queue.offer(item("patient", rank=2))
+    for number in range(2 * PATIENCE):
+        for place in range(urgent + 1):
+            queue.offer(item(f"{number}.{place}", rank=0, arrived=number))
+        started = names(queue.start(number + 10.0, Room(slots=urgent + 1, tokens=None)))
+        if "patient" in started:
+            return
+        for name in started:
+            queue.withdraw(name)
+    pytest.fail("overtaken for ever")
+
+
+class Admission(RuleBasedStateMachine):
+    """Arrivals, ends, cancellations and a changing room, in any order."""
+
+    policy_name: PolicyName
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = policy_named(self.policy_name, LIMITS)
+        self.now = 0.0
+        self.room = ROOM
+        self.waiting: dict[str, Item] = {}
+        self.running: dict[str, Item] = {}
+        self.started: list[Item] = []
+        self.count = 0
+
+    @rule(tokens=st.integers(1, 130), rank=st.integers(0, 2))
+    def arrive(self, tokens: int, rank: int) -> None:
+        self.count += 1
+        new = item(str(self.count), tokens, rank, self.now)
+        self.waiting[new.id] = new
+        self.policy.offer(new)
+        self.start()
+
+    @rule(passed=st.floats(0.01, 2.0))
+    def wait(self, passed: float) -> None:
+        self.now += passed
+        self.start()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[name]
+        self.policy.withdraw(name)
+        self.start()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.waiting)))
+        del self.waiting[name]
+        self.policy.withdraw(name)
+        self.start()
+
+    @rule(slots=st.integers(1, 6), tokens=st.none() | st.integers(20, 120))
+    def resize(self, slots: int, tokens: int | None) -> None:
+        self.room = Room(slots=slots, tokens=tokens)
+        self.start()
+
+    def start(self) -> None:
+        for start in self.policy.start(self.now, self.room):
+            assert start.item == self.waiting.pop(start.item.id), "started twice, or never offered"
+            self.running[start.item.id] = start.item
+            self.keep_to_the_room(start)
+
+    def keep_to_the_room(self, start: Start) -> None:
+        tokens = sum(each.tokens for each in self.running.values())
+        assert len(self.running) <= self.room.slots
+        if self.room.tokens is not None and tokens > self.room.tokens:
+            assert start.oversize
+            assert len(self.running) == 1
+        assert start.oversize == (self.room.tokens is not None and start.item.tokens > self.room.tokens)
+
+    @invariant()
+    def all_that_waits_is_known(self) -> None:
+        assert self.policy.waiting == len(self.waiting)
+
+    def teardown(self) -> None:
+        """Everything that still waits starts at last, once there is room."""
+        while self.waiting:
+            for name in list(self.running):
+                del self.running[name]
+                self.policy.withdraw(name)
+            self.now += 2.0
+            before = len(self.waiting)
+            self.start()
+            assert len(self.waiting) < before
+
+
+class OrderedAdmission(Admission):
+    """A policy that keeps the order of arrival within a lane."""
+
+    def start(self) -> None:
+        before = dict(self.waiting)
+        super().start()
+        for name in before.keys() - self.waiting.keys():
+            started = before[name]
+            assert not [
+                each
+                for each in self.waiting.values()
+                if each.rank == started.rank and int(each.id) < int(started.id)
+            ]
+
+
+class ContinuousAdmission(OrderedAdmission):
+    policy_name = PolicyName.CONTINUOUS
+
+
+class StaticAdmission(OrderedAdmission):
+    policy_name = PolicyName.STATIC
+
+
+class DynamicAdmission(Admission):
+    policy_name = PolicyName.DYNAMIC
+
+
+TestContinuousAdmission = ContinuousAdmission.TestCase
+TestStaticAdmission = StaticAdmission.TestCase
+TestDynamicAdmission = DynamicAdmission.TestCase

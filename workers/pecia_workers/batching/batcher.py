@@ -1,0 +1,108 @@
+"""Between the stages and the engine: a request is made to fit, priced, and waits for its room."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import structlog
+
+from pecia_schemas.results import Verdict
+from pecia_workers.batching.headroom import Headroom
+from pecia_workers.batching.packing import Packing
+from pecia_workers.batching.policies import Policy, Room
+from pecia_workers.batching.waiting import Item
+
+if TYPE_CHECKING:
+    from pecia_workers.batching.lengths import LearnedLengths
+    from pecia_workers.engines.base import Capabilities, Engine, EngineRequest, Generation
+
+log = structlog.get_logger(__name__)
+
+Priced = Callable[[UUID, int], None]
+"""Told of a part and what it takes of the engine's budget, in tokens."""
+
+
+class Batcher:
+    """Admits requests to one engine by a policy. For the loop that the engine runs on."""
+
+    def __init__(self, engine: Engine, policy: Policy, lengths: LearnedLengths, *, priced: Priced) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._lengths = lengths
+        self._priced = priced
+        self._headroom = Headroom()
+        self._entering: dict[str, asyncio.Future[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.packing = Packing()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return self._engine.capabilities
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text, once there was room for the request. Raises `EngineError`."""
+        expected = self._lengths.expected(request.workload)
+        fitted = await self._engine.fit(replace(request, expected_output_tokens=expected))
+        tokens = self._engine.cost(fitted)
+        if fitted.part is not None:
+            self._priced(fitted.part, tokens)
+        async with self._room(fitted, tokens):
+            generation = await self._engine.generate(fitted)
+        if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
+            self._lengths.observe(request.workload, generation.usage.output)
+        if not _same_pictures(request, fitted):
+            height, width = fitted.images[0].shape[:2]
+            return replace(generation, shrunk_to=(width, height))
+        return generation
+
+    @asynccontextmanager
+    async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        entering = self._entering[request.id] = loop.create_future()
+        item = Item(id=request.id, tokens=tokens, rank=request.priority, arrived=loop.time())
+        self._policy.offer(item)
+        try:
+            self._admit()
+            await entering
+            yield
+        finally:
+            self._entering.pop(request.id, None)
+            self._policy.withdraw(request.id)
+            self.packing.ended(request.id, loop.time(), self._policy.waiting)
+            self._admit()
+
+    def _admit(self) -> None:
+        now = asyncio.get_running_loop().time()
+        room = self._available(now)
+        for start in self._policy.start(now, room):
+            if start.oversize:
+                log.warning("larger_than_the_budget", request=start.item.id, tokens=start.item.tokens)
+            entering = self._entering.pop(start.item.id)
+            if not entering.done():  # given up a moment ago, its task has not heard of it yet
+                entering.set_result(None)
+            self.packing.started(start.item, room, now, self._policy.waiting)
+        self._look_again(now)
+
+    def _available(self, now: float) -> Room:
+        budget = self._engine.budget
+        if budget.tokens is None:
+            return Room(slots=budget.slots, tokens=None)
+        self._headroom.look(self._engine.load(), now)
+        return Room(slots=budget.slots, tokens=math.floor(budget.tokens * self._headroom.share))
+
+    def _look_again(self, now: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        wait = self._policy.due(now)
+        self._timer = asyncio.get_running_loop().call_later(wait, self._admit) if wait is not None else None
+
+
+def _same_pictures(asked: EngineRequest, fitted: EngineRequest) -> bool:
+    return asked.images is fitted.images

@@ -1,0 +1,249 @@
+"""When a waiting request may enter the engine: three policies over the same room.
+
+None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
+to the room they are shown, but for one: a request larger than all of it runs alone, and its `Start` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from pecia_workers.batching.waiting import Item, Waiting
+
+
+class PolicyName(StrEnum):
+    """The policies there are."""
+
+    CONTINUOUS = "continuous"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the engine can hold, all of it."""
+
+    slots: int
+    tokens: int | None
+    """None: only the slots count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A request that enters the engine now."""
+
+    item: Item
+    oversize: bool = False
+    """Whether it is larger than the whole room, and so runs alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Bounds of a batch; the defaults are those of the product's requirements."""
+
+    least: int = 10
+    most: int = 100
+    tokens: float = 4_000
+    """Most tokens of a batch; a single request that is larger makes a batch of its own."""
+    concurrent: int = 20
+    """Batches in the engine at a time."""
+    window_s: float = 0.1
+    """How long the first of a batch waits for others."""
+
+    def size(self, mean_tokens: float) -> int:
+        """Return how many requests of this mean size make a full batch."""
+        return max(self.least, int(min(self.most, self.tokens / max(1.0, mean_tokens))))
+
+
+class Policy(Protocol):
+    """Decides what enters; told of everything that arrives, leaves and ends."""
+
+    def offer(self, item: Item) -> None:
+        """Note that a request waits."""
+        ...
+
+    def withdraw(self, item_id: str) -> None:
+        """Forget a request, waiting or started; one that is not here is no error."""
+        ...
+
+    def start(self, now: float, room: Room) -> list[Start]:
+        """Return what enters at this moment; it counts as started."""
+        ...
+
+    def due(self, now: float) -> float | None:
+        """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        ...
+
+
+class _Started:
+    """What is in the engine, and what it takes of the room."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Item) -> None:
+        self._items[item.id] = item
+        self.tokens += item.tokens
+
+    def remove(self, item_id: str) -> None:
+        if (item := self._items.pop(item_id, None)) is not None:
+            self.tokens -= item.tokens
+
+    def admits(self, item: Item, room: Room) -> bool:
+        if len(self) >= room.slots:
+            return False
+        return room.tokens is None or self.tokens + item.tokens <= room.tokens or not self._items
+
+
+def _started(item: Item, room: Room) -> Start:
+    return Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens)
+
+
+class ContinuousPolicy:
+    """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
+
+    def __init__(self) -> None:
+        self._queue = Waiting()
+        self._started = _Started()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    def offer(self, item: Item) -> None:
+        """Note that a request waits."""
+        self._queue.add(item)
+
+    def withdraw(self, item_id: str) -> None:
+        """Forget a request."""
+        self._queue.remove(item_id)
+        self._started.remove(item_id)
+
+    def start(self, now: float, room: Room) -> list[Start]:  # noqa: ARG002  nothing here depends on time
+        """Return what fits, in the order of lanes and arrival."""
+        starts = []
+        while (head := self._queue.head) is not None and self._started.admits(head, room):
+            self._queue.take(head)
+            self._started.add(head)
+            starts.append(_started(head, room))
+        return starts
+
+    def due(self, now: float) -> float | None:  # noqa: ARG002
+        """Return None: only what changes makes room."""
+        return None
+
+
+class BatchPolicy:
+    """Closes a batch when it is full or its first request has waited for the window; refills when one has ended.
+
+    With `similar` the batch is filled up with requests of about the size of its first, which is always the one whose
+    turn it is: the others are overtaken, it is not.
+    """
+
+    def __init__(self, limits: BatchLimits, *, similar: bool) -> None:
+        self._limits = limits
+        self._similar = similar
+        self._queue = Waiting()
+        self._started = _Started()
+        self._batch_of: dict[str, int] = {}
+        self._left: dict[int, int] = {}
+        self._next = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    def offer(self, item: Item) -> None:
+        """Note that a request waits."""
+        self._queue.add(item)
+
+    def withdraw(self, item_id: str) -> None:
+        """Forget a request; with the last of its batch the batch has ended."""
+        self._queue.remove(item_id)
+        self._started.remove(item_id)
+        batch = self._batch_of.pop(item_id, None)
+        if batch is not None:
+            self._left[batch] -= 1
+            if not self._left[batch]:
+                del self._left[batch]
+
+    def start(self, now: float, room: Room) -> list[Start]:
+        """Return the batches that close now."""
+        starts: list[Start] = []
+        while len(self._left) < self._limits.concurrent and self._is_due(now):
+            batch = self._batch(room)
+            if not batch:
+                return starts
+            self._left[self._next] = len(batch)
+            self._batch_of.update((item.id, self._next) for item in batch)
+            self._next += 1
+            starts.extend(_started(item, room) for item in batch)
+        return starts
+
+    def due(self, now: float) -> float | None:
+        """Return when the window of the request that has waited longest ends."""
+        oldest = self._queue.oldest
+        if oldest is None or len(self._left) >= self._limits.concurrent:
+            return None
+        wait = oldest.arrived + self._limits.window_s - now
+        return wait if wait > 0 else None
+
+    def _is_due(self, now: float) -> bool:
+        oldest = self._queue.oldest
+        if oldest is None:
+            return False
+        full = len(self._queue) >= self._limits.size(self._queue.mean_tokens)
+        return (
+            full or self._queue.tokens >= self._limits.tokens or now - oldest.arrived >= self._limits.window_s
+        )
+
+    def _batch(self, room: Room) -> list[Item]:
+        batch: list[Item] = []
+        tokens = 0
+        size = self._limits.size(self._queue.mean_tokens)
+        for item in self._queue.like_head() if self._similar else self._queue.in_order():
+            fits = not batch or tokens + item.tokens <= self._limits.tokens
+            if len(batch) >= size or not fits or not self._started.admits(item, room):
+                break
+            self._started.add(item)
+            tokens += item.tokens
+            batch.append(item)
+        for item in batch:
+            self._queue.take(item)
+        return batch
+
+
+STATIC_SIZE: Final = 8
+STATIC_WINDOW_S: Final = 1.0
+
+
+def policy_named(name: PolicyName, limits: BatchLimits) -> Policy:
+    """Return a policy; a static one has batches of one size and runs one at a time."""
+    match name:
+        case PolicyName.CONTINUOUS:
+            return ContinuousPolicy()
+        case PolicyName.DYNAMIC:
+            return BatchPolicy(limits, similar=True)
+        case PolicyName.STATIC:
+            static = BatchLimits(
+                least=STATIC_SIZE,
+                most=STATIC_SIZE,
+                tokens=math.inf,
+                concurrent=1,
+                window_s=STATIC_WINDOW_S,
+            )
+            return BatchPolicy(static, similar=False)
