@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 
 OFTEN = timedelta(milliseconds=50)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
@@ -65,10 +65,26 @@ def test_a_worker_whose_row_is_gone_registers_again(tables: Any, on_database: Ca
     on_database(story)
 
 
-async def seen(tables: Any) -> dict[str, Any]:
-    """Return the only worker's row as soon as there is one."""
+def test_the_stages_on_duty_are_those_of_workers_that_live(
+    tables: Any, on_database: Callable[..., None]
+) -> None:
+    tables.add_worker("stopped", stopped=True)
+    tables.add_worker("silent", silent=timedelta(minutes=1))
+
+    async def story(database: AsyncEngine) -> None:
+        assert await stages_on_duty(database) == set()
+        async with keep_registered(database, WORKER):
+            await seen(tables)
+            assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
+        assert await stages_on_duty(database) == set()
+
+    on_database(story)
+
+
+async def seen(tables: Any, name: str = WORKER.name) -> dict[str, Any]:
+    """Return the worker's row as soon as there is one."""
     async with asyncio.timeout(5):
-        while not (rows := tables.query("SELECT * FROM workers")):  # noqa: ASYNC110  the row tells, nobody else
+        while not (rows := tables.query("SELECT * FROM workers WHERE name = %s", name)):  # noqa: ASYNC110  the row tells, nobody else
             await asyncio.sleep(0.02)
     row: dict[str, Any] = rows[0]
     return row

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.duty import ON_DUTY
 from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import UNAVAILABLE, name_of
 
@@ -72,6 +73,8 @@ _REGISTERED = text(
     " AND seen_at > now() - interval '15 seconds')"
 )
 
+_STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
+
 _STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE name = :name")
 
 
@@ -106,6 +109,13 @@ async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
     """Say that the worker lives. Returns False if its row is gone: then it must register."""
     async with database.begin() as connection:
         return (await connection.execute(_BEAT, {"name": worker.name})).rowcount == 1
+
+
+async def stages_on_duty(database: AsyncEngine) -> frozenset[Stage]:
+    """Return what the workers that live now can do between them; stages of a newer version are left out."""
+    async with database.connect() as connection:
+        served = set((await connection.execute(_STAGES_ON_DUTY)).scalars())
+    return frozenset(stage for stage in Stage if stage in served)
 
 
 async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
