@@ -50,6 +50,15 @@ def _vllm(settings: WorkerSettings) -> Engine:
     return VllmEngine(settings)
 
 
+def _openai(settings: WorkerSettings) -> Engine:
+    if not settings.engine_url:
+        message = "The engine 'openai' needs a server: set PECIA_ENGINE_URL to its address, as in http://host:8000/v1."
+        raise EngineUnavailableError(message)
+    from pecia_workers.engines.openai_engine import OpenAiEngine  # noqa: PLC0415  each engine loads alone
+
+    return OpenAiEngine(settings)
+
+
 def _simulated(_: WorkerSettings) -> Engine:
     from pecia_workers.engines.simulated import SimulatedEngine  # noqa: PLC0415  each engine loads alone
 
@@ -63,6 +72,7 @@ def _instant(_: WorkerSettings) -> Engine:
 
 
 _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
+    "openai": _openai,
     "rapidocr": _rapidocr,
     "simulated": _simulated,
     "simulated:instant": _instant,

@@ -1,0 +1,257 @@
+"""A small server that speaks OpenAI's chat API on loopback, and fails as it is told to."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from PIL import Image
+
+PIXELS_OF_A_TOKEN = 28 * 28
+FRAME_TOKENS = 10
+
+
+@dataclass
+class Fault:
+    """What a chat request gets instead of an answer, or in the midst of it."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    cut_after: int | None = None
+    """Pieces of the answer that come before the connection is reset."""
+    error_after: int | None = None
+    """Pieces that come before the stream says that it failed with `status`."""
+
+
+@dataclass
+class Behaviour:
+    """What a server is like."""
+
+    text: str = "Amoxicillin 500 mg"
+    finish_reason: str = "stop"
+    takes_s: float = 0.0
+    """How long an answer takes, spread over its pieces."""
+    models: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 4096},)
+    refuses: frozenset[str] = frozenset()
+    """Options that make a request a bad one."""
+    most_pictures: int = 64
+    most_answer: int | None = None
+    """A longer `max_tokens` is refused, as by a server whose context is full."""
+    key: str = ""
+    has_health: bool = True
+    tokenizes: bool = False
+    counts: bool = True
+    """Whether it tells usage."""
+    unready: int = 0
+    """Looks that find it not ready yet."""
+    faults: list[Fault] = field(default_factory=list)
+    """Of the next chat requests that ask for more than one token."""
+
+
+class ChatServerDouble(ThreadingHTTPServer):
+    """Records what it is asked."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, behaviour: Behaviour, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.behaviour = behaviour
+        self.asked: list[dict[str, Any]] = []
+        self.tokenized: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.looked: list[str] = []
+        self.given_up = 0
+        """Answers whose reader went away."""
+        self.lock = threading.Lock()
+        self.connections: set[socket.socket] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    @property
+    def pages(self) -> list[dict[str, Any]]:
+        """Requests that were more than a start's questions."""
+        return [body for body in self.asked if body.get("max_tokens") != 1]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self.connections.add(connection)
+        return connection, address
+
+    def kill(self) -> None:
+        """Go away as a killed process does: every connection is reset."""
+        self.shutdown()
+        self.server_close()
+        for connection in self.connections:
+            _reset(connection)
+
+
+@contextmanager
+def serving(behaviour: Behaviour | None = None, port: int = 0) -> Iterator[ChatServerDouble]:
+    """Run a server until the block ends, or it was killed."""
+    server = ChatServerDouble(behaviour or Behaviour(), port)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ChatServerDouble  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        server, behaviour = self.server, self.server.behaviour
+        server.looked.append(self.path)
+        if behaviour.unready:
+            behaviour.unready -= 1
+            self._reply(503, b"loading")
+        elif self.path == "/health" and behaviour.has_health:
+            self._reply(200, b"")
+        elif self.path == "/v1/models":
+            self._reply(*self._models())
+        else:
+            self._reply(404, b"")
+
+    def _models(self) -> tuple[int, bytes]:
+        if not self._let_in():
+            return 401, b""
+        return 200, json.dumps({"object": "list", "data": self.server.behaviour.models}).encode()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.headers.append(dict(self.headers))
+        if not self._let_in():
+            self._reply(401, b"")
+        elif self.path == "/tokenize" and self.server.behaviour.tokenizes:
+            self.server.tokenized.append(body)
+            self._reply(200, json.dumps({"count": prompt_tokens(body)}).encode())
+        elif self.path == "/v1/chat/completions":
+            self._chat(body)
+        else:
+            self._reply(404, b"")
+
+    def _let_in(self) -> bool:
+        key = self.server.behaviour.key
+        return not key or self.headers.get("Authorization") == f"Bearer {key}"
+
+    def _chat(self, body: dict[str, Any]) -> None:
+        server, behaviour = self.server, self.server.behaviour
+        fault = Fault()
+        with server.lock:
+            server.asked.append(body)
+            if body.get("max_tokens") != 1 and behaviour.faults:
+                fault = behaviour.faults.pop(0)
+        if fault.status != 200 and fault.error_after is None:
+            self._reply(fault.status, fault.body, fault.headers)
+        elif self._is_bad(body):
+            self._reply(400, json.dumps(body).encode())
+        else:
+            self._stream(body, fault)
+
+    def _is_bad(self, body: dict[str, Any]) -> bool:
+        behaviour = self.server.behaviour
+        too_long = behaviour.most_answer is not None and body.get("max_tokens", 0) > behaviour.most_answer
+        return bool(behaviour.refuses & body.keys()) or _pictures(body) > behaviour.most_pictures or too_long
+
+    def _stream(self, body: dict[str, Any], fault: Fault) -> None:
+        behaviour = self.server.behaviour
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        pieces = behaviour.text.split(" ")
+        try:
+            for number, piece in enumerate(pieces):
+                if number == fault.cut_after:
+                    _reset(self.connection)
+                    return
+                if number == fault.error_after:
+                    self._event({"error": {"code": fault.status, "message": fault.body.decode()}})
+                    break
+                time.sleep(behaviour.takes_s / len(pieces))
+                self._event({"choices": [{"delta": {"content": piece + " " * (number < len(pieces) - 1)}}]})
+            else:
+                self._end(body, len(pieces))
+            self._chunk(b"data: [DONE]\n\n")
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.server.given_up += 1
+            self.close_connection = True
+
+    def _end(self, body: dict[str, Any], pieces: int) -> None:
+        behaviour = self.server.behaviour
+        self._event({"choices": [{"delta": {}, "finish_reason": behaviour.finish_reason}]})
+        if behaviour.counts:
+            prompt = prompt_tokens(body)
+            details = {"cached_tokens": 16}
+            usage = {
+                "prompt_tokens": prompt,
+                "completion_tokens": pieces,
+                "prompt_tokens_details": details,
+            }
+            self._event({"choices": [], "usage": usage})
+
+    def _event(self, content: dict[str, Any]) -> None:
+        self._chunk(f"data: {json.dumps(content)}\n\n".encode())
+
+    def _chunk(self, content: bytes) -> None:
+        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+
+    def _reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+def prompt_tokens(body: dict[str, Any]) -> int:
+    """Return what the server takes a prompt for: its words, and its pictures by their size."""
+    (message,) = body["messages"]
+    total = FRAME_TOKENS
+    for part in message["content"]:
+        if part["type"] == "text":
+            total += len(part["text"].split())
+        else:
+            width, height = picture_of(part).size
+            total += -(-width * height // PIXELS_OF_A_TOKEN)
+    return total
+
+
+def picture_of(part: dict[str, Any]) -> Image.Image:
+    """Return the picture that a data URL holds."""
+    _, _, encoded = part["image_url"]["url"].partition(";base64,")
+    return Image.open(io.BytesIO(base64.b64decode(encoded)))
+
+
+def _pictures(body: dict[str, Any]) -> int:
+    return sum(part["type"] == "image_url" for part in body["messages"][0]["content"])
+
+
+def _reset(connection: socket.socket) -> None:
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is closed already

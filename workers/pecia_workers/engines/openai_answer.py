@@ -1,0 +1,113 @@
+"""The stream of one answer, from a server that speaks OpenAI's chat API."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from pecia_workers.engines.openai_errors import UnansweredError, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_LAST: Final = "[DONE]"
+_FAILED: Final = 500
+
+
+class _Delta(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    delta: _Delta = _Delta()
+    finish_reason: str | None = None
+
+
+class _PromptDetails(BaseModel):
+    cached_tokens: int | None = None
+    multimodal_tokens: dict[str, int] | None = None  # vLLM's own
+
+
+class ServerUsage(BaseModel):
+    """What the server counted."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that a cache held, as far as the server tells."""
+        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
+
+    @property
+    def pictures(self) -> int | None:
+        """Tokens of the prompt that are pixels; None if the server does not tell."""
+        told = self.prompt_tokens_details and self.prompt_tokens_details.multimodal_tokens
+        return sum(told.values()) if told else None
+
+
+class _Chunk(BaseModel):
+    choices: list[_Choice] = []
+    usage: ServerUsage | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    finish_reason: str
+    usage: ServerUsage | None
+    """None: the server does not count."""
+    pieces: int
+    """In which the text came; most servers send each token by itself."""
+    first_token_s: float | None
+
+
+async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
+    """Return the answer that streams in, asked for at the monotonic time `asked_at`.
+
+    Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
+    """
+    texts: list[str] = []
+    finish_reason = first_token_s = usage = None
+    async for chunk in _chunks(response):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            if choice.delta.content:
+                first_token_s = first_token_s or time.monotonic() - asked_at
+                texts.append(choice.delta.content)
+            finish_reason = choice.finish_reason or finish_reason
+    if finish_reason is None:
+        raise UnansweredError("the stream ended in the midst of the answer")
+    return Answer(
+        text="".join(texts),
+        finish_reason=finish_reason,
+        usage=usage,
+        pieces=len(texts),
+        first_token_s=first_token_s,
+    )
+
+
+async def _chunks(response: httpx2.Response) -> AsyncIterator[_Chunk]:
+    async for event in httpx2.EventSource(response):
+        if event.data == _LAST:
+            return
+        try:
+            chunk = _Chunk.model_validate_json(event.data)
+        except ValidationError:  # whose text repeats the answer's
+            raise UnansweredError("the stream is not in the form of OpenAI's") from None
+        if chunk.error is not None:
+            raise error_of(_status(chunk.error))
+        yield chunk
+
+
+def _status(error: dict[str, Any]) -> int:
+    code = error.get("code")
+    return code if isinstance(code, int) else _FAILED

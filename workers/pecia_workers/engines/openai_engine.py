@@ -1,0 +1,226 @@
+"""The engine that asks a server: `vllm serve`, SGLang or any other that speaks OpenAI's chat API."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.states import Stage
+from pecia_workers.engines.base import (
+    Budget,
+    Capabilities,
+    EngineError,
+    EngineRefusedError,
+    Generation,
+    Load,
+)
+from pecia_workers.engines.openai_address import ServerAddress
+from pecia_workers.engines.openai_prices import Prices, as_pictures, formula_for
+from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
+from pecia_workers.engines.openai_requests import Dialect, chat_body
+from pecia_workers.engines.openai_server import ChatServer, Retries
+from pecia_workers.engines.pricing import expected_output
+from pecia_workers.engines.vllm_fitting import Room, fits, fitted
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.engines.openai_answer import Answer
+    from pecia_workers.engines.openai_server import ServedModel
+
+log = structlog.get_logger(__name__)
+
+_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
+_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
+
+
+class OpenAiEngine:
+    """One chat request a part; the server batches. Several workers may ask one server."""
+
+    def __init__(self, settings: WorkerSettings, retries: Retries | None = None) -> None:
+        self._settings = settings
+        self._address = ServerAddress.of(settings)
+        self._retries = retries or Retries()
+        self._slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
+        self._room = asyncio.Semaphore(self._slots)
+        self._running = 0
+        self._in_flight: dict[str, asyncio.Task[Generation]] = {}
+        self._prices = Prices()
+        self._server: ChatServer | None = None
+        self._served: ServedModel | None = None
+        self._prober: Prober | None = None
+        self._dialect = Dialect(model=settings.model)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Pages and clips, in whatever language the model knows."""
+        return Capabilities(
+            name="openai",
+            model=self._dialect.model,
+            stages=_STAGES,
+            fields=True,
+            adapters=frozenset(self._settings.adapters),
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """What the settings allow at that server: nobody else knows what it can hold."""
+        return Budget(slots=self._slots, tokens=self._settings.max_tokens_in_flight or None)
+
+    async def start(self) -> None:
+        """Wait until the server is ready, then find out what it takes and how it counts.
+
+        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed.
+        """
+        server = self._server = ChatServer(self._settings, self._address, self._retries)
+        models = await server.open()
+        served = chosen(models, self._settings.model)
+        check_adapters(models, self._settings.adapters)
+        dialect = Dialect(model=served.id)
+        self._dialect = replace(dialect, extras=await Prober(server, dialect).extras())
+        self._served = served
+        if self._settings.exact_cost:
+            await self._learn_to_count(served, Prober(server, self._dialect))
+        log.info("engine_server_is_ready", model=served.id, extras=sorted(self._dialect.extras))
+
+    async def _learn_to_count(self, served: ServedModel, prober: Prober) -> None:
+        """Find an exact price, for a budget in tokens rests on it; else what was counted once is known."""
+        self._prices.formula = await formula_for(self._settings, served, prober)
+        if self._prices.formula or self.budget.tokens is None:
+            return
+        if await prober.counts_pictures():
+            self._prober = prober
+        else:
+            log.warning("cost_is_an_estimate", until="the server has read pages of the same size")
+
+    async def stop(self) -> None:
+        """End every request; callers get `asyncio.CancelledError`."""
+        reading = list(self._in_flight.values())
+        for task in reading:
+            task.cancel()
+        if reading:
+            await asyncio.wait(reading)
+        if self._server:
+            await self._server.close()
+            self._server = None
+
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request, its pictures shrunk if a formula says that they are more than the context.
+
+        Without one the server refuses what is too much. Raises `EngineRefusedError`.
+        """
+        formula, context = self._prices.formula, self._context
+        if formula and context:
+            room = Room(context=context, item=self._settings.max_num_batched_tokens or context)
+            pictures = as_pictures(request)
+            if fits(pictures, formula, room):
+                return request
+            shrunk = await asyncio.to_thread(fitted, pictures, formula, room)
+            return replace(shrunk, clip=request.clip)
+        if self._prober and self._prices.exact(request) is None:
+            counted = await self._prober.count(request)
+            if counted is not None:
+                self._prices.learn(request, counted)
+        return request
+
+    @property
+    def _context(self) -> int | None:
+        return (self._served and self._served.max_model_len) or self._settings.max_model_len or None
+
+    def cost(self, request: EngineRequest) -> int:
+        """Return the prompt's length plus the expected output.
+
+        Exact by the checkpoint's formula or the server's own count; else the fleet's asking price.
+        """
+        return self._prices.tokens(request) + expected_output(self._bounded(request))
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text. Raises `EngineRefusedError` for what the server refuses."""
+        if request.id in self._in_flight:
+            raise EngineError("A request with this id is in flight already.")
+        if self._server is None:
+            raise EngineError("The engine has not started.")
+        reading = asyncio.create_task(self._generate(self._server, request))
+        self._in_flight[request.id] = reading
+        try:
+            return await reading
+        finally:
+            del self._in_flight[request.id]
+
+    async def _generate(self, server: ChatServer, asked: EngineRequest) -> Generation:
+        request = await self.fit(asked)
+        async with self._room:
+            self._running += 1
+            try:
+                answer = await self._answer(server, request)
+            finally:
+                self._running -= 1
+        if answer.usage:
+            self._prices.learn(request, answer.usage.prompt_tokens)
+        generation = _generation(answer, self._usage(request, answer))
+        return generation if request is asked else replace(generation, shrunk_to=_size(request))
+
+    async def _answer(self, server: ChatServer, request: EngineRequest) -> Answer:
+        most, prompt = self._bounded(request).max_output_tokens, self._prices.exact(request)
+        if prompt is not None and self._context:
+            room = self._context - prompt
+            if room < 1:
+                raise EngineRefusedError(
+                    f"The request's prompt is {prompt} tokens, the engine's context is {self._context}."
+                )
+            most = min(most, room) if most else None
+        try:
+            return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, most))
+        except EngineRefusedError:
+            if most is None or prompt is not None:
+                raise
+        # Perhaps there is no room for so long an answer. One without a limit ends with the context.
+        return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, None))
+
+    def _usage(self, request: EngineRequest, answer: Answer) -> TokenUsage:
+        usage = answer.usage
+        return TokenUsage(
+            prompt=usage.prompt_tokens if usage else self._prices.tokens(request),
+            image=self._prices.pictures(request, usage),
+            cached=usage.cached if usage else 0,
+            output=usage.completion_tokens if usage else answer.pieces,
+        )
+
+    def _bounded(self, request: EngineRequest) -> EngineRequest:
+        most = request.max_output_tokens or self._settings.max_output_tokens or None
+        return replace(request, max_output_tokens=most)
+
+    async def abort(self, request_id: str) -> None:
+        """End one request; the server ends it when its connection closes."""
+        if reading := self._in_flight.get(request_id):
+            reading.cancel()
+
+    def load(self) -> Load:
+        """Return what this worker has at the server; the rest of what is in flight waits for a slot.
+
+        Raises `EngineDeadError`.
+        """
+        if self._server:
+            self._server.check()
+        waiting = len(self._in_flight) - self._running
+        return Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
+
+
+def _generation(answer: Answer, usage: TokenUsage) -> Generation:
+    if answer.finish_reason not in _VERDICTS:
+        raise EngineError("The server ended the answer early.")
+    return Generation(
+        text=answer.text,
+        verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
+        usage=usage,
+        first_token_s=answer.first_token_s,
+    )
+
+
+def _size(request: EngineRequest) -> tuple[int, int]:
+    height, width = request.images[0].shape[:2]
+    return width, height

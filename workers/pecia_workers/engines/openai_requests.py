@@ -1,0 +1,91 @@
+"""Requests in the form of OpenAI's chat API."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from PIL import Image
+
+from pecia_workers.engines.loops import LOOPS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pecia_workers.engines.base import EngineRequest
+
+EXTRAS: Final = ("top_k", "repetition_penalty", "repetition_detection", "priority")
+"""What vLLM takes beside OpenAI's own options, and other servers may not."""
+
+_FRAME_QUALITY: Final = 95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How one server is spoken to."""
+
+    model: str
+    extras: frozenset[str] = frozenset()
+    """Those of `EXTRAS` that it takes."""
+
+
+def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None) -> bytes:
+    """Return the body of a chat request, to be answered as a stream. Packs pictures for a while; not for the loop."""
+    body = {
+        "model": request.adapter or dialect.model,
+        "messages": messages(request),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        **_options(request, most_tokens),
+        **{name: value for name, value in _extras(request).items() if name in dialect.extras},
+    }
+    return json.dumps(body).encode()
+
+
+def messages(request: EngineRequest) -> list[dict[str, Any]]:
+    """Return the request as one message: its pictures, the frames of a clip as single ones, then its words."""
+    shown = [
+        {"type": "image_url", "image_url": {"url": _data_url(image, is_frame=request.clip is not None)}}
+        for image in request.images
+    ]
+    return [{"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}]
+
+
+def _options(request: EngineRequest, most_tokens: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if most_tokens is not None:
+        options["max_tokens"] = most_tokens
+    if request.sampling.seed is not None:
+        options["seed"] = request.sampling.seed
+    if request.schema is not None:
+        schema = {"name": "fields", "schema": dict(request.schema), "strict": True}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return options
+
+
+def _extras(request: EngineRequest) -> dict[str, Any]:
+    extras: dict[str, Any] = {"repetition_detection": LOOPS}
+    if request.sampling.top_k:
+        extras["top_k"] = request.sampling.top_k
+    if request.sampling.repetition_penalty != 1.0:
+        extras["repetition_penalty"] = request.sampling.repetition_penalty
+    if request.priority:
+        extras["priority"] = request.priority
+    return extras
+
+
+def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
+    """Return a page without loss, a clip's frame as JPEG: many of them, and they came from a lossy video."""
+    packed = io.BytesIO()
+    if is_frame:
+        Image.fromarray(image).save(packed, "JPEG", quality=_FRAME_QUALITY)
+    else:
+        Image.fromarray(image).save(packed, "PNG", compress_level=1)
+    kind = "jpeg" if is_frame else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
