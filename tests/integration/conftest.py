@@ -6,6 +6,8 @@ import asyncio
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -28,6 +30,7 @@ from pecia_workers.ledger import (
     Outcome,
     open_database,
 )
+from pecia_workers.ledger.accounts import Spent
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Scribe:
             job_id, Stage.INGEST, 0, Cut(Stage.READ, [NewPart(ordinal=n, cost=10) for n in range(pages)])
         )
 
-    def read(self, job_id: UUID, ordinal: int = 0, text: str = "text") -> None:
-        """Read one page."""
-        page = Page(number=ordinal + 1, text=text, verdict=Verdict.OK, width=10, height=10, engine="test")
+    def read(self, job_id: UUID, ordinal: int = 0, text: str = "text", **took: Any) -> None:
+        """Read one page, for a given engine, usage and timings if they matter."""
+        about = {"verdict": Verdict.OK, "width": 10, "height": 10, "engine": "test"}
+        page = Page.model_validate({**about, "number": ordinal + 1, "text": text, **took})
         self._end(job_id, Stage.READ, ordinal, Done(page))
 
     def fail(
@@ -55,9 +59,11 @@ class Scribe:
         code: FailureCode = FailureCode.DAMAGED,
         *,
         stage: Stage = Stage.READ,
+        retry_in: timedelta | None = None,
+        spent: Spent | None = None,
     ) -> None:
-        """Give up on a part."""
-        self._end(job_id, stage, ordinal, Failed(Failure.of(code)))
+        """Give up on a part, or on this attempt at it."""
+        self._end(job_id, stage, ordinal, Failed(Failure.of(code), retry_in, spent))
 
     def _end(self, job_id: UUID, stage: Stage, ordinal: int, outcome: Outcome) -> None:
         with psycopg.connect(self.database_url) as connection:

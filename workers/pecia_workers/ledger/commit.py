@@ -12,12 +12,22 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pecia_schemas import Failure, FailureCode, JobState, PartState, Stage, new_id
+from pecia_schemas import (
+    Failure,
+    FailureCode,
+    JobState,
+    Page,
+    PartState,
+    Segment,
+    Stage,
+    Summary,
+    new_id,
+)
+from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.finish import finish_jobs
 
@@ -38,7 +48,7 @@ class NewPart:
 class Done:
     """The part has a result."""
 
-    content: BaseModel
+    content: Page | Segment | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,8 @@ class Failed:
 
     failure: Failure
     retry_in: timedelta | None = None
+    spent: Spent | None = None
+    """None if it reached no engine."""
 
 
 Outcome = Done | Cut | Failed
@@ -84,12 +96,12 @@ _LOCK_JOBS = text(
 
 # The fence: only the attempt that runs now may move its part.
 _MOVE = text(
-    """
+    f"""
     WITH asked AS (
         SELECT * FROM unnest(
             CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:states AS text[]),
-            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:delays AS float[])
-        ) AS asked (id, attempt, state, content, failure, delay)
+            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:delays AS float[]), {ARRAYS}
+        ) AS asked (id, attempt, state, content, failure, delay, {COLUMNS})
     ), mine AS (
         SELECT parts.id FROM parts JOIN asked USING (id)
         WHERE parts.attempt = asked.attempt AND parts.state = 'running' AND parts.worker = :worker
@@ -100,7 +112,8 @@ _MOVE = text(
             finished_at = CASE WHEN asked.state <> 'queued' THEN now() END,
             run_at = now() + make_interval(secs => asked.delay),
             published_at = CASE WHEN asked.state <> 'queued' THEN published_at END,
-            strikes = strikes + CAST(asked.state = 'queued' AS int)
+            strikes = strikes + CAST(asked.state = 'queued' AS int),
+            {ADD_TO_PART}
         FROM asked
         WHERE parts.id = asked.id AND parts.id IN (SELECT id FROM mine)
         RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, parts.failure, asked.content
@@ -112,7 +125,7 @@ _MOVE = text(
         SELECT id, job_id, ordinal, attempt, CAST(content AS jsonb) FROM moved WHERE content IS NOT NULL
     )
     SELECT id FROM moved
-    """
+    """  # noqa: S608  constants of the ledger
 )
 
 _ADD_PARTS = text(
@@ -202,6 +215,7 @@ async def _move(connection: AsyncConnection, worker: str, group: Sequence[Finish
             ],
             "failures": [failure and failure.model_dump_json() for failure in failures],
             "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
+            **values_of([_spent_on(outcome) for outcome in outcomes]),
         },
     )
     return set(rows.scalars())
@@ -211,6 +225,12 @@ def _state_after(outcome: Outcome) -> PartState:
     if not isinstance(outcome, Failed):
         return PartState.DONE
     return PartState.FAILED if outcome.retry_in is None else PartState.QUEUED
+
+
+def _spent_on(outcome: Outcome) -> Spent | None:
+    if isinstance(outcome, Failed):
+        return outcome.spent and outcome.spent.in_vain
+    return Spent.on(outcome.content) if isinstance(outcome, Done) else None
 
 
 async def _add_parts(connection: AsyncConnection, job_id: UUID, cut: Cut) -> None:

@@ -1,0 +1,85 @@
+"""What parts took: written when an attempt ends, added up over attempts, and summed for whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from pecia import Client, ReadDocument
+from pecia_schemas import Timings, TokenUsage
+from pecia_workers.ledger.accounts import Spent
+
+ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
+ITS_TIME = Timings(queued=1.5, decode=0.25, engine=2.0, first_token=0.5)
+
+
+@pytest.fixture
+def row_of(database_url: str) -> Callable[[UUID], dict[str, Any]]:
+    """Finds the accounts in the row of a job's only part."""
+
+    def find(job_id: UUID) -> dict[str, Any]:
+        with psycopg.connect(database_url) as connection:
+            cursor = connection.cursor(row_factory=dict_row)
+            row = cursor.execute("SELECT * FROM parts WHERE job_id = %s", (job_id,)).fetchone()
+        assert row is not None
+        return {name: row[name] for name in row if name == "engine" or name.endswith(("_tokens", "_s"))}
+
+    return find
+
+
+def test_a_page_that_was_read_says_what_it_took_in_its_row(
+    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
+    assert row_of(job.id) == {
+        "engine": "vllm",
+        "prompt_tokens": 100,
+        "image_tokens": 80,
+        "cached_tokens": 16,
+        "output_tokens": 30,
+        "wasted_tokens": 0,
+        "queued_s": 1.5,
+        "decode_s": 0.25,
+        "engine_s": 2.0,
+        "first_token_s": 0.5,
+    }
+
+
+def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
+    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    spent = Spent(
+        engine="vllm", usage=TokenUsage(prompt=100, output=7), timings=Timings(queued=1, engine=3.0)
+    )
+    scribe.fail(job.id, spent=spent, retry_in=timedelta())
+    scribe.fail(job.id, retry_in=timedelta())  # the file could not be fetched: no engine saw it
+    scribe.read(job.id, engine="rapidocr", usage=ONE_PAGE, timings=ITS_TIME)
+
+    row = row_of(job.id)
+    assert {name: row[name] for name in ("prompt_tokens", "output_tokens", "wasted_tokens")} == {
+        "prompt_tokens": 200,
+        "output_tokens": 37,
+        "wasted_tokens": 107,
+    }
+    assert (row["engine"], row["queued_s"], row["engine_s"], row["first_token_s"]) == (
+        "rapidocr",
+        2.5,
+        5.0,
+        0.5,
+    )
+
+
+def test_a_part_that_no_engine_saw_has_no_accounts(
+    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    scribe.fail(job.id)
+    assert set(row_of(job.id).values()) == {None}

@@ -1,0 +1,99 @@
+"""What a part took: tokens and seconds, added up in columns of its own row by the transaction that ends the attempt.
+
+On the part and not with its result, because results are deleted long before anybody has been charged for them, and
+because a part that failed has spent something and has no result. What a killed or cancelled attempt spent is not
+counted: nobody is left who knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pecia_schemas import Timings, TokenUsage
+
+_ADDED = {
+    "prompt_tokens": "int",
+    "image_tokens": "int",
+    "cached_tokens": "int",
+    "output_tokens": "int",
+    "wasted_tokens": "int",
+    "queued_s": "float",
+    "decode_s": "float",
+    "engine_s": "float",
+}
+_REPLACED = {"engine": "text", "first_token_s": "float"}
+_TYPES = _ADDED | _REPLACED
+
+COLUMNS = ", ".join(_TYPES)
+"""Columns of `parts`, in the order of `ARRAYS`."""
+ARRAYS = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _TYPES.items())
+"""The parameters that `values_of` gives, for `unnest`."""
+ADD_TO_PART = ", ".join(
+    [f"{name} = coalesce(parts.{name} + asked.{name}, asked.{name}, parts.{name})" for name in _ADDED]
+    + [f"{name} = coalesce(asked.{name}, parts.{name})" for name in _REPLACED]
+)
+"""For `UPDATE parts … FROM asked`: attempts add up, but for the engine and the first token, which are the last's."""
+
+
+class Accountable(Protocol):
+    """A result that says what it took: a page, a segment or a summary."""
+
+    @property
+    def engine(self) -> str:
+        """Which engine made it."""
+        ...
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens, of all readings that it took."""
+        ...
+
+    @property
+    def timings(self) -> Timings:
+        """Seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one attempt at a part took."""
+
+    engine: str
+    usage: TokenUsage
+    timings: Timings
+
+    @classmethod
+    def on(cls, result: Accountable) -> Spent:
+        """Return what a result took."""
+        return cls(engine=result.engine, usage=result.usage, timings=result.timings)
+
+    @property
+    def in_vain(self) -> Spent:
+        """The same for an attempt that failed: all its tokens are wasted."""
+        wasted = self.usage.prompt + self.usage.output
+        usage = self.usage.model_copy(update={"wasted": wasted})
+        return Spent(engine=self.engine, usage=usage, timings=self.timings)
+
+
+def values_of(spent: Sequence[Spent | None]) -> dict[str, list[Any]]:
+    """Return the parameters of `ARRAYS`, one value for each attempt; None for one that reached no engine."""
+    rows = [_row(one) if one else dict.fromkeys(_TYPES) for one in spent]
+    return {name: [row[name] for row in rows] for name in _TYPES}
+
+
+def _row(spent: Spent) -> dict[str, Any]:
+    usage, timings = spent.usage, spent.timings
+    return {
+        "engine": spent.engine,
+        "prompt_tokens": usage.prompt,
+        "image_tokens": usage.image,
+        "cached_tokens": usage.cached,
+        "output_tokens": usage.output,
+        "wasted_tokens": usage.wasted,
+        "queued_s": timings.queued,
+        "decode_s": timings.decode,
+        "engine_s": timings.engine,
+        "first_token_s": timings.first_token,
+    }
