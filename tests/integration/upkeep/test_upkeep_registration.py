@@ -15,6 +15,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.rapidocr import RapidOcrEngine
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 
@@ -53,6 +55,26 @@ def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
     on_database(story)
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
+
+
+def test_a_worker_registers_what_its_engine_can_do_and_hold(
+    tables: Any, on_database: Callable[..., None], settings_for: Callable[..., WorkerSettings]
+) -> None:
+    engine = RapidOcrEngine(settings_for(engine_processes=3))
+
+    async def story(database: AsyncEngine) -> None:
+        async with keep_registered(database, WORKER.running(engine)):
+            assert (await seen(tables))["capabilities"] == {
+                "model": "PP-OCRv6-small",
+                "device": "cpu",
+                "languages": ["en", "zh"],
+                "fields": False,
+                "adapters": [],
+                "slots": 4,
+                "tokens": None,
+            }
+
+    on_database(story)
 
 
 def test_a_worker_whose_row_is_gone_registers_again(tables: Any, on_database: Callable[..., None]) -> None:

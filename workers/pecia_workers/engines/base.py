@@ -26,6 +26,8 @@ class Capabilities:
     """Whether it can fill a JSON schema."""
     adapters: frozenset[str] = frozenset()
     """LoRA adapters that a task may name."""
+    device: str | None = None
+    """What it runs on: `cpu`, or the GPU's name; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ _CAPABILITIES: Final = Capabilities(
     model="PP-OCRv6-small",
     stages=frozenset({Stage.READ}),
     languages=frozenset({"en", "zh"}),
+    device="cpu",
 )
 _CHARACTERS_PER_TOKEN: Final = 4
 _DOUBTFUL: Final = 0.6

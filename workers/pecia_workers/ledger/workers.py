@@ -6,13 +6,15 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import structlog
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, bindparam, create_engine, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
@@ -39,6 +41,8 @@ class WorkerIdentity:
     host: str
     pid: int
     engine: str | None = None
+    capabilities: Mapping[str, Any] | None = None
+    """What its engine can do and hold, once it has started."""
 
     @classmethod
     def new(cls, role: str, stages: Collection[Stage] = (), engine: Engine | None = None) -> WorkerIdentity:
@@ -55,16 +59,30 @@ class WorkerIdentity:
             engine=reads_with,
         )
 
+    def running(self, engine: Engine) -> WorkerIdentity:
+        """Return the same worker, with what its engine can do and hold now that it has started."""
+        able, budget = engine.capabilities, engine.budget
+        capabilities = {
+            "model": able.model,
+            "device": able.device,
+            "languages": able.languages and sorted(able.languages),
+            "fields": able.fields,
+            "adapters": sorted(able.adapters),
+            "slots": budget.slots,
+            "tokens": budget.tokens,
+        }
+        return replace(self, capabilities=capabilities)
+
 
 _REGISTER = text(
     """
-    INSERT INTO workers (name, role, stages, host, pid, engine)
-    VALUES (:name, :role, CAST(:stages AS text[]), :host, :pid, :engine)
+    INSERT INTO workers (name, role, stages, host, pid, engine, capabilities)
+    VALUES (:name, :role, CAST(:stages AS text[]), :host, :pid, :engine, :capabilities)
     ON CONFLICT (name) DO UPDATE
-    SET role = excluded.role, stages = excluded.stages, engine = excluded.engine,
+    SET role = excluded.role, stages = excluded.stages, engine = excluded.engine, capabilities = excluded.capabilities,
         started_at = now(), seen_at = now(), stopped_at = NULL
     """
-)
+).bindparams(bindparam("capabilities", type_=JSONB(none_as_null=True)))
 
 _BEAT = text("UPDATE workers SET seen_at = now(), stopped_at = NULL WHERE name = :name")
 
@@ -90,6 +108,7 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
                 "host": worker.host,
                 "pid": worker.pid,
                 "engine": worker.engine,
+                "capabilities": worker.capabilities,
             },
         )
 
