@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from celery.exceptions import Retry
+from PIL import Image
 from psycopg.rows import dict_row
 
 from pecia import Client, ReadDocument
-from pecia_schemas import Timings, TokenUsage
+from pecia_schemas import Stage, Timings, TokenUsage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import EngineError
+from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.ledger.accounts import Spent
+from pecia_workers.runtime import Runtime
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
 ITS_TIME = Timings(queued=1.5, decode=0.25, engine=2.0, first_token=0.5)
@@ -83,3 +91,42 @@ def test_a_part_that_no_engine_saw_has_no_accounts(
     job = client.submit(ReadDocument(picture()))
     scribe.fail(job.id)
     assert set(row_of(job.id).values()) == {None}
+
+
+def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
+    client: Client, stores: dict[str, str], tmp_path: Path, row_of: Callable[[UUID], dict[str, Any]]
+) -> None:
+    names = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
+    settings = WorkerSettings.model_validate({**names, "engine": "simulated", "decode_processes": 1})
+    Image.effect_noise((200, 200), 200).save(tmp_path / "noise.png")  # a blank page would ask no engine
+    job = client.submit(ReadDocument(tmp_path / "noise.png"))
+
+    async def story() -> None:
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+        read = runtime._handlers[Stage.READ]
+
+        async def read_and_fail(part: ClaimedPart) -> Done:
+            await read(part)
+            raise EngineError
+
+        runtime._handlers[Stage.READ] = read_and_fail
+        try:
+            with pytest.raises(Retry):
+                await runtime.run(part_of(job.id, stores), redelivered=False)
+        finally:
+            await runtime.stop()
+
+    asyncio.run(story())
+    row = row_of(job.id)
+    assert (row["engine"], row["image_tokens"]) == ("simulated", 49)
+    assert row["wasted_tokens"] == row["prompt_tokens"] + row["output_tokens"]
+    assert min(row["output_tokens"], row["engine_s"], row["first_token_s"]) > 0
+
+
+def part_of(job_id: UUID, stores: dict[str, str]) -> UUID:
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job_id,)).fetchone()
+    assert row is not None
+    part: UUID = row[0]
+    return part

@@ -18,6 +18,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
+from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.bus import Bus
 from pecia_workers.contract import RuntimeLostError
@@ -70,6 +71,7 @@ class Runtime:
         self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
+        self._meter = Meter()
         self._died_on: set[UUID] = set()
 
     async def start(self, priced: Priced = _nobody) -> Budget:
@@ -84,7 +86,8 @@ class Runtime:
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
         budget = await self._start_stages(engine, priced)
         self._engine = engine
-        await self._resources.enter_async_context(keep_registered(self._database, identity))
+        registered = identity.running(engine) if engine else identity
+        await self._resources.enter_async_context(keep_registered(self._database, registered))
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         return budget
 
@@ -98,8 +101,8 @@ class Runtime:
             return Budget(slots=decoder.slots, tokens=None)
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
-        batcher = await self._batcher(engine, priced)
-        self._handlers[Stage.READ] = ReadPage(spool, decoder, batcher)
+        generator = self._meter.on(await self._batcher(engine, priced))
+        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator)
         return _claimable(engine.budget, decoder.slots)
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
@@ -208,6 +211,7 @@ class Runtime:
         finally:
             del self._running[part.id]
             self._cancelled.discard(part.id)
+            self._meter.forget(part.id)
 
     def _failed(self, part: ClaimedPart, error: Exception) -> Failed:
         failure = failure_of(error, attempt=part.attempt)
@@ -219,7 +223,8 @@ class Runtime:
             code=failure.code,
             error=type(error).__name__,
         )
-        return Failed(failure, retry_delay(failure.code, part.strikes, self._settings))
+        retry_in = retry_delay(failure.code, part.strikes, self._settings)
+        return Failed(failure, retry_in, self._meter.spent(part))
 
     def _cancel_job(self, job_id: UUID) -> None:
         for part, (owner, task) in self._running.items():

@@ -1,0 +1,73 @@
+"""What each part has taken of an engine so far: kept for the parts that fail, whose results cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from pecia_schemas.results import Timings, TokenUsage
+from pecia_workers.ledger.accounts import Spent
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
+    from pecia_workers.ledger import ClaimedPart
+
+
+@dataclass(slots=True)
+class _Reading:
+    engine: str
+    usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
+    seconds: float = 0.0
+    first_token_s: float | None = None
+
+
+class Meter:
+    """Adds up, part by part, what its generators' answers took. For one loop."""
+
+    def __init__(self) -> None:
+        self._readings: dict[UUID, _Reading] = {}
+
+    def on(self, generator: Generator) -> Generator:
+        """Return the same generator, metered."""
+        return _Metered(generator, self._readings)
+
+    def spent(self, part: ClaimedPart) -> Spent | None:
+        """Return what this attempt has taken so far; None if no engine was asked.
+
+        A request that failed counts with its seconds: what it wrote until then nobody knows.
+        """
+        reading = self._readings.get(part.id)
+        if reading is None:
+            return None
+        timings = Timings(queued=part.queued_s, engine=reading.seconds, first_token=reading.first_token_s)
+        return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
+
+    def forget(self, part: UUID) -> None:
+        """Drop what was kept of a part: its attempt is over."""
+        self._readings.pop(part, None)
+
+
+class _Metered:
+    def __init__(self, generator: Generator, readings: dict[UUID, _Reading]) -> None:
+        self._generator = generator
+        self._readings = readings
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._generator.capabilities
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        if request.part is None:
+            return await self._generator.generate(request)
+        reading = self._readings.setdefault(request.part, _Reading(self.capabilities.name))
+        began = monotonic()
+        try:
+            generation = await self._generator.generate(request)
+        finally:
+            reading.seconds += monotonic() - began
+        reading.usage += generation.usage
+        reading.first_token_s = reading.first_token_s or generation.first_token_s
+        return generation
