@@ -107,15 +107,23 @@ class WorkerSettings(ConnectionSettings):
     """Processes of the CPU engine. 0: one for each core."""
     model: str = ""
     """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its server serves,
-    by that name, or by a directory with the same checkpoint. Empty: the only one it serves."""
+    by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the only one it
+    serves."""
+    profile: str = ""
+    """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for the
+    GPU that is found, or `cpu`. `none`: vLLM's own choices."""
+    prefer_quality: bool = False
+    """Whether the profile's model shall be the one that reads best, rather than the one that reads most."""
     quantization: str = ""
     """How the model's weights are quantised. Empty: as its checkpoint says, which is right for AWQ."""
     max_model_len: int = Field(default=0, ge=0)
-    """Most tokens of one request, picture, prompt and answer. 0: the model's own."""
+    """Most tokens of one request, picture, prompt and answer. Unset: as the profile says; 0: the model's own."""
     max_output_tokens: int = Field(default=0, ge=0)
     """Most tokens of one page's text. 0: what the rest of the request leaves."""
+    caption_tokens: int = Field(default=0, ge=0)
+    """Most tokens of one caption. Unset: as the profile says; 0: as its preset and style say."""
     max_num_seqs: int = Field(default=0, ge=0)
-    """Requests that vLLM runs at a time. 0: its own choice, as in all that follows."""
+    """Requests that vLLM runs at a time. Unset: as the profile says; 0: vLLM's own choice. So in all that follows."""
     max_num_batched_tokens: int = Field(default=0, ge=0)
     """Tokens in one step of vLLM, and the largest picture in tokens."""
     kv_cache_bytes: int = Field(default=0, ge=0)

@@ -24,6 +24,7 @@ from pecia_workers.bus import Bus
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import Budget, Engine, EngineDeadError, EngineError, EngineRefusedError
+from pecia_workers.engines.profiles import with_profile
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import (
     ClaimedPart,
@@ -76,6 +77,10 @@ class Runtime:
 
     async def start(self, priced: Priced = _nobody) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
+        if self._stages - {Stage.INGEST}:
+            self._settings = await asyncio.to_thread(
+                with_profile, self._settings, captions=Stage.READ not in self._stages
+            )
         settings = self._settings
         engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
         identity = WorkerIdentity.new("engine" if engine else "ingest", self._stages, engine)

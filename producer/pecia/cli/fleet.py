@@ -24,12 +24,14 @@ def verbs() -> dict[str, EntryPoint]:
     return {_DEMO.name: _DEMO} | found
 
 
-def command(point: EntryPoint) -> TyperCommand:
+def command(point: EntryPoint) -> TyperCommand | TyperGroup:
     """Return the verb's command; one that says what to install if it cannot be imported."""
     try:
         function = point.load()
     except ImportError as error:
         return _typed(_missing(point.name, error.name), name=point.name, anything_goes=True)
+    if isinstance(function, typer.Typer):
+        return _group(function, name=point.name)
     return _typed(function, name=point.name)
 
 
@@ -53,6 +55,13 @@ def _typed(function: Callable[..., Any], *, name: str, anything_goes: bool = Fal
     if not isinstance(built, TyperCommand):
         message = f"{name} is no plain command"
         raise TypeError(message)
+    return built
+
+
+def _group(app: typer.Typer, *, name: str) -> TyperGroup:
+    """Return a verb that has verbs of its own."""
+    built = typer.main.get_group(app)
+    built.name = name
     return built
 
 

@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.quantization import check_quantization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
     if not settings.model:
         message = "The engine 'vllm' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
         raise EngineUnavailableError(message)
+    check_quantization(settings.quantization)
     from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)

@@ -18,9 +18,11 @@ _DURATION = TypeAdapter(timedelta)
 
 
 def environment(settings: WorkerSettings) -> dict[str, str]:
-    """Return our environment with every setting that is not at its default, however it was given to us."""
-    defaults = type(settings).model_construct()
-    given = {name: value for name, value in settings if value != getattr(defaults, name)}
+    """Return our environment with every setting that was given to us, however that was.
+
+    One given at its default is passed on too: it wins over what a profile says.
+    """
+    given = {name: value for name, value in settings if name in settings.model_fields_set}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return inherited | {PREFIX + name.upper(): _text(value) for name, value in given.items()}
 

@@ -6,10 +6,11 @@ import os
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from pecia_schemas import running
+from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.environment import environment
 from pecia_workers.local.errors import EmbeddedError, tail
@@ -44,13 +45,34 @@ class WorkerCommand:
     """None: as soon as it runs, or, if it `registers`, as soon as it has done so."""
     registers: bool = False
     """Whether it writes its row of `workers` when it is ready."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What it finds beside the fleet's settings."""
 
 
-WORKERS = tuple(
-    WorkerCommand(name=role, command=(sys.executable, "-m", "pecia_workers", "worker", role), registers=True)
-    for role in ("ingest", "engine", "webhooks", "upkeep")
-)
-"""Every role of a whole fleet, one process each."""
+def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
+    """Return every role of a whole fleet, one process each; of language models one for each GPU, or group of GPUs."""
+    return (_worker("ingest"), *_engines(settings), _worker("webhooks"), _worker("upkeep"))
+
+
+def _engines(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
+    visible = shares(visible_gpus(), gpus_per_worker(settings)) if settings.engine == "vllm" else []
+    if len(visible) <= 1:
+        return (_worker("engine"),)
+    return tuple(
+        _worker("engine", name=f"engine-{number}", environment={VISIBLE: gpus})
+        for number, gpus in enumerate(visible)
+    )
+
+
+def _worker(role: str, *, name: str = "", environment: Mapping[str, str] | None = None) -> WorkerCommand:
+    command = (sys.executable, "-m", "pecia_workers", "worker", role)
+    return WorkerCommand(
+        name=name or role,
+        command=(*command, "--name", name) if name else command,
+        registers=True,
+        environment=environment or {},
+    )
+
 
 MIGRATE = (
     *(sys.executable, "-c"),
@@ -63,7 +85,7 @@ class LocalFleet:
     """A whole fleet in one home. Nothing of it outlives this process, however that ends.
 
     One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
-    `announce` leaves a note by which this user's clients find the fleet.
+    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet.
     """
 
     def __init__(
@@ -71,7 +93,7 @@ class LocalFleet:
         home: Path,
         *,
         settings: WorkerSettings,
-        workers: Sequence[WorkerCommand] = WORKERS,
+        workers: Sequence[WorkerCommand] | None = None,
         migrate: Sequence[str] = MIGRATE,
         announce: bool = True,
     ) -> None:
@@ -80,7 +102,7 @@ class LocalFleet:
         """With the stores' addresses, once started."""
         self.flower: Flower | None = None
         """Address, user and password of Flower, once started; None without a port in the settings."""
-        self._commands = tuple(workers)
+        self._commands = tuple(workers_of(settings) if workers is None else workers)
         self._migrate = tuple(migrate)
         self._announce = announce
         self._stores = Stores(home=self.home, settings=settings)
@@ -188,7 +210,7 @@ class LocalFleet:
 
         def launch() -> ChildProcess:
             nonlocal pid
-            child = spawn(command.command, log=log, environment=variables)
+            child = spawn(command.command, log=log, environment={**variables, **command.environment})
             janitor.watch(child.pid)
             pid = child.pid
             return child

@@ -1,0 +1,339 @@
+"""What vLLM is given on each kind of GPU, and what an operator changes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.gpus import Gpu, gpus_per_worker, shares, visible_gpus
+from pecia_workers.engines.models import local_model
+from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.profiles import (
+    GIB,
+    known_model,
+    merged,
+    profile_file,
+    profile_named,
+    profile_of,
+    recommended,
+    with_profile,
+)
+from pecia_workers.engines.quantization import check_quantization
+from pecia_workers.engines.vllm_options import engine_arguments
+from pecia_workers.local.environment import environment
+from pecia_workers.local.fleet import workers_of
+
+ON_GPUS = [name for name, profile in profile_file().profiles.items() if profile.memory_bytes]
+L4 = profile_named("l4")
+
+
+def gpu(name: str, gib: float) -> Gpu:
+    return Gpu(handle="GPU-0", name=name, memory_bytes=int(gib * GIB))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a driver on this machine that tells of such GPUs."""
+
+    def install(*rows: str) -> None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "profile"),
+    [
+        ("Tesla T4", 15, "t4"),
+        ("NVIDIA L4", 22.5, "l4"),
+        ("NVIDIA A100-SXM4-40GB", 40, "a100"),
+        ("NVIDIA A100 80GB PCIe", 80, "a100-80"),
+        ("NVIDIA H100 80GB HBM3", 79.6, "h100"),
+        ("NVIDIA H100 NVL", 93.6, "h100"),
+        ("NVIDIA H200", 140.4, "h200"),
+        ("NVIDIA T400", 4, "gpu-16"),
+        ("NVIDIA GeForce RTX 4090", 23.99, "gpu-24"),
+        ("NVIDIA L40S", 45, "gpu-48"),
+        ("NVIDIA B200", 179, "gpu-80"),
+        ("MIG", 0, "gpu-16"),
+    ],
+)
+def test_a_gpu_is_known_by_its_name_or_else_by_its_memory(name: str, gib: float, profile: str) -> None:
+    assert profile_of([gpu(name, gib)]) is profile_named(profile)
+
+
+def test_without_a_gpu_there_is_the_cpu() -> None:
+    assert profile_of([]) is profile_named("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "seqs", "caption"),
+    [("t4", 0.85, 8, 128), ("l4", 0.9, 16, 256), ("a100", 0.9, 32, 256), ("h100", 0.9, 64, 512)],
+)
+def test_each_gpu_has_the_sizes_that_the_product_asks_for(
+    name: str, share: float, seqs: int, caption: int
+) -> None:
+    sizes = profile_named(name).settings
+
+    assert sizes["gpu_memory_utilization"] == share
+    assert sizes["max_num_seqs"] == seqs
+    assert sizes["caption_tokens"] == caption
+
+
+def test_a_t4_computes_in_fp16_and_an_h100_drafts_five_tokens() -> None:
+    assert profile_named("t4").engine_options["dtype"] == "half"
+    assert profile_named("h100").settings["speculative_config"]["num_speculative_tokens"] == 5
+
+
+@pytest.mark.parametrize("profile", profile_file().profiles)
+def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: str) -> None:
+    named = profile_named(profile)
+    settings = WorkerSettings(**named.settings)
+
+    assert settings.model_fields_set == set(named.settings)
+    assert not named.engine_options.keys() & engine_arguments(settings, named.engine_options).keys()
+
+
+@pytest.mark.parametrize("quality", [False, True])
+@pytest.mark.parametrize("captions", [False, True])
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_what_is_recommended_starts_and_holds_as_many_pages_as_it_may(
+    name: str, quality: bool, captions: bool
+) -> None:
+    profile = profile_named(name)
+    settings = WorkerSettings(engine="vllm", prefer_quality=quality)
+
+    plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
+
+    assert plan.starts
+    assert plan.pages_at_a_time == profile.settings["max_num_seqs"]
+
+
+@pytest.mark.parametrize(
+    ("gib", "quality", "quantization"),
+    [
+        (16, False, "awq"),
+        (16, True, "awq"),
+        (24, False, "awq"),
+        (24, True, "awq"),
+        (40, False, "awq"),
+        (40, True, "fp8"),
+        (80, False, "awq"),
+        (80, True, "none"),
+    ],
+)
+def test_the_quantisation_follows_from_memory_and_wish(gib: float, quality: bool, quantization: str) -> None:
+    model = known_model(recommended(int(gib * GIB), quality=quality).reads)
+
+    assert model is not None
+    assert model.quantization == quantization
+
+
+def test_every_recommended_model_is_known() -> None:
+    for choice in profile_file().choices:
+        for models in (choice.speed, choice.quality):
+            assert {models.reads, models.captions} <= profile_file().models.keys()
+
+
+def test_what_nobody_set_is_as_the_profile_says() -> None:
+    settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
+
+    given = engine_arguments(settings, L4.engine_options)
+
+    assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
+    assert given["max_num_seqs"] == 16
+    assert given["enable_prefix_caching"] is True
+    assert settings.batch_tokens == 3000
+
+
+def test_what_the_operator_set_wins_even_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
+    monkeypatch.setenv("PECIA_GPU_MEMORY_UTILIZATION", "0.5")
+    monkeypatch.setenv("PECIA_ENGINE_OPTIONS", '{"enable_prefix_caching": false}')
+    monkeypatch.setenv("PECIA_MODEL", "m")
+
+    settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
+
+    given = engine_arguments(settings, L4.engine_options)
+    assert "max_num_seqs" not in given
+    assert given["gpu_memory_utilization"] == 0.5
+    assert given["enable_prefix_caching"] is False
+    assert given["model"] == "m"
+    assert given["max_num_batched_tokens"] == 8192
+
+
+def test_a_worker_of_the_fleet_still_knows_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "0")
+    for name, value in environment(WorkerSettings(flower_port=0)).items():
+        monkeypatch.setenv(name, value)
+
+    assert {"max_num_seqs", "flower_port"} <= WorkerSettings().model_fields_set
+
+
+def test_applying_a_profile_twice_changes_nothing() -> None:
+    once = with_profile(WorkerSettings(engine="vllm", model="m", profile="l4"))
+
+    assert once.max_num_seqs == 16
+    assert with_profile(once) == once
+
+
+@pytest.mark.parametrize(
+    "settings", [{"engine": "rapidocr", "profile": "l4"}, {"engine": "vllm", "profile": "none"}]
+)
+def test_other_engines_and_operators_who_say_so_have_no_profile(settings: dict[str, Any]) -> None:
+    assert with_profile(WorkerSettings(**settings)) == WorkerSettings(**settings)
+
+
+def test_an_unknown_profile_is_refused_with_the_one_that_may_be_meant() -> None:
+    with pytest.raises(EngineUnavailableError, match="Did you mean h200"):
+        with_profile(WorkerSettings(engine="vllm", profile="h20"))
+
+
+def test_a_request_is_never_longer_than_the_models_context(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, max_position_embeddings=2048)
+
+    assert merged(WorkerSettings(model=str(tmp_path)), L4, L4.memory_bytes).max_model_len == 2048
+
+
+def write_checkpoint(directory: Path, **text: Any) -> None:
+    shape = {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "hidden_size": 512,
+        "max_position_embeddings": 99,
+    }
+    (directory / "config.json").write_text(json.dumps({"text_config": {**shape, **text}}))
+    (directory / "model.safetensors").write_bytes(bytes(1000))
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "kv_heads", "head_dim"),
+    [
+        ({}, 4, 8, 64),
+        ({"num_key_value_heads": 2, "head_dim": 128}, 4, 2, 128),
+        (
+            {"layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"]},
+            1,
+            8,
+            64,
+        ),
+    ],
+)
+def test_a_checkpoint_on_this_machine_tells_its_own_shape(
+    tmp_path: Path, text: dict[str, Any], layers: int, kv_heads: int, head_dim: int
+) -> None:
+    write_checkpoint(tmp_path, **text)
+
+    model = local_model(str(tmp_path))
+
+    assert model is not None
+    assert (model.layers, model.kv_heads, model.head_dim) == (layers, kv_heads, head_dim)
+    assert model.weights_gb == 1e-6
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"text_config": {"num_attention_heads": 0}}'])
+def test_a_checkpoint_that_cannot_be_understood_is_not_known(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+
+    assert known_model(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("name", ["bitsandbytes", "nf4", "int8", "GPTQ-BitBLAS", "experts_int8"])
+def test_a_quantisation_that_leads_nowhere_is_explained(name: str) -> None:
+    with pytest.raises(EngineUnavailableError, match=rf"PECIA_QUANTIZATION={name}: .*(PECIA_MODEL|fp8)"):
+        check_quantization(name)
+
+
+@pytest.mark.parametrize("name", ["", "awq", "awq_marlin", "fp8", "compressed-tensors", "of_a_plugin"])
+def test_every_other_quantisation_is_vllms_to_judge(name: str) -> None:
+    check_quantization(name)
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert visible_gpus() == ()
+
+
+def test_the_driver_tells_of_its_gpus(driver: Callable[..., None]) -> None:
+    driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA GB10, [N/A]")
+
+    assert visible_gpus() == (
+        Gpu(handle="GPU-aa", name="NVIDIA L4", memory_bytes=23034 * 2**20),
+        Gpu(handle="GPU-bb", name="NVIDIA GB10", memory_bytes=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "handles"),
+    [
+        ("1", ["GPU-bb"]),
+        ("1,0", ["GPU-bb", "GPU-aa"]),
+        ("GPU-b", ["GPU-bb"]),
+        ("", []),
+        ("-1", []),
+        ("7", []),
+        ("MIG-5", ["MIG-5"]),
+    ],
+)
+def test_only_the_gpus_that_are_visible_count(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, visible: str, handles: list[str]
+) -> None:
+    driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert [gpu.handle for gpu in visible_gpus()] == handles
+
+
+def test_a_fleet_has_an_engine_worker_for_each_gpu(driver: Callable[..., None]) -> None:
+    driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
+
+    workers = workers_of(WorkerSettings(engine="vllm"))
+
+    assert [worker.name for worker in workers] == ["ingest", "engine-0", "engine-1", "webhooks", "upkeep"]
+    assert [dict(worker.environment) for worker in workers[1:3]] == [
+        {"CUDA_VISIBLE_DEVICES": "GPU-aa"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-bb"},
+    ]
+    assert workers[1].command[-2:] == ("--name", "engine-0")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"engine": "vllm", "tensor_parallel_size": 2}, {"engine": "vllm", "tensor_parallel_size": 4}, {}],
+)
+def test_one_worker_has_all_gpus_that_it_shares_a_model_over_or_does_not_use(
+    driver: Callable[..., None], settings: dict[str, Any]
+) -> None:
+    driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA L4, 23034")
+
+    (worker,) = [one for one in workers_of(WorkerSettings(**settings)) if one.name.startswith("engine")]
+
+    assert worker.name == "engine"
+    assert not worker.environment
+
+
+@given(gpus=st.integers(0, 9), together=st.integers(1, 4))
+def test_no_gpu_is_given_to_two_workers(gpus: int, together: int) -> None:
+    handed = shares([Gpu(handle=str(n), name="", memory_bytes=1) for n in range(gpus)], together)
+
+    given_out = [handle for share in handed for handle in share.split(",")]
+    assert len(set(given_out)) == len(given_out) == gpus // together * together
+
+
+def test_gpus_may_be_shared_by_vllms_own_names() -> None:
+    options = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+
+    assert gpus_per_worker(WorkerSettings(engine_options=options)) == 4

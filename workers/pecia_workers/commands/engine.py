@@ -1,0 +1,193 @@
+"""`pecia engine plan` and `pecia engine check`: what the engine would be, and whether it works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.plan import EnginePlan, plan_engine
+from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.checking import EngineCheck
+
+_FAILED, _USAGE, _UNAVAILABLE = 1, 2, 4
+_GIB: Final = 2**30
+_REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
+
+engine = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Plan which model a GPU can run, and check that it reads.",
+)
+
+
+@engine.command()
+def plan(
+    *,
+    gpu: Annotated[
+        str,
+        typer.Option(help="t4, l4, a100, a100-80, h100, h200, gpu-16 to gpu-80, cpu. Default: what is here."),
+    ] = "",
+    quality: Annotated[
+        bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
+    ] = False,
+    captions: Annotated[
+        bool, typer.Option("--captions", help="For a worker that captions videos and reads nothing.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
+
+    PECIA_* settings count as they would for a worker. Exit 1 if it does not fit.
+
+    Example: `pecia engine plan --gpu l4 --quality`
+    """
+    settings = _asked(settings_or_exit(), model=model, quality=quality)
+    try:
+        profile, memory = _machine(gpu or settings.profile)
+        planned = plan_engine(settings, profile, memory, captions=captions)
+    except EngineUnavailableError as error:
+        raise _refused(error, _USAGE) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(planned) | {"bound_by": planned.bound_by, "starts": planned.starts}))
+    else:
+        Console(highlight=False).print(_plan_table(planned))
+    if not planned.starts:
+        raise typer.Exit(_FAILED)
+
+
+@engine.command()
+def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+    """Start the engine that the settings name, and read one built-in page with it.
+
+    Exit 1 if the page was not read or the count of its tokens was wrong, 4 if the engine does not start.
+
+    Example: `PECIA_ENGINE=rapidocr pecia engine check`
+    """
+    settings = settings_or_exit()
+    from pecia_workers.engines.checking import check_engine  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415
+
+    configure_logs(settings)
+    try:
+        checked = asyncio.run(check_engine(settings))
+    except (EngineUnavailableError, EngineDeadError) as error:
+        raise _refused(error, _UNAVAILABLE) from None
+    except EngineError as error:
+        raise _refused(error, _FAILED) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(checked) | {"ok": checked.ok}))
+    else:
+        Console(highlight=False).print(_check_table(checked))
+    if not checked.ok:
+        raise typer.Exit(_FAILED)
+
+
+def _asked(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
+    changed: dict[str, Any] = {"engine": "vllm"}
+    if model:
+        changed["model"] = model
+    if quality:
+        changed["prefer_quality"] = True
+    return settings.model_copy(update=changed)
+
+
+def _machine(name: str) -> tuple[Profile, int]:
+    """Return the profile of this name and its GPU's memory; of the GPU that is here, without a name."""
+    if name and name != NO_PROFILE:
+        profile = profile_named(name)
+        return profile, profile.memory_bytes
+    gpus = visible_gpus()
+    profile = profile_of(gpus)
+    return profile, memory_of(profile, gpus)
+
+
+def _refused(error: Exception, code: int) -> typer.Exit:
+    typer.echo(str(error), err=True)
+    return typer.Exit(code)
+
+
+def _plan_table(planned: EnginePlan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in _plan_rows(planned):
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
+    memory, kv = planned.memory, planned.kv
+    model = f"{planned.model}  ({planned.quantization}{f', {planned.license}' if planned.license else ''})"
+    token = f"2 x {kv.layers} layers x {kv.kv_heads} KV heads x {kv.head_dim} x {kv.dtype_bytes} bytes"
+    rows = [
+        ("for", planned.profile + (f", {memory.gpus} of them" if memory.gpus > 1 else "")),
+        ("model", model),
+        ("because", planned.why),
+        ("sizes", _pairs(planned.sizes)),
+        ("options", _pairs(planned.engine_options)),
+        ("KV cache", _kv_cache(planned)),
+        ("one token", f"{token} = {planned.kv_bytes_per_token:,} bytes"),
+        ("budget", f"{planned.kv_tokens:,} tokens"),
+        ("one page", f"{planned.page_tokens:,} tokens: A4, its prompt and the text that is expected"),
+        ("at a time", _pages(planned)),
+    ]
+    if not planned.starts:
+        rows.append(
+            ("[red]no[/]", f"One request may take {planned.context:,} tokens: it does not start. {_REMEDY}")
+        )
+    return rows
+
+
+def _pages(planned: EnginePlan) -> str:
+    if planned.bound_by == "max_num_seqs":
+        return f"{planned.pages_at_a_time} pages, by max_num_seqs; the cache has room for {planned.pages_in_cache}"
+    return f"{planned.pages_at_a_time} pages, by the room in the KV cache"
+
+
+def _kv_cache(planned: EnginePlan) -> str:
+    memory = planned.memory
+    if "kv_cache_bytes" in planned.sizes:
+        return f"{_gib(memory.kv_cache)}, as set"
+    weights = _gib(memory.weights) + " of weights" if memory.weights else "weights of unknown size"
+    return f"{_gib(memory.kv_cache)} = {_gib(memory.usable)} usable - {weights} - {_gib(memory.reserve)} in reserve"
+
+
+def _check_table(checked: EngineCheck) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("[bold]engine[/]", f"{checked.engine}, {checked.model}")
+    table.add_row("[bold]ready after[/]", f"{checked.ready_s:.1f} s")
+    tokens = f", {checked.budget_tokens:,} tokens" if checked.budget_tokens else ""
+    table.add_row("[bold]budget[/]", f"{checked.slots} requests{tokens}")
+    table.add_row(
+        "[bold]page[/]", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
+    )
+    if checked.predicted_tokens is not None:
+        table.add_row("[bold]prompt[/]", _counts(checked))
+    table.add_row("[bold]first line[/]", escape(checked.first_line))
+    return table
+
+
+def _counts(checked: EngineCheck) -> str:
+    mark = "[green]equal[/]" if checked.predicted_tokens == checked.counted_tokens else "by an estimate"
+    mark = "[red]not equal, though exact[/]" if checked.drifted else mark
+    return f"{checked.predicted_tokens} tokens predicted, {checked.counted_tokens} counted: {mark}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB"

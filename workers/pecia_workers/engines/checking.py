@@ -1,0 +1,101 @@
+"""Whether an engine works: it is started, reads one made-up page and is stopped again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from pecia_schemas import DocumentType, Verdict
+from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.pricing import expected_output
+from pecia_workers.engines.profiles import with_profile
+from pecia_workers.engines.registry import create_engine
+from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.media.images import to_rgb
+from pecia_workers.reading.instructions import instruction_for
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.engines.base import Engine, Generation
+
+_MOST_TOKENS: Final = 512
+"""The page has fewer; a model that runs on is stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCheck:
+    """What was seen of an engine."""
+
+    engine: str
+    model: str
+    ready_s: float
+    slots: int
+    budget_tokens: int | None
+    verdict: Verdict
+    read_s: float
+    output_tokens: int
+    predicted_tokens: int | None
+    """Length of the prompt by the engine's price; None for an engine that is no language model."""
+    counted_tokens: int
+    drifted: bool
+    """Whether the two differ although the price is exact."""
+    first_line: str
+    """Of the page, as it was read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was read, and an exact price was right."""
+        return bool(self.first_line) and not self.drifted
+
+
+async def check_engine(settings: WorkerSettings) -> EngineCheck:
+    """Return what became of one page. Raises `EngineUnavailableError`, `EngineError`."""
+    chosen = await asyncio.to_thread(with_profile, settings)
+    engine = create_engine(chosen)
+    try:
+        started = monotonic()
+        await engine.start()
+        return await _read(engine, monotonic() - started)
+    finally:
+        await engine.stop()
+
+
+async def _read(engine: Engine, ready_s: float) -> EngineCheck:
+    started = monotonic()
+    request = await engine.fit(_page())
+    predicted = engine.cost(request) - expected_output(request)
+    generation = await engine.generate(request)
+    capabilities, budget = engine.capabilities, engine.budget
+    return EngineCheck(
+        engine=capabilities.name,
+        model=capabilities.model,
+        ready_s=ready_s,
+        slots=budget.slots,
+        budget_tokens=budget.tokens,
+        verdict=generation.verdict,
+        read_s=monotonic() - started,
+        output_tokens=generation.usage.output,
+        predicted_tokens=predicted if capabilities.fields else None,
+        counted_tokens=generation.usage.prompt,
+        drifted=bool(engine.load().drifted),
+        first_line=_first_line(generation),
+    )
+
+
+def _page() -> EngineRequest:
+    """Return the page of a prescription, as a reader of its kind is asked for it."""
+    (page, *_) = sample_document(DocumentType.PRESCRIPTION).pages
+    return EngineRequest(
+        id="check",
+        images=(to_rgb(page.image),),
+        workload=DocumentType.PRESCRIPTION,
+        language="en",
+        instruction=instruction_for(DocumentType.PRESCRIPTION, "en"),
+        max_output_tokens=_MOST_TOKENS,
+    )
+
+
+def _first_line(generation: Generation) -> str:
+    return next((line.strip() for line in generation.text.splitlines() if line.strip()), "")

@@ -1,0 +1,89 @@
+"""What is to know of a model before it is loaded: its KV cache, its context, the size and format of its weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from pecia_workers.engines.kv_cache import KvShape
+from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
+
+_TEXT = (
+    "text_config",
+    "llm_config",
+)  # where configurations of vision-language models keep the language model's
+_WITHOUT_CACHE = "linear_attention"
+
+
+class Model(BaseModel):
+    """A checkpoint, as far as memory is concerned."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    quantization: str
+    """By vLLM's name, or `none`."""
+    layers: int
+    """Those with attention."""
+    kv_heads: int
+    head_dim: int
+    context: int
+    """Most tokens of one request."""
+    weights_gb: float
+    """In 10^9 bytes; 0: the weights are not here."""
+    license: str = ""
+
+    def kv_shape(self, dtype_bytes: int) -> KvShape:
+        """Return the shape of its KV cache with numbers of so many bytes."""
+        return KvShape(
+            layers=self.layers, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype_bytes=dtype_bytes
+        )
+
+
+def local_model(name: str) -> Model | None:
+    """Return what the files of a checkpoint on this machine say, a directory or a name in the Hub's cache.
+
+    None if there is no such checkpoint, or its configuration is of a kind that is not understood.
+    """
+    directory = _directory(name)
+    try:
+        config = json.loads((directory / "config.json").read_bytes()) if directory else None
+        return config and _model(config, _weights_gb(directory)) if directory else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _directory(name: str) -> Path | None:
+    if not Path(name).is_dir() and importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    try:
+        return checkpoint_directory(name)
+    except (OSError, ValueError):
+        return None
+
+
+def _model(config: Mapping[str, Any], weights_gb: float) -> Model:
+    text = next((config[name] for name in _TEXT if config.get(name)), config)
+    heads = text["num_attention_heads"]
+    kinds = text.get("layer_types") or [""] * text["num_hidden_layers"]
+    return Model(
+        quantization=_quantization(config, text),
+        layers=sum(kind != _WITHOUT_CACHE for kind in kinds),
+        kv_heads=text.get("num_key_value_heads") or heads,
+        head_dim=text.get("head_dim") or text["hidden_size"] // heads,
+        context=text["max_position_embeddings"],
+        weights_gb=weights_gb,
+    )
+
+
+def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+    found = config.get("quantization_config") or text.get("quantization_config") or {}
+    return str(found.get("quant_method", "none"))
+
+
+def _weights_gb(directory: Path) -> float:
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9

@@ -1,0 +1,169 @@
+"""What vLLM would run with these settings on a GPU, and how many pages at a time: arithmetic, nothing is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.gpus import tensor_parallel
+from pecia_workers.engines.kv_cache import KvShape, kv_tokens
+from pecia_workers.engines.profiles import GIB, Profile, known_model, merged, recommended
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.engines.models import Model
+
+_A4_INCHES: Final = (8.27, 11.69)
+_WIDE: Final = frozenset({"float32", "float"})
+_GPU_SHARE: Final = 0.92  # vLLM's own, where nobody says: `config/cache.py`
+_SIZES: Final = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
+    *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
+    "caption_tokens",
+)
+_BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What the memory of the GPUs that share one model goes to, in bytes."""
+
+    of_gpu: int
+    """Of each; 0 on the CPU."""
+    gpus: int
+    usable: int
+    """Of all of them, by `gpu_memory_utilization`."""
+    weights: int
+    """0: unknown."""
+    reserve: int
+    """An estimate."""
+    kv_cache: int
+    """What is left, or the setting `kv_cache_bytes`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """A model on a GPU, and the pages that there is room for."""
+
+    profile: str
+    model: str
+    quantization: str
+    license: str
+    why: str
+    """Of this model and quantisation."""
+    sizes: dict[str, Any]
+    """What profile and settings say, by the fleet's names."""
+    engine_options: dict[str, Any]
+    """The same, by vLLM's names."""
+    memory: MemoryPlan
+    kv: KvShape
+    kv_bytes_per_token: int
+    kv_tokens: int
+    """The budget of admission."""
+    context: int
+    """Most tokens of one request."""
+    page_tokens: int
+    """Of an A4 page of mixed documents: picture, prompt and expected text."""
+    pages_in_cache: int
+    """For which the KV cache has room."""
+    pages_at_a_time: int
+
+    @property
+    def starts(self) -> bool:
+        """Whether the KV cache holds one request of the largest size, without which vLLM does not start."""
+        return self.kv_tokens >= self.context
+
+    @property
+    def bound_by(self) -> str:
+        """What keeps more pages from being read at a time."""
+        return "max_num_seqs" if self.pages_at_a_time < self.pages_in_cache else "KV cache"
+
+
+def plan_engine(
+    settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
+) -> EnginePlan:
+    """Return the plan for a GPU of so much memory (0: the CPU), or for as many as `tensor_parallel_size` says.
+
+    Raises `EngineUnavailableError` if there is no model to plan with, or nothing is known of it.
+    """
+    why = _why(settings, memory_bytes, captions=captions)
+    chosen = merged(settings, profile, memory_bytes, captions=captions)
+    model = _known(chosen.model)
+    memory = _memory(chosen, profile, memory_bytes, model)
+    kv = _kv_shape(chosen, model)
+    tokens, page = kv_tokens(kv, memory.kv_cache), _page_tokens(chosen)
+    return EnginePlan(
+        profile=profile.title,
+        model=chosen.model,
+        quantization=chosen.quantization or model.quantization,
+        license=model.license,
+        why=why,
+        sizes=_sizes(chosen),
+        engine_options=chosen.engine_options,
+        memory=memory,
+        kv=kv,
+        kv_bytes_per_token=kv.bytes_per_token,
+        kv_tokens=tokens,
+        context=min(model.context, chosen.max_model_len or model.context),
+        page_tokens=page,
+        pages_in_cache=tokens // page,
+        pages_at_a_time=min(tokens // page, chosen.max_num_seqs or tokens // page),
+    )
+
+
+def _why(settings: WorkerSettings, memory_bytes: int, *, captions: bool) -> str:
+    if settings.model:
+        return "the model that you named"
+    if not memory_bytes:
+        raise EngineUnavailableError(
+            "No model is recommended for the CPU, where PECIA_ENGINE=rapidocr reads. Name one to plan with: --model."
+        )
+    models = recommended(memory_bytes, quality=settings.prefer_quality)
+    return models.captions_because if captions else models.reads_because
+
+
+def _known(name: str) -> Model:
+    if model := known_model(name):
+        return model
+    raise EngineUnavailableError(
+        f"Nothing is known of the model {name!r}: name a directory with its config.json, or a model that is in the"
+        " Hugging Face cache of this machine."
+    )
+
+
+def _sizes(settings: WorkerSettings) -> dict[str, Any]:
+    names = (*_SIZES, *_BATCHES) if settings.admission == "dynamic" else _SIZES
+    return {name: value for name in names if (value := getattr(settings, name))}
+
+
+def _memory(settings: WorkerSettings, profile: Profile, memory_bytes: int, model: Model) -> MemoryPlan:
+    gpus = tensor_parallel(settings)
+    usable = int(memory_bytes * (settings.gpu_memory_utilization or _GPU_SHARE)) * gpus
+    weights, reserve = round(model.weights_gb * 1e9), int(profile.reserve_gib * GIB) * gpus
+    left = max(0, usable - weights - reserve)
+    return MemoryPlan(
+        of_gpu=memory_bytes,
+        gpus=gpus,
+        usable=usable,
+        weights=weights,
+        reserve=reserve,
+        kv_cache=settings.kv_cache_bytes * gpus or left,
+    )
+
+
+def _kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
+    """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
+    wide = settings.engine_options.get("dtype") in _WIDE
+    dtype_bytes = 1 if settings.kv_cache_dtype.startswith("fp8") else 4 if wide else 2
+    shape = model.kv_shape(dtype_bytes)
+    return replace(shape, kv_heads=max(shape.kv_heads, tensor_parallel(settings)))
+
+
+def _page_tokens(settings: WorkerSettings) -> int:
+    width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
+    picture = image_tokens(width, height)
+    most = settings.max_num_batched_tokens or picture
+    return min(picture, most) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[DocumentType.MIXED]

@@ -1,0 +1,160 @@
+"""What vLLM shall run on this machine's GPU, from `profiles.toml`: sizes, options, and the model that fits."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.gpus import Gpu, visible_gpus
+from pecia_workers.engines.models import Model, local_model
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+
+NO_PROFILE: Final = "none"
+CPU: Final = "cpu"
+GIB: Final = 2**30
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Recommended(_Data):
+    """The models for one size of GPU and one wish."""
+
+    reads: str
+    """For pages, and for captions too where one worker does both."""
+    reads_because: str
+    captions: str
+    """For a worker that does nothing else."""
+    captions_because: str
+
+    def model(self, *, captions: bool) -> str:
+        """Return the model for captions or for pages."""
+        return self.captions if captions else self.reads
+
+
+class Choice(_Data):
+    """The models for one size of GPU."""
+
+    up_to_gib: float
+    speed: Recommended
+    quality: Recommended
+
+
+class Profile(_Data):
+    """One kind of machine."""
+
+    title: str
+    gpu: str = ""
+    """A word of the GPU's name; empty: any."""
+    memory_gib: float
+    reserve_gib: float
+    """What is needed beside weights and KV cache; an estimate."""
+    settings: dict[str, Any]
+    """By the fleet's names."""
+    engine_options: dict[str, Any]
+    """By vLLM's names: what has no setting of the fleet's."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the GPU that gave the profile its name; 0 without one."""
+        return int(self.memory_gib * GIB)
+
+
+class ProfileFile(_Data):
+    """All of `profiles.toml`."""
+
+    models: dict[str, Model]
+    choices: tuple[Choice, ...]
+    profiles: dict[str, Profile]
+    refused: dict[str, str]
+
+
+@cache
+def profile_file() -> ProfileFile:
+    """Return the profiles that come with the fleet."""
+    text = (files("pecia_workers.engines") / "profiles.toml").read_text(encoding="utf-8")
+    return ProfileFile.model_validate(tomllib.loads(text))
+
+
+def with_profile(settings: WorkerSettings, *, captions: bool = False) -> WorkerSettings:
+    """Return the settings with the profile's values where nothing was given; a zero that was given stays.
+
+    `captions`: the worker does nothing else. Settings for another engine than vLLM, and those with the profile `none`,
+    stay as they are. Takes up to seconds to ask the driver. Raises `EngineUnavailableError` for an unknown profile.
+    """
+    if settings.engine != "vllm" or settings.profile == NO_PROFILE:
+        return settings
+    gpus = visible_gpus()
+    profile = profile_named(settings.profile) if settings.profile else profile_of(gpus)
+    return merged(settings, profile, memory_of(profile, gpus), captions=captions)
+
+
+def merged(
+    settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
+) -> WorkerSettings:
+    """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
+    name = settings.model
+    if not name and memory_bytes:
+        name = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
+    values = dict(profile.settings)
+    model = known_model(name)
+    if model and "max_model_len" in values:
+        values["max_model_len"] = min(values["max_model_len"], model.context)
+    update = {name: value for name, value in values.items() if name not in settings.model_fields_set}
+    options = profile.engine_options | settings.engine_options
+    return settings.model_copy(update={**update, "model": name, "engine_options": options})
+
+
+def profile_named(name: str) -> Profile:
+    """Return the profile. Raises `EngineUnavailableError` with the names that there are."""
+    profiles = profile_file().profiles
+    if name.lower() in profiles:
+        return profiles[name.lower()]
+    near = difflib.get_close_matches(name.lower(), profiles, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(profiles)}, {NO_PROFILE}."
+    raise EngineUnavailableError(f"There is no profile {name!r}. {hint}")
+
+
+def profile_of(gpus: Sequence[Gpu]) -> Profile:
+    """Return the profile for the first of the GPUs; the CPU's without one."""
+    profiles = profile_file().profiles
+    if not gpus:
+        return profiles[CPU]
+    gpu = gpus[0]
+    on_gpus = [profile for profile in profiles.values() if profile.memory_gib]
+    named = [profile for profile in on_gpus if profile.gpu and re.search(rf"\b{profile.gpu}\b", gpu.name)]
+    return _large_enough(named or [profile for profile in on_gpus if not profile.gpu], gpu)
+
+
+def _large_enough(candidates: list[Profile], gpu: Gpu) -> Profile:
+    return next(
+        (profile for profile in candidates if gpu.memory_bytes <= profile.memory_bytes), candidates[-1]
+    )
+
+
+def memory_of(profile: Profile, gpus: Sequence[Gpu]) -> int:
+    """Return the memory of the first GPU, in bytes; what the profile says without one, or of one that does not tell."""
+    found = gpus[0].memory_bytes if gpus and profile.memory_bytes else 0
+    return found or profile.memory_bytes
+
+
+def recommended(memory_bytes: int, *, quality: bool) -> Recommended:
+    """Return the models for a GPU of so much memory."""
+    choice = next(choice for choice in profile_file().choices if memory_bytes <= choice.up_to_gib * GIB)
+    return choice.quality if quality else choice.speed
+
+
+def known_model(name: str) -> Model | None:
+    """Return what is known of a model: from its files if they are here, else from the table of recommended ones."""
+    return (local_model(name) or profile_file().models.get(name)) if name else None
