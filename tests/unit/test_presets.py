@@ -74,6 +74,17 @@ def test_presets_for_speed_and_quality_have_a_length_of_their_own(preset: str, m
     assert caption(preset=preset, style="brief")[1] == most
 
 
+@pytest.mark.parametrize(("bound", "most"), [(0, 256), (128, 128), (512, 256)])
+def test_a_caption_is_no_longer_than_the_fleet_lets_it(bound: int, most: int) -> None:
+    assert sampling_for(CaptionVideo(b""), caption_tokens=bound)[1] == most
+
+
+def test_a_task_may_ask_for_more_than_the_fleet_would_give_by_itself() -> None:
+    task = CaptionVideo(b"", options=GenerationOptions(max_output_tokens=900))
+
+    assert sampling_for(task, caption_tokens=128)[1] == 900
+
+
 @given(preset=ANY_PRESET)
 def test_korean_captions_stay_within_their_bounds(preset: Preset) -> None:
     sampling, _ = caption(preset=preset, language="ko")

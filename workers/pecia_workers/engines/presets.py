@@ -68,12 +68,18 @@ def presets() -> Presets:
     return Presets.model_validate(tomllib.loads(text))
 
 
-def sampling_for(task: ReadDocument | CaptionVideo) -> tuple[Sampling, int | None]:
+def sampling_for(
+    task: ReadDocument | CaptionVideo, *, caption_tokens: int = 0
+) -> tuple[Sampling, int | None]:
     """Return how to write for the task, and the most tokens of one page or caption; None: as the fleet is set.
 
-    The task's own options win over its preset and over what its language asks for.
+    `caption_tokens` is the fleet's bound on captions, 0 without one. The task's own options win over that, over its
+    preset and over what its language asks for.
     """
-    values = _page_values(task) if isinstance(task, ReadDocument) else _caption_values(task)
+    if isinstance(task, ReadDocument):
+        values = _page_values(task)
+    else:
+        values = _caption_values(task, caption_tokens)
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
     sampling = Sampling(**(values.model_dump(exclude={"caption_tokens"}) | changed))
@@ -88,10 +94,11 @@ def _page_values(task: ReadDocument) -> PresetValues:
     return presets().presets[task.preset].model_copy(update=changed)
 
 
-def _caption_values(task: CaptionVideo) -> PresetValues:
+def _caption_values(task: CaptionVideo, most_tokens: int) -> PresetValues:
     rules = presets().captions
     values = presets().presets[task.preset or rules.preset]
-    changed: dict[str, float] = {"caption_tokens": values.caption_tokens or rules.tokens[task.style]}
+    tokens = values.caption_tokens or rules.tokens[task.style]
+    changed: dict[str, float] = {"caption_tokens": min(tokens, most_tokens or tokens)}
     if bounds := rules.languages.get(task.language):
         changed["temperature"] = _within(values.temperature, bounds.temperature)
         changed["repetition_penalty"] = _within(values.repetition_penalty, bounds.repetition_penalty)
