@@ -76,10 +76,7 @@ def sampling_for(
     `caption_tokens` is the fleet's bound on captions, 0 without one. The task's own options win over that, over its
     preset and over what its language asks for.
     """
-    if isinstance(task, ReadDocument):
-        values = _page_values(task)
-    else:
-        values = _caption_values(task, caption_tokens)
+    values = _page_values(task) if isinstance(task, ReadDocument) else _caption_values(task, caption_tokens)
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
     sampling = Sampling(**(values.model_dump(exclude={"caption_tokens"}) | changed))
