@@ -23,9 +23,9 @@ class FailureCode(StrEnum):
 
     UNSUPPORTED_TYPE = (
         "unsupported_type",
-        "Send a PNG, JPEG, WebP, BMP, TIFF or PDF; the content decides, not the file's name.",
+        "Send a PNG, JPEG, WebP, BMP, TIFF or PDF to read, an MP4, WebM, MKV, AVI or MPEG-TS to caption.",
     )
-    EMPTY = "empty", "The file has no bytes or no pages: check how it was written, then send it again."
+    EMPTY = "empty", "The file has no bytes, pages or frames: check how it was written, then send it again."
     DAMAGED = "damaged", "The file ends early or its content contradicts itself: export or scan it again."
     ENCRYPTED = "encrypted", "The PDF asks for a password: save it without one and send it again."
     TOO_LARGE = (
@@ -36,6 +36,10 @@ class FailureCode(StrEnum):
         "too_many_pages",
         "Split the document, ask for fewer pages, or raise PECIA_MAX_PAGES.",
     )
+    TOO_LONG = (
+        "too_long",
+        "Cut the video, change the length of its segments, or raise PECIA_MAX_VIDEO_DURATION and PECIA_MAX_SEGMENTS.",
+    )
     NO_SUCH_PAGE = "no_such_page", "The document ends before the pages asked for: correct `pages`."
     LANGUAGE_UNAVAILABLE = (
         "language_unavailable",
@@ -43,7 +47,7 @@ class FailureCode(StrEnum):
     )
     NO_ENGINE = (
         "no_engine",
-        "No engine of this fleet can do this kind of work: start a worker with one that can (PECIA_ENGINE).",
+        "Start an engine worker with PECIA_ENGINE=vllm and PECIA_MODEL, or with PECIA_ENGINE=openai and a server's URL.",
     )
     PAYLOAD_MISSING = (
         "payload_missing",

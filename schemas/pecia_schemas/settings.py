@@ -153,6 +153,15 @@ class WorkerSettings(ConnectionSettings):
     """GPUs that share one model. 0: one worker for each GPU."""
     video_frames: int = Field(default=16, ge=2, le=768)
     """Most frames of one video segment that the engine sees."""
+    video_sampling: Literal["uniform", "fps", "scene"] = "uniform"
+    """Which frames: so many of every segment, evenly; as many as `video_fps` says; or those where the picture
+    changes."""
+    video_fps: float = Field(default=1.0, gt=0, le=60)
+    """Frames for each second of a segment, if they are sampled by `fps`."""
+    video_segment: Duration = Field(default=timedelta(seconds=30), gt=timedelta())
+    """Length of one segment of a video whose task names none."""
+    video_pixels: int = Field(default=9_633_792, ge=100_352, le=200_000_000)
+    """Most pixels of all frames of one segment together; frames are scaled down to it."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's engine as JSON, by its own names: `{"tensor_parallel_size": 2}`."""
     engine_url: str = ""
@@ -181,6 +190,8 @@ class WorkerSettings(ConnectionSettings):
     """Dynamic batches in the engine at a time. 24 GB GPU: 15, 40 GB: 30."""
     batch_window: Duration = timedelta(milliseconds=100)
     """How long the first request of a dynamic batch waits for others."""
+    max_readings: int = Field(default=4, ge=1)
+    """Readings of one page by a language model, the first among them, before the best one stands. 1: never twice."""
     output_quantile: float = Field(default=0.75, gt=0, lt=1)
     """Share of a workload's outputs that are no longer than what is reserved for one."""
     drain_timeout: Duration = timedelta(seconds=30)
@@ -200,17 +211,21 @@ class WorkerSettings(ConnectionSettings):
     max_payload_bytes: int = Field(default=512 * 1024**2, ge=1)
     """Largest file, in bytes."""
     max_page_pixels: int = Field(default=40_000_000, ge=1)
-    """Largest single page or picture, in pixels."""
+    """Largest single page, picture or frame, in pixels."""
     max_total_pixels: int = Field(default=20_000_000_000, ge=1)
     """Largest sum of the pixels of a document's frames."""
     max_pages: int = Field(default=5_000, ge=1)
     """Most pages in one document."""
+    max_video_duration: Duration = Field(default=timedelta(hours=2), gt=timedelta())
+    """Longest video."""
+    max_segments: int = Field(default=1_000, ge=1)
+    """Most segments of one video."""
     render_dpi: int = Field(default=150, ge=36, le=600)
     """Resolution at which PDF pages are rendered, in dots per inch."""
     decode_processes: int = Field(default=0, ge=0)
     """Processes that decode and render. 0: one for each core, at most four."""
     decode_timeout: Duration = timedelta(seconds=60)
-    """How long decoding one page may take before its process is ended."""
+    """How long decoding one page or video segment may take before its process is ended."""
     decode_memory_bytes: int = Field(default=2 * 1024**3, ge=256 * 1024**2)
     """Address space of one decoding process, in bytes, above what it needs to start."""
     spool_dir: str = ""

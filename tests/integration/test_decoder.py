@@ -22,8 +22,10 @@ from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
 from pecia_workers.media import Decoder, Limits, MediaError
+from pecia_workers.media.clips import Clip, Stretch, VideoInfo
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+from videos import second_of, video
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -249,3 +251,18 @@ def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
         return lost
 
     assert 1 <= asyncio.run(story()) <= 25
+
+
+def test_a_clip_comes_from_its_process_within_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "clip"
+    path.write_bytes(video(4, size=(640, 360), codec="h264"))
+
+    async def story() -> tuple[VideoInfo, Clip]:
+        async with decoding(decode_memory_bytes=256 * MEGABYTE, decode_processes=1) as decoder:
+            return await decoder.probe(path), await decoder.clip(path, Stretch(start=0, end=4))
+
+    info, clip = asyncio.run(story())
+
+    assert info.duration == 4
+    assert clip.frames.shape == (16, 360, 640, 3)
+    assert (second_of(clip.frames[0]), second_of(clip.frames[-1])) == (0, 3)

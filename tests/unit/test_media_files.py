@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,9 +146,9 @@ def test_a_pdfs_rotate_is_honoured(file: Callable[[bytes], Path], limits: Limits
 
 @pytest.mark.parametrize("size", [(14_400.0, 14_400.0), (1e7, 1e7), (1e7, 1.0), (0.01, 0.01)])
 def test_a_page_of_absurd_size_is_rendered_within_the_limits(
-    size: tuple[float, float], file: Callable[[bytes], Path]
+    size: tuple[float, float], file: Callable[[bytes], Path], limits: Limits
 ) -> None:
-    tight = Limits(file_bytes=10**6, page_pixels=10**6, total_pixels=10**7, pages=10, render_dpi=150)
+    tight = replace(limits, file_bytes=10**6, page_pixels=10**6, total_pixels=10**7, pages=10, render_dpi=150)
     path = file(pdf(size))
 
     [(width, height)] = sizes(inspect_file(path, tight))
@@ -224,8 +225,10 @@ def test_a_page_that_is_not_there_is_named_so(file: Callable[[bytes], Path], lim
         assert code_of(lambda path=path: load_page(path, 1, limits)) is FailureCode.NO_SUCH_PAGE  # type: ignore[misc]
 
 
-def test_limits_are_checked_before_anything_is_decoded(file: Callable[[bytes], Path]) -> None:
-    tight = Limits(file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72)
+def test_limits_are_checked_before_anything_is_decoded(file: Callable[[bytes], Path], limits: Limits) -> None:
+    tight = replace(
+        limits, file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72
+    )
 
     def frames(count: int) -> Path:
         return file(
@@ -249,8 +252,13 @@ def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(
 ) -> None:
     huge = Image.new("1", (6000, 6000))
     path = file(encoded(huge, "TIFF", compression="group4", save_all=True, append_images=[huge] * 3))
-    tight = Limits(
-        file_bytes=10**6, page_pixels=limits.page_pixels, total_pixels=10**8, pages=100, render_dpi=150
+    tight = replace(
+        limits,
+        file_bytes=10**6,
+        page_pixels=limits.page_pixels,
+        total_pixels=10**8,
+        pages=100,
+        render_dpi=150,
     )
 
     assert path.stat().st_size < 10_000

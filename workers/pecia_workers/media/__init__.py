@@ -1,4 +1,4 @@
-"""Bytes to pages: what a file is, whether it may be read, and its pages as upright pixels."""
+"""Bytes to pages and clips: what a file is, whether it may be read, and what it shows as upright pixels."""
 
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError

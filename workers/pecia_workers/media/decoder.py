@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pecia_schemas.failures import FailureCode
-from pecia_workers.media.decoding import initialize_process, inspect_file, load_page
+from pecia_workers.media.clips import FramePlan
+from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.media.clips import Clip, Stretch, VideoInfo
     from pecia_workers.media.pages import PageImage, PageInfo
 
 T = TypeVar("T")
@@ -24,10 +26,11 @@ _MOST_PROCESSES = 4
 
 
 class Decoder:
-    """Turns files into pages. At most one page per process is being decoded; further callers wait their turn."""
+    """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._limits = Limits.of(settings)
+        self._plan = FramePlan.of(settings)
         self._timeout = settings.decode_timeout.total_seconds()
         self._processes = BoundedProcesses(
             settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1),
@@ -59,6 +62,14 @@ class Decoder:
         Cancelling the caller ends the decoding and frees its place.
         """
         return await self._call(load_page, path, index, self._limits)
+
+    async def probe(self, path: Path) -> VideoInfo:
+        """Return a video's length and size, without decoding it. Raises `MediaError`."""
+        return await self._call(probe_video, path, self._limits)
+
+    async def clip(self, path: Path, stretch: Stretch) -> Clip:
+        """Return frames of a stretch of a video, as the fleet's settings choose and scale them. Raises `MediaError`."""
+        return await self._call(load_clip, path, stretch, self._plan, self._limits)
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         try:

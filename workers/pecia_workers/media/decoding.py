@@ -1,4 +1,4 @@
-"""From a path to its pages: what runs inside a decoding process."""
+"""From a path to its pages or frames: what runs inside a decoding process."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pecia_workers.media.clips import Clip, FramePlan, Stretch, VideoInfo
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
 
@@ -50,6 +51,22 @@ def load_page(path: Path, index: int, limits: Limits) -> PageImage:
         return prepare(_open_files.get(path, limits).pixels(index))
 
 
+def probe_video(path: Path, limits: Limits) -> VideoInfo:
+    """Return a video's length and size, from its headers. Raises `MediaError`."""
+    from pecia_workers.media import video  # noqa: PLC0415  loads FFmpeg, which pages do not need
+
+    with _bounded_memory():
+        return video.probe(path, _video_type(path, limits), limits)
+
+
+def load_clip(path: Path, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
+    """Return frames of a stretch of a video, upright and scaled down. Raises `MediaError`."""
+    from pecia_workers.media import video  # noqa: PLC0415  as above
+
+    with _bounded_memory():
+        return video.sample(path, _video_type(path, limits), stretch, plan, limits)
+
+
 class _OpenFiles:
     """The one file this process has open."""
 
@@ -78,12 +95,26 @@ _open_files = _OpenFiles()
 
 
 def _open_source(path: Path, limits: Limits) -> PageSource:
+    media = _media_type(path, limits)
+    if media.is_video:
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a video: it has no pages.")
+    return PdfPages(path, limits) if media is MediaType.PDF else ImagePages(path, media, limits)
+
+
+def _video_type(path: Path, limits: Limits) -> MediaType:
+    media = _media_type(path, limits)
+    if not media.is_video:
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is no video.")
+    return media
+
+
+def _media_type(path: Path, limits: Limits) -> MediaType:
     limits.check_bytes(path.stat().st_size)
     with path.open("rb") as file:
         media = sniff(file.read(HEAD_BYTES))
     if media is None:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The content is none of the types that Pecia reads.")
-    return PdfPages(path, limits) if media is MediaType.PDF else ImagePages(path, media, limits)
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The content is none of the types that Pecia knows.")
+    return media
 
 
 @contextmanager

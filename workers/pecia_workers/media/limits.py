@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_SIDE = 30_000
 """No page is wider or higher, in pixels: encoders and models count sides in 16 bits."""
 
+_SHARE_OF_TIMEOUT = 0.9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -24,6 +26,10 @@ class Limits:
     total_pixels: int
     pages: int
     render_dpi: int
+    video_s: float
+    segments: int
+    decode_s: float
+    """Seconds that decoding a part of a video may take; less than what ends its process."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Limits:
@@ -34,6 +40,9 @@ class Limits:
             total_pixels=settings.max_total_pixels,
             pages=settings.max_pages,
             render_dpi=settings.render_dpi,
+            video_s=settings.max_video_duration.total_seconds(),
+            segments=settings.max_segments,
+            decode_s=_SHARE_OF_TIMEOUT * settings.decode_timeout.total_seconds(),
         )
 
     def check_page(self, width: int, height: int) -> None:
@@ -49,6 +58,18 @@ class Limits:
             raise MediaError(
                 FailureCode.TOO_LARGE, f"The pages have more than {self.total_pixels} pixels in all."
             )
+
+    def check_video(self, seconds: float) -> None:
+        """Raise `MediaError` if a video is empty or lasts too long."""
+        if not seconds > 0:
+            raise MediaError(FailureCode.EMPTY, "The video has no frames.")
+        if seconds > self.video_s:
+            raise MediaError(FailureCode.TOO_LONG, f"The video lasts {seconds:.0f} s.")
+
+    def check_segments(self, segments: int) -> None:
+        """Raise `MediaError` if a video has too many segments."""
+        if segments > self.segments:
+            raise MediaError(FailureCode.TOO_LONG, f"The video has {segments} segments.")
 
     def check_count(self, pages: int) -> None:
         """Raise `MediaError` if the document has too many pages."""

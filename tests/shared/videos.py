@@ -1,0 +1,98 @@
+"""Videos for tests, encoded when they are needed: what is seen at a moment tells the moment."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+RATE = 10
+STEP = 4
+"""Shades of grey between one second and the next."""
+
+_MATRIX = {
+    0: (1, 0, 0, 1),
+    90: (0, 1, -1, 0),
+    180: (-1, 0, 0, -1),
+    270: (0, -1, 1, 0),
+}
+_FIXED = 1 << 16
+_SAMPLES = 8_000
+
+
+def by_the_second(number: int, width: int, height: int) -> NDArray[np.uint8]:
+    """A grey frame that is brighter each second, its top left corner white."""
+    picture = np.full((height, width, 3), (number // RATE) * STEP, dtype=np.uint8)
+    picture[: height // 3, : width // 3] = 255
+    return picture
+
+
+def second_of(frame: NDArray[np.uint8]) -> int:
+    """The second that a frame of `by_the_second` comes from, upright."""
+    height, width = frame.shape[:2]
+    return round(float(frame[height // 2 :, width // 2 :].mean()) / STEP)
+
+
+def video(
+    seconds: float = 3.0,
+    *,
+    size: tuple[int, int] = (160, 96),
+    form: str = "mp4",
+    codec: str = "mpeg4",
+    picture: Callable[[int, int, int], NDArray[np.uint8]] = by_the_second,
+    sound: float = 0.0,
+    **options: str,
+) -> bytes:
+    """Encode a video of so many seconds at `RATE` frames a second, with `sound` seconds of silence."""
+    with tempfile.NamedTemporaryFile() as file:  # a muxer may read what it has written
+        with av.open(file.name, "w", format=form, options=options) as container:
+            film = (
+                _film_stream(container, codec, size) if seconds else None
+            )  # all streams before the first packet
+            voice = container.add_stream("aac", rate=_SAMPLES) if sound else None
+            if film:
+                _film(container, film, (picture(number, *size) for number in range(round(seconds * RATE))))
+            if voice:
+                _silence(container, voice, sound)
+        return Path(file.name).read_bytes()
+
+
+def turned(mp4: bytes, degrees: int) -> bytes:
+    """Write into the track's header that the pictures are to be turned clockwise by so many degrees."""
+    plain, wanted = (_matrix(*_MATRIX[angle]) for angle in (0, degrees))
+    at = mp4.index(plain, mp4.index(b"tkhd"))
+    return mp4[:at] + wanted + mp4[at + len(plain) :]
+
+
+def _matrix(a: int, b: int, c: int, d: int) -> bytes:
+    fixed = (a * _FIXED, b * _FIXED, 0, c * _FIXED, d * _FIXED, 0, 0, 0, 1 << 30)
+    return b"".join((value & 0xFFFFFFFF).to_bytes(4, "big") for value in fixed)
+
+
+def _film_stream(container: Any, codec: str, size: tuple[int, int]) -> Any:
+    stream = container.add_stream(codec, rate=RATE)
+    stream.width, stream.height = size
+    stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    stream.codec_context.gop_size = RATE
+    return stream
+
+
+def _film(container: Any, stream: Any, pictures: Iterable[NDArray[np.uint8]]) -> None:
+    for number, picture in enumerate(pictures):
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+        frame.pts = number
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))
+
+
+def _silence(container: Any, stream: Any, seconds: float) -> None:
+    samples = np.zeros((1, round(_SAMPLES * seconds)), dtype=np.float32)
+    frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
+    frame.rate, frame.pts = _SAMPLES, 0
+    container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pecia_schemas import FailureCode
+from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.clips import Clip, FramePlan, Stretch, spread
+from pecia_workers.media.decoding import inspect_file, load_clip, probe_video
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+from videos import second_of, turned, video
+
+CONTAINERS = [
+    ("mp4", "h264", MediaType.MP4),
+    ("mov", "mjpeg", MediaType.MP4),
+    ("webm", "vp9", MediaType.WEBM),
+    ("matroska", "h264", MediaType.MATROSKA),
+    ("avi", "mpeg4", MediaType.AVI),
+    ("mpegts", "mpeg2video", MediaType.MPEG_TS),
+]
+LIMITS = Limits.of(WorkerSettings())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[bytes], Path]:
+    def written(content: bytes) -> Path:
+        path = tmp_path / "video: of a patient"
+        path.write_bytes(content)
+        return path
+
+    return written
+
+
+def plan(**changes: Any) -> FramePlan:
+    return replace(FramePlan(method="uniform", most=8, fps=1.0, pixels=10**7), **changes)
+
+
+def clip_of(path: Path, start: float, end: float, **changes: Any) -> Clip:
+    return load_clip(path, Stretch(start=start, end=end), plan(**changes), LIMITS)
+
+
+def expect(code: FailureCode, run: Callable[[], object]) -> None:
+    with pytest.raises(MediaError) as caught:
+        run()
+    assert caught.value.code is code
+    assert "patient" not in str(caught.value)
+
+
+# What a file is
+
+
+@pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
+def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
+    file: Callable[[bytes], Path], form: str, codec: str, media: MediaType
+) -> None:
+    content = video(6, form=form, codec=codec)
+    path = file(content)
+
+    info, clip = probe_video(path, LIMITS), clip_of(path, 2, 6, most=4)
+
+    assert sniff(content[:HEAD_BYTES]) is media
+    assert info.duration == pytest.approx(6, abs=0.3)
+    assert (info.width, info.height) == (160, 96)
+    assert info.fps == pytest.approx(10, abs=0.5)
+    assert [second_of(frame) for frame in clip.frames] == [2, 3, 4, 5]
+    assert clip.times == pytest.approx([2.5, 3.5, 4.5, 5.5], abs=0.11)
+    assert not clip.damaged
+
+
+def test_pictures_in_the_same_kind_of_box_are_no_videos() -> None:
+    assert sniff(b"\0\0\0\x1cftypheic" + bytes(64)) is None
+    assert sniff(b"\0\0\0\x1cftypisom" + bytes(64)) is MediaType.MP4
+    assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
+    assert sniff(b"Good morning, " * 40) is None
+
+
+def test_a_video_has_no_pages_and_a_picture_no_clips(file: Callable[[bytes], Path]) -> None:
+    expect(FailureCode.UNSUPPORTED_TYPE, lambda: inspect_file(file(video(1)), LIMITS))
+    expect(FailureCode.UNSUPPORTED_TYPE, lambda: probe_video(file(b"\x89PNG\r\n\x1a\n"), LIMITS))
+    expect(FailureCode.UNSUPPORTED_TYPE, lambda: probe_video(file(b"a text"), LIMITS))
+
+
+def test_a_length_that_no_header_tells_is_counted(file: Callable[[bytes], Path]) -> None:
+    streamed = video(3, form="matroska", codec="h264", live="1")
+
+    assert probe_video(file(streamed), LIMITS).duration == pytest.approx(3, abs=0.11)
+
+
+# Which frames
+
+
+def test_a_long_gap_between_frames_is_skipped_not_decoded(file: Callable[[bytes], Path]) -> None:
+    clip = clip_of(file(video(60)), 0, 60, most=3)
+
+    assert [second_of(frame) for frame in clip.frames] == [10, 30, 50]
+
+
+def test_fewer_frames_than_were_asked_for_are_not_shown_twice(file: Callable[[bytes], Path]) -> None:
+    clip = clip_of(file(video(0.3)), 0, 0.3, most=16)
+
+    assert len(clip.frames) == len(set(clip.times)) == 3
+
+
+def test_frames_by_the_second_are_never_more_than_the_most(file: Callable[[bytes], Path]) -> None:
+    path = file(video(6))
+
+    assert len(clip_of(path, 0, 6, method="fps", fps=0.5).frames) == 3
+    assert len(clip_of(path, 0, 6, method="fps", fps=60).frames) == 8
+
+
+def test_frames_are_taken_where_the_picture_changes(file: Callable[[bytes], Path]) -> None:
+    def three_scenes(number: int, width: int, height: int) -> NDArray[np.uint8]:
+        shade = 40 if number < 12 else 120 if number < 51 else 200
+        return np.full((height, width, 3), shade, dtype=np.uint8)
+
+    path = file(video(6, codec="mjpeg", form="mov", picture=three_scenes))
+
+    changes = clip_of(path, 0, 6, method="scene", most=8)
+    still = clip_of(path, 2, 5, method="scene", most=8)
+
+    assert [round(float(frame.mean()) / 40) for frame in changes.frames] == [1, 3, 5]
+    assert changes.times == pytest.approx([0.1, 1.25, 5.2], abs=0.2)
+    assert len(still.frames) == 1
+
+
+@given(
+    start=st.floats(0, 1e4),
+    length=st.floats(0.01, 1e4),
+    count=st.integers(1, 768),
+)
+def test_frames_are_spread_evenly_within_their_stretch(start: float, length: float, count: int) -> None:
+    stretch = Stretch(start=start, end=start + length)
+
+    wanted = spread(stretch, count)
+
+    assert len(wanted) == count
+    assert all(stretch.start <= at <= stretch.end for at in wanted)
+    assert list(wanted) == sorted(wanted)
+
+
+@given(
+    frames=st.integers(1, 768),
+    width=st.integers(2, 8_000),
+    height=st.integers(2, 8_000),
+    pixels=st.integers(100_352, 200_000_000),
+)
+def test_all_frames_together_keep_to_the_pixels_and_their_shape(
+    frames: int, width: int, height: int, pixels: int
+) -> None:
+    scaled_width, scaled_height = plan(pixels=pixels).size(frames, width, height)
+
+    assert 2 <= scaled_width <= width
+    assert 2 <= scaled_height <= height
+    if min(scaled_width, scaled_height) > 2:
+        assert frames * scaled_width * scaled_height <= pixels
+        assert scaled_width / scaled_height == pytest.approx(
+            width / height, rel=2 / min(scaled_width, scaled_height)
+        )
+
+
+@pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (0, -1)), (180, (-1, -1)), (270, (-1, 0))])
+def test_a_clip_from_a_phone_stands_upright(
+    file: Callable[[bytes], Path], degrees: int, corner: tuple[int, int]
+) -> None:
+    clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=1)
+
+    (frame,) = clip.frames
+    assert frame.shape == ((160, 96, 3) if degrees % 180 else (96, 160, 3))
+    assert frame[corner].mean() > 200
+    others = [frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]
+    assert max(others) < 60
+
+
+# What is broken, too much, or not what it says
+
+
+@pytest.mark.parametrize(("form", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("avi", "mpeg4")])
+def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
+    file: Callable[[bytes], Path], form: str, codec: str
+) -> None:
+    def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
+        return np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
+
+    options: dict[str, Any] = {"movflags": "faststart"} if form == "mp4" else {}
+    whole = video(6, form=form, codec=codec, picture=noise, **options)
+    path = file(whole[: len(whole) // 2])
+
+    clip = clip_of(path, 0, 6, most=6)
+
+    assert clip.damaged
+    assert 1 <= len(clip.frames) < 6
+    assert not clip_of(path, 0, 1, most=4).damaged
+    expect(FailureCode.DAMAGED, lambda: clip_of(path, 5, 6))
+
+
+def test_sound_that_outlasts_the_pictures_is_no_damage(file: Callable[[bytes], Path]) -> None:
+    path = file(video(3, form="matroska", codec="h264", sound=9))
+
+    assert probe_video(path, LIMITS).duration == pytest.approx(3, abs=0.2)
+    assert not clip_of(path, 0, 3).damaged
+
+
+def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: Callable[[bytes], Path]) -> None:
+    content = bytearray(video(6, form="mov", codec="mjpeg"))
+    third = len(content) // 3
+    content[third : third + 4_000] = bytes(4_000)
+
+    clip = clip_of(file(bytes(content)), 0, 6, most=6)
+
+    assert clip.damaged
+    assert {0, 5} <= {second_of(frame) for frame in clip.frames}
+
+
+def test_a_file_of_sound_alone_has_nothing_to_caption(file: Callable[[bytes], Path]) -> None:
+    expect(FailureCode.UNSUPPORTED_TYPE, lambda: probe_video(file(video(0, sound=2)), LIMITS))
+
+
+def test_a_coding_that_is_not_admitted_is_refused(file: Callable[[bytes], Path]) -> None:
+    expect(
+        FailureCode.UNSUPPORTED_TYPE,
+        lambda: probe_video(file(video(1, form="matroska", codec="ffv1")), LIMITS),
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0\0\0\x18ftypmp42" + bytes(600),
+        b"\x1a\x45\xdf\xa3" + bytes(600),
+        b"RIFF\xff\0\0\0AVI " + bytes(600),
+    ],
+)
+def test_headers_without_a_video_behind_them_are_damaged(
+    file: Callable[[bytes], Path], content: bytes
+) -> None:
+    path = file(content)
+
+    expect(FailureCode.DAMAGED, lambda: probe_video(path, LIMITS))
+    expect(FailureCode.DAMAGED, lambda: clip_of(path, 0, 1))
+
+
+def test_a_header_that_claims_to_last_for_days_is_too_long(file: Callable[[bytes], Path]) -> None:
+    content = video(3, form="matroska", codec="h264")
+    assert content.count(b"00:00:03.") == 1
+
+    path = file(content.replace(b"00:00:03.", b"99:00:03."))
+
+    expect(FailureCode.TOO_LONG, lambda: probe_video(path, LIMITS))
+
+
+def test_a_video_beyond_the_limits_is_refused(file: Callable[[bytes], Path]) -> None:
+    path = file(video(3))
+
+    expect(FailureCode.TOO_LONG, lambda: probe_video(path, replace(LIMITS, video_s=2)))
+    expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, page_pixels=160 * 96 - 1)))
+    expect(FailureCode.TOO_LARGE, lambda: probe_video(path, replace(LIMITS, file_bytes=100)))
+    expect(
+        FailureCode.TOO_LONG,
+        lambda: load_clip(path, Stretch(start=0, end=3), plan(), replace(LIMITS, decode_s=0)),
+    )
+    expect(FailureCode.TOO_LONG, lambda: LIMITS.check_segments(1_001))
+
+
+def test_a_video_without_a_frame_is_empty(file: Callable[[bytes], Path]) -> None:
+    cut = video(3, movflags="frag_keyframe+empty_moov")
+    only_headers = cut[: cut.index(b"moof") - 4]
+
+    expect(FailureCode.EMPTY, lambda: probe_video(file(only_headers), LIMITS))

@@ -1,0 +1,262 @@
+"""Videos, through FFmpeg's libraries: their headers, and frames by the time at which they are shown."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import deque
+from contextlib import contextmanager
+from fractions import Fraction
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.stream import Disposition
+
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import MediaType
+from pecia_workers.media.clips import Clip, FramePlan, Stretch, VideoInfo, spread
+from pecia_workers.media.errors import MediaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+    from numpy.typing import NDArray
+
+    from pecia_workers.media.limits import Limits
+
+# The demuxer follows from what the bytes are: none is guessed, so none that opens other files or addresses is reached.
+_DEMUXERS: Final = {
+    MediaType.MP4: "mov",
+    MediaType.WEBM: "matroska",
+    MediaType.MATROSKA: "matroska",
+    MediaType.AVI: "avi",
+    MediaType.MPEG_TS: "mpegts",
+}
+_CODECS: Final = frozenset(
+    {"av1", "h263", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
+)
+_OPTIONS: Final = {
+    "protocol_whitelist": "file",
+    "max_streams": "16",
+    "probesize": "5000000",
+    "analyzeduration": "5000000",
+}
+_SEEK_GAP_S: Final = 10.0  # wanted frames that are closer are reached by decoding on
+_STEP_BACK_S: Final = 2.0
+_SLACK_S: Final = 0.5  # sound often goes on that long after the last frame
+_USUAL_RATE, _HIGHEST_RATE = 25.0, 1_000.0
+_CANDIDATES: Final = 4  # for each frame that a change of scene may choose
+_THUMBNAIL: Final = 32  # pixels on a side, to compare frames by
+_WITHIN: Final = 0.25  # of a frame: behind its beginning, so that rounding does not lead to the one before
+_QUARTER_TURN: Final = 90
+_TURNS: Final = 4
+
+
+def probe(path: Path, media: MediaType, limits: Limits) -> VideoInfo:
+    """Return a video's length and size; decodes nothing. Raises `MediaError`."""
+    with _opened(path, media, limits) as video:
+        duration = video.duration()
+        limits.check_video(duration)
+        context = video.stream.codec_context
+        return VideoInfo(duration=duration, fps=video.rate, width=context.width, height=context.height)
+
+
+def sample(path: Path, media: MediaType, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
+    """Return frames of a stretch by the plan. Raises `MediaError`, if not one can be decoded too."""
+    with _opened(path, media, limits) as video:
+        wanted = spread(stretch, plan.count(stretch, video.rate))
+        if plan.method == "scene":
+            wanted = _changes(video, stretch, len(wanted))
+        context = video.stream.codec_context
+        size = plan.size(len(wanted), context.width, context.height)
+        pictures, times = [], []
+        for at, frame in video.shown_at(wanted):
+            pictures.append(_upright(frame, size))
+            times.append(at)
+    if not pictures:
+        raise MediaError(FailureCode.DAMAGED, "No frame of this part of the video can be decoded.")
+    return Clip(frames=np.stack(pictures), times=tuple(times), fps=video.rate, damaged=video.damaged)
+
+
+def _changes(video: _Video, stretch: Stretch, count: int) -> tuple[float, ...]:
+    """Return when to look, so that about as much changes between any two frames: at most `count` times."""
+    there = max(1, round(stretch.length * video.rate))
+    times, thumbnails = [], []
+    for at, frame in video.shown_at(spread(stretch, min(count * _CANDIDATES, there))):
+        times.append(at + _WITHIN / video.rate)
+        thumbnails.append(_thumbnail(frame))
+    if not times:
+        return ()
+    steps = np.abs(np.diff(np.stack(thumbnails), axis=0)).mean(axis=(1, 2))
+    changed = np.concatenate(([0.0], steps.cumsum()))
+    places = np.searchsorted(changed, np.linspace(0, changed[-1], count)).clip(max=len(times) - 1)
+    return tuple(times[place] for place in dict.fromkeys(places))
+
+
+class _Video:
+    """An open video. Times are seconds from its first frame."""
+
+    def __init__(self, container: InputContainer, stream: VideoStream, limits: Limits) -> None:
+        self._container = container
+        self._limits = limits
+        self._until = time.monotonic() + limits.decode_s
+        self._unit = stream.time_base or Fraction(1, 1_000_000)
+        self._begin = float((stream.start_time or 0) * self._unit)
+        self.stream = stream
+        self.rate = _rate(stream)
+        self.damaged = False
+
+    def duration(self) -> float:
+        """Return the length that the headers tell; if they do not, that of what is there."""
+        if self.stream.duration:
+            return float(self.stream.duration * self._unit)
+        told = _seconds(self.stream.metadata.get("DURATION", ""))
+        if told is None and self._container.duration:
+            told = self._container.duration / av.time_base
+        return told or self._counted()
+
+    def _counted(self) -> float:
+        last: float | None = None
+        for packet in self._packets():
+            if packet.pts is not None:
+                last = max(last or 0.0, float(packet.pts * self._unit))
+        return 0.0 if last is None else last - self._begin + 1 / self.rate
+
+    def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
+        """Yield the frame that is shown at each of these times, with its own; one that is shown at several, once.
+
+        If the file ends before the last of them, `damaged` is set.
+        """
+        waiting = deque(wanted)
+        end = 0.0
+        while waiting:
+            for at, shown, frame in self._decoded_from(waiting[0]):
+                end = at + shown
+                if end <= waiting[0]:
+                    continue
+                while waiting and end > waiting[0]:
+                    waiting.popleft()
+                yield at, frame
+                if not waiting or waiting[0] - end > _SEEK_GAP_S:
+                    break
+            else:
+                self.damaged |= bool(waiting) and waiting[-1] > end + _SLACK_S
+                return
+
+    def _decoded_from(self, seconds: float) -> Iterator[tuple[float, float, VideoFrame]]:
+        """Yield frames from one that is shown at that time or before.
+
+        A transport stream knows no key frames: what is decoded first may lie behind the place that was sought.
+        """
+        back = 0.0
+        while True:
+            self._seek(seconds - back)
+            frames = self._decoded()
+            first = next(frames, None)
+            if first is None or first[0] <= seconds or back > seconds:
+                return chain([] if first is None else [first], frames)
+            back = 2 * back or _STEP_BACK_S
+
+    def _seek(self, seconds: float) -> None:
+        try:
+            self._container.seek(int((seconds + self._begin) / self._unit), stream=self.stream)
+        except FFmpegError:  # no index, or a broken one: then every frame from the first
+            self._container.seek(0)
+
+    def _decoded(self) -> Iterator[tuple[float, float, VideoFrame]]:
+        """Yield frames with their time and for how long they are shown; what is broken is left out."""
+        for packet in self._packets():
+            try:
+                frames = packet.decode()
+            except FFmpegError as error:
+                _check_memory(error)
+                self.damaged = True
+                continue
+            for frame in frames:
+                if frame.time is not None:
+                    self._limits.check_page(frame.width, frame.height)  # a stream may change its size
+                    shown = float((frame.duration or 0) * self._unit)
+                    yield frame.time - self._begin, shown or 1 / self.rate, frame
+
+    def _packets(self) -> Iterator[Packet[VideoStream]]:
+        packets = self._container.demux(self.stream)
+        while True:
+            if time.monotonic() > self._until:
+                raise MediaError(FailureCode.TOO_LONG, "Decoding this part of the video takes too long.")
+            try:
+                packet = next(packets, None)
+            except FFmpegError as error:
+                _check_memory(error)
+                self.damaged = True
+                return
+            if packet is None:
+                return
+            yield packet
+
+
+@contextmanager
+def _opened(path: Path, media: MediaType, limits: Limits) -> Iterator[_Video]:
+    try:
+        with av.open(f"file:{path.absolute()}", format=_DEMUXERS[media], options=_OPTIONS) as container:
+            yield _Video(container, _picture_stream(container, limits), limits)
+    except FFmpegError as error:  # its text names the file
+        _check_memory(error)
+        raise MediaError(FailureCode.DAMAGED, "The video cannot be read.") from None
+
+
+def _picture_stream(container: InputContainer, limits: Limits) -> VideoStream:
+    """Return the first stream of moving pictures, ready to decode. Raises `MediaError`."""
+    streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
+    if not streams:
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file holds no moving pictures.")
+    context = streams[0].codec_context
+    if context is None or context.codec.canonical_name not in _CODECS:
+        raise MediaError(
+            FailureCode.UNSUPPORTED_TYPE, "Its pictures are coded in a way that Pecia does not decode."
+        )
+    if not (context.width and context.height):
+        raise MediaError(FailureCode.EMPTY, "The video has no frames.")
+    limits.check_page(context.width, context.height)
+    context.thread_count = 1
+    context.options = {"max_pixels": str(limits.page_pixels)}
+    return streams[0]
+
+
+def _rate(stream: VideoStream) -> float:
+    rate = float(stream.average_rate or stream.guessed_rate or 0)
+    return rate if 0 < rate <= _HIGHEST_RATE else _USUAL_RATE
+
+
+def _seconds(told: str) -> float | None:
+    """Return what Matroska's tags write as `01:02:03.5`."""
+    try:
+        hours, minutes, seconds = told.split(":")
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    except ValueError:
+        return None
+
+
+def _check_memory(error: FFmpegError) -> None:
+    if error.errno == errno.ENOMEM:
+        raise MemoryError from None
+
+
+def _upright(frame: VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the frame scaled to this size, as it is coded, then turned as it says."""
+    scaled: Any = frame.reformat(
+        width=size[0], height=size[1], format="rgb24", interpolation="AREA"
+    ).to_ndarray()
+    return np.ascontiguousarray(np.rot90(scaled, round(frame.rotation / _QUARTER_TURN) % _TURNS))
+
+
+def _thumbnail(frame: VideoFrame) -> NDArray[np.int16]:
+    small = frame.reformat(width=_THUMBNAIL, height=_THUMBNAIL, format="gray8", interpolation="AREA")
+    return small.to_ndarray().astype(np.int16)
