@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         WebhookVerificationError,
     )
     from pecia.job import Job, JobGroup
+    from pecia.usage import Percentiles, Usage, UsageFigures
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
     from pecia_schemas.results import (
         Captions,
+        Change,
         Document,
         Line,
         Page,
@@ -79,10 +81,12 @@ _HOMES = {
         "WebhookVerificationError",
     ],
     "pecia.job": ["Job", "JobGroup"],
+    "pecia.usage": ["Percentiles", "Usage", "UsageFigures"],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
     "pecia_schemas.results": [
         "Captions",
+        "Change",
         "Document",
         "Line",
         "Page",
@@ -112,6 +116,7 @@ __all__ = [
     "CaptionStyle",
     "CaptionVideo",
     "Captions",
+    "Change",
     "Client",
     "ClientSettings",
     "ConfigurationError",
@@ -142,6 +147,7 @@ __all__ = [
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
+    "Percentiles",
     "Preset",
     "Progress",
     "ReadDocument",
@@ -154,6 +160,8 @@ __all__ = [
     "Summary",
     "Task",
     "UnavailableError",
+    "Usage",
+    "UsageFigures",
     "Verdict",
     "Webhook",
     "WebhookVerificationError",

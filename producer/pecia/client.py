@@ -20,6 +20,7 @@ from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.job import Job, JobGroup
 from pecia.store import Listing
 from pecia.submission import Options
+from pecia.usage import Usage
 from pecia_schemas.events import Webhook
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import JobState, Lane
@@ -135,9 +136,17 @@ class Client:
             states=_states(status),
             kind=kind,
             metadata=metadata,
-            since=submission.moment(-since if isinstance(since, timedelta) else since, "since"),
+            since=_past(since),
         )
         return islice(self._pages(listing, page_size), limit)
+
+    def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
+        """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
+
+        `by` groups them: `document_type`, `kind`, `lane`, `engine`, or `metadata:KEY` by the value of a job's metadata.
+        Raises `InvalidOptionError` for anything else.
+        """
+        return self._open().accounts.since(_past(since), by)
 
     def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
         """Return the jobs as one, to wait for or to cancel together."""
@@ -219,6 +228,10 @@ class Client:
             if len(page) < size:
                 return
             before = page[-1].id
+
+
+def _past(since: datetime | timedelta | None) -> datetime | None:
+    return submission.moment(-since if isinstance(since, timedelta) else since, "since")
 
 
 def _uuid(job_id: UUID | str) -> UUID:

@@ -15,6 +15,7 @@ from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, Unava
 from pecia.publishing import Bus
 from pecia.store import Store
 from pecia.transitions import Transitions
+from pecia.usage import Accounts
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
@@ -35,6 +36,7 @@ class Connections:
         self.client = client_name(settings)
         self.store = Store(self._database)
         self.transitions = Transitions(self._database, client=self.client)
+        self.accounts = Accounts(self._database)
         self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
 
     @cached_property

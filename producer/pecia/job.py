@@ -13,6 +13,7 @@ from pecia import assembly, streaming
 from pecia.completion import Deadline, finished, look
 from pecia.connections import Connections
 from pecia.errors import JobCancelledError, JobExpiredError, JobFailedError, JobNotFoundError
+from pecia.usage import UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent, Progress
 from pecia_schemas.failures import Failure, FailureCode
@@ -138,6 +139,10 @@ class Job(Generic[R_co]):
         Events of parts that move at the same time may come out of the order of their sequence.
         """
         yield from streaming.events(self._open(), self.id, self._is_over, Deadline(timeout))
+
+    def usage(self) -> UsageFigures:
+        """Return what its parts have taken so far, attempts that failed included; looks into the database."""
+        return self._open().accounts.of_job(self.id)
 
     def cancel(self, *, reason: str | None = None) -> bool:
         """End the job now; return False if it was over already. Pages that are read stay in the database.

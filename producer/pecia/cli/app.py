@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pecia.cli import jobs, reading, watching
+from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
 app = typer.Typer(
@@ -43,3 +44,4 @@ app.command("result")(jobs.result)
 app.command("watch")(watching.watch)
 app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)
+app.command("usage")(accounts.usage)
