@@ -7,6 +7,7 @@ from pecia_schemas.media import MediaType
 from pecia_schemas.results import (
     Box,
     Captions,
+    Change,
     Document,
     Line,
     Page,
@@ -40,6 +41,7 @@ __all__ = [
     "CaptionStyle",
     "CaptionVideo",
     "Captions",
+    "Change",
     "Document",
     "DocumentType",
     "Failure",

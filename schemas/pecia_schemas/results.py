@@ -72,18 +72,34 @@ class Timings(_Result):
     first_token: float | None = None
 
 
+class Change(StrEnum):
+    """What was different when a page was read again."""
+
+    TEMPERATURE = "temperature"
+    """Words were picked more freely."""
+    PENALTY = "penalty"
+    """Words that had been written already were less likely."""
+    SMALLER = "smaller"
+    """The picture was smaller."""
+    FALLBACK = "fallback"
+    """Another engine read it."""
+
+
 class ReadingAttempt(_Result):
-    """One reading of a page that was thrown away for a better one, or that nothing better followed."""
+    """One reading of a page that was thrown away for a better one."""
 
     engine: str
     verdict: Verdict
-    change: str = ""
-    """What was different from the first: `temperature`, `penalty`, `smaller` or `fallback`."""
+    """For an answer to `fields=`: `unreadable` if it came to its end but does not follow the schema."""
+    change: Change | None = None
+    """What was different from the first; None: it was the first."""
+    fields: bool = False
+    """Whether it was an answer to `fields=`, not the page's text."""
     usage: TokenUsage = TokenUsage()
 
 
 class Shrunk(_Result):
-    """The size at which the engine saw a picture that was more than it can take."""
+    """The size at which the engine saw a picture, if it was smaller than the picture is."""
 
     width: int
     height: int
@@ -109,9 +125,11 @@ class Page(_Result):
     fields: dict[str, Any] | None = None
     """What was asked for with `fields=`; None if nothing was, or if the answer did not follow the schema."""
     shrunk: Shrunk | None = None
-    """Set if the page was more than the engine can take, and was read at a smaller size."""
+    """Set if the page was read at a smaller size: it was more than the engine can take, or `change` says so."""
+    change: Change | None = None
+    """How the reading that was kept differed from the first; None: it was the first."""
     attempts: tuple[ReadingAttempt, ...] = ()
-    """Readings before this one, in order; empty if the first was good."""
+    """All other readings, in order; empty if the first was good."""
     usage: TokenUsage = TokenUsage()
     """Of all readings; `wasted` holds those of `attempts`."""
     timings: Timings = Timings()

@@ -32,6 +32,7 @@ def fleet_of(home: Path, model: Path, **settings: Any) -> Iterator[tuple[LocalFl
         "kv_cache_bytes": KV_CACHE_BYTES,
         "flower_port": 0,
         "decode_processes": 1,
+        "max_readings": 1,
         **settings,
     }
     with ExitStack() as stack:

@@ -107,7 +107,7 @@ class Runtime:
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         generator = self._meter.on(await self._batcher(engine, priced))
-        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator)
+        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator, self._settings)
         return _claimable(engine.budget, decoder.slots)
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:

@@ -24,6 +24,8 @@ class Capabilities:
     """ISO 639-1 codes it reads; None: whatever its model knows."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
+    samples: bool = True
+    """Whether it reads otherwise if it is asked otherwise, as language models do."""
     adapters: frozenset[str] = frozenset()
     """LoRA adapters that a task may name."""
     device: str | None = None

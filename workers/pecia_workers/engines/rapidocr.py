@@ -12,7 +12,6 @@ from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
 from pecia_workers.engines.pricing import picture_tokens, request_cost
 from pecia_workers.engines.rapidocr_process import load_model, read_page
-from pecia_workers.engines.reading_order import mean_confidence
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
@@ -25,10 +24,10 @@ _CAPABILITIES: Final = Capabilities(
     model="PP-OCRv6-small",
     stages=frozenset({Stage.READ}),
     languages=frozenset({"en", "zh"}),
+    samples=False,
     device="cpu",
 )
 _CHARACTERS_PER_TOKEN: Final = 4
-_DOUBTFUL: Final = 0.6
 
 
 class RapidOcrEngine:
@@ -111,10 +110,5 @@ def _generation(request: EngineRequest, lines: tuple[Line, ...]) -> Generation:
     text = "\n".join(line.text for line in lines)
     pictures = picture_tokens(request)
     usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
-    return Generation(text=text, verdict=_verdict(lines), usage=usage, lines=lines)
-
-
-def _verdict(lines: tuple[Line, ...]) -> Verdict:
-    if not lines:
-        return Verdict.UNREADABLE
-    return Verdict.LOW_CONFIDENCE if mean_confidence(lines) < _DOUBTFUL else Verdict.OK
+    verdict = Verdict.OK if lines else Verdict.UNREADABLE
+    return Generation(text=text, verdict=verdict, usage=usage, lines=lines)

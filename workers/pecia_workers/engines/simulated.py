@@ -99,7 +99,7 @@ class SimulatedEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="iteration-level", stages=_STAGES)
+        return Capabilities(name="simulated", model="iteration-level", stages=_STAGES, samples=False)
 
     @property
     def budget(self) -> Budget:
@@ -203,7 +203,7 @@ class InstantEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="instant", stages=_STAGES)
+        return Capabilities(name="simulated", model="instant", stages=_STAGES, samples=False)
 
     @property
     def budget(self) -> Budget:

@@ -1,0 +1,207 @@
+"""Reading again what was no good the first time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas import DocumentType, Stage, TokenUsage, Verdict
+from pecia_schemas.results import Change
+from pecia_workers.engines.base import (
+    Capabilities,
+    EngineDeadError,
+    EngineError,
+    EngineRequest,
+    Generation,
+    Sampling,
+)
+from pecia_workers.reading.ladder import Ladder, Reading, best, spent
+from pecia_workers.reading.verdicts import rank
+from scripted_engine import Answer, ScriptedEngine
+
+PAGE = EngineRequest(
+    id="part:1",
+    images=(np.zeros((400, 800, 3), dtype=np.uint8),),
+    workload=DocumentType.MIXED,
+    language="en",
+)
+PATIENCE_S = 60.0
+CPU = Capabilities(
+    name="cpu", model="none", stages=frozenset({Stage.READ}), languages=frozenset({"en"}), samples=False
+)
+VERDICTS = st.sampled_from([verdict for verdict in Verdict if verdict is not Verdict.BLANK])
+
+
+def said(verdict: Verdict, text: str = "some text", tokens: int = 10) -> Generation:
+    return Generation(text=text, verdict=verdict, usage=TokenUsage(prompt=100, image=80, output=tokens))
+
+
+def in_turn(answers: Sequence[Answer | None]) -> Callable[[EngineRequest], Answer | None]:
+    """Answer in this order; the last one for ever."""
+    left: Iterator[Answer | None] = iter(answers)
+    return lambda _: next(left, answers[-1])
+
+
+def climb(
+    engine: ScriptedEngine,
+    request: EngineRequest = PAGE,
+    *,
+    most: int = 4,
+    fallback: ScriptedEngine | None = None,
+    patience_s: float = PATIENCE_S,
+) -> list[Reading]:
+    async def story() -> list[Reading]:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        return await Ladder(engine, fallback, most=most).climb(request, deadline)
+
+    return asyncio.run(story())
+
+
+def changes(readings: list[Reading]) -> list[Change | None]:
+    return [reading.change for reading in readings]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.LOW_CONFIDENCE])
+def test_a_good_page_is_read_once(verdict: Verdict) -> None:
+    assert changes(climb(ScriptedEngine(in_turn([said(verdict)])))) == [None]
+
+
+def test_a_loop_is_read_again_with_one_thing_changed_at_a_time() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
+
+    readings = climb(engine)
+
+    assert changes(readings) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
+    first, hotter, stricter, smaller = engine.asked
+    assert hotter == replace(first, id="part:1:temperature", sampling=Sampling(temperature=0.4))
+    assert stricter == replace(first, id="part:1:penalty", sampling=Sampling(repetition_penalty=1.1))
+    assert smaller == replace(first, id="part:1:smaller", images=smaller.images)
+    assert smaller.images[0].shape == (300, 600, 3)
+
+
+def test_a_text_that_was_cut_off_gets_more_room_first() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED), said(Verdict.OK)]))
+
+    assert changes(climb(engine)) == [None, Change.SMALLER]
+
+
+def test_the_last_answer_decides_what_is_tried_next() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.UNREADABLE, ""), said(Verdict.REPETITION)]))
+
+    assert changes(climb(engine)) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
+
+
+def test_a_page_that_the_engine_shrank_is_shrunk_further() -> None:
+    shrunk = replace(said(Verdict.TRUNCATED), shrunk_to=(400, 200))
+    engine = ScriptedEngine(in_turn([shrunk, said(Verdict.OK)]))
+
+    readings = climb(engine)
+
+    assert [reading.seen for reading in readings] == [(400, 200), (300, 150)]
+
+
+def test_a_page_is_never_shrunk_beyond_legibility() -> None:
+    stamp = replace(PAGE, images=(np.zeros((120, 120, 3), dtype=np.uint8),))
+    engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED)]))
+
+    assert changes(climb(engine, stamp)) == [None, Change.PENALTY, Change.TEMPERATURE]
+
+
+def test_a_text_that_ends_where_its_task_says_is_left_alone() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED, tokens=10)]))
+    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
+
+    readings = climb(engine, replace(PAGE, max_output_tokens=10), fallback=fallback)
+
+    assert changes(readings) == [None]
+
+
+def test_an_engine_that_always_says_the_same_is_not_asked_twice() -> None:
+    assert changes(climb(ScriptedEngine(in_turn([said(Verdict.UNREADABLE, "")]), CPU))) == [None]
+
+
+def test_the_other_engine_comes_last() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
+    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
+
+    readings = climb(engine, most=2, fallback=fallback)
+
+    assert [(one.engine, one.change) for one in readings] == [
+        ("scripted", None),
+        ("scripted", Change.TEMPERATURE),
+        ("cpu", Change.FALLBACK),
+    ]
+    assert fallback.asked[0].images is PAGE.images
+
+
+def test_the_other_engine_is_left_alone_once_a_reading_was_good() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), said(Verdict.OK)]))
+    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
+
+    climb(engine, fallback=fallback)
+
+    assert not fallback.asked
+
+
+@pytest.mark.parametrize("language", ["ko", None])
+def test_the_other_engine_is_not_asked_for_what_it_may_not_know(language: str | None) -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
+    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
+
+    climb(engine, replace(PAGE, language=language), fallback=fallback)
+
+    assert not fallback.asked
+
+
+def test_an_error_on_the_way_loses_nothing() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), EngineError("no"), said(Verdict.OK)]))
+
+    assert changes(climb(engine)) == [None, Change.PENALTY]
+
+
+@pytest.mark.parametrize("error", [EngineError("no"), EngineDeadError("gone")])
+def test_an_error_on_the_first_reading_is_the_pages(error: EngineError) -> None:
+    with pytest.raises(type(error)):
+        climb(ScriptedEngine(in_turn([error])))
+
+
+def test_an_engine_that_dies_on_the_way_is_told() -> None:
+    with pytest.raises(EngineDeadError):
+        climb(ScriptedEngine(in_turn([said(Verdict.REPETITION), EngineDeadError("gone")])))
+
+
+def test_a_reading_that_takes_too_long_is_given_up_for_those_that_are_there() -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), None]))
+
+    assert changes(climb(engine, patience_s=0.05)) == [None]
+
+
+@given(
+    answers=st.lists(st.tuples(VERDICTS, st.text(max_size=9), st.integers(0, 99)), min_size=1, max_size=9),
+    most=st.integers(1, 6),
+    falls_back=st.booleans(),
+)
+def test_the_ladder_ends_and_its_best_reading_wins(
+    answers: list[tuple[Verdict, str, int]], most: int, *, falls_back: bool
+) -> None:
+    engine = ScriptedEngine(in_turn([said(*answer) for answer in answers]))
+    fallback = ScriptedEngine(in_turn([said(*answers[-1])]), CPU) if falls_back else None
+
+    readings = climb(engine, most=most, fallback=fallback)
+
+    winner = best(readings)
+    losers = [reading for reading in readings if reading is not winner]
+    usage = spent([winner.generation.usage], [reading.generation.usage for reading in losers])
+    assert len(readings) <= most + falls_back
+    assert len(set(changes(readings))) == len(readings)
+    for other in losers:
+        assert rank(other.generation.verdict) <= rank(winner.generation.verdict)
+    assert usage.wasted == sum(100 + one.generation.usage.output for one in losers)
+    assert usage.prompt == 100 * len(readings)
+    assert usage.output == usage.wasted - 100 * len(losers) + winner.generation.usage.output

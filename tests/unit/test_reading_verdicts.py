@@ -1,0 +1,91 @@
+"""How far a reading can be trusted."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas import Line, Verdict
+from pecia_schemas.results import Box
+from pecia_workers.engines.base import Generation
+from pecia_workers.reading.verdicts import judged, rank
+
+BOX = Box(left=0, top=0, right=10, bottom=10)
+AGAINST = [Verdict.TRUNCATED, Verdict.REPETITION, Verdict.UNREADABLE]
+
+
+def verdict(text: str, told: Verdict = Verdict.OK) -> Verdict:
+    return judged(Generation(text=text, verdict=told)).verdict
+
+
+def lines(*confidences: float) -> Generation:
+    found = tuple(Line(text="dose", box=BOX, confidence=confidence) for confidence in confidences)
+    return Generation(text="dose\n" * len(found), verdict=Verdict.OK, lines=found)
+
+
+def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
+    best_first = sorted(Verdict, key=rank, reverse=True)
+
+    assert best_first == [
+        Verdict.OK,
+        Verdict.BLANK,
+        Verdict.LOW_CONFIDENCE,
+        Verdict.TRUNCATED,
+        Verdict.REPETITION,
+        Verdict.UNREADABLE,
+    ]
+
+
+def test_plain_text_is_what_the_engine_says_it_is() -> None:
+    assert verdict("Take 1 tablet [?] daily.\n\n| test | value |\n|---|---|\n| Na | 140 |") is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "text", ["[?] [?] daily", "Amoxi [?] mg [?] a day", "dose \N{REPLACEMENT CHARACTER}"]
+)
+def test_a_text_with_many_gaps_is_doubtful(text: str) -> None:
+    assert verdict(text) is Verdict.LOW_CONFIDENCE
+
+
+@pytest.mark.parametrize("text", ["[?]", "| --- | --- |", "…", "```markdown\n—\n```"])
+def test_a_text_without_a_letter_or_digit_is_unreadable(text: str) -> None:
+    assert verdict(text) is Verdict.UNREADABLE
+
+
+def test_lines_are_judged_by_their_mean_confidence() -> None:
+    assert judged(lines(0.9, 0.7)).verdict is Verdict.OK
+    assert judged(lines(0.9, 0.2)).verdict is Verdict.LOW_CONFIDENCE
+
+
+@given(text=st.text(), told=st.sampled_from(AGAINST))
+def test_nothing_is_better_than_the_engine_says(text: str, told: Verdict) -> None:
+    assert rank(verdict(text, told)) <= rank(told)
+
+
+@pytest.mark.parametrize("label", ["markdown", "md", "Markdown"])
+def test_a_fence_around_the_page_is_no_part_of_it(label: str) -> None:
+    text = "# Report\n```\ncode\n```\nend"
+
+    for end in ("\n```", "\n```\n", ""):
+        answer = judged(Generation(text=f"```{label}\n{text}{end}", verdict=Verdict.OK))
+        assert answer.text == text
+
+
+@pytest.mark.parametrize("text", ["```\ncode\n```", "a\n```markdown\nb\n```", ""])
+def test_any_other_fence_stands_on_the_page(text: str) -> None:
+    assert judged(Generation(text=text, verdict=Verdict.OK)).text == text
+
+
+@given(text=st.text(), fences=st.sampled_from(["", "```md\n", "```markdown\n"]))
+def test_judging_twice_changes_nothing(text: str, fences: str) -> None:
+    once = judged(Generation(text=fences + text, verdict=Verdict.OK))
+    if not text.lstrip().startswith("```"):
+        assert judged(once) == once
+
+
+def test_an_engine_that_reads_nothing_is_believed() -> None:
+    for told in itertools.chain([Verdict.OK], AGAINST):
+        assert verdict("", told) is told

@@ -1,0 +1,67 @@
+"""How far a reading can be trusted: what the engine says of it, held against what is on the page of text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pecia_schemas.results import Verdict
+from pecia_workers.engines.reading_order import mean_confidence
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import Generation
+
+_WORST_FIRST: Final = (
+    Verdict.UNREADABLE,
+    Verdict.REPETITION,
+    Verdict.TRUNCATED,
+    Verdict.LOW_CONFIDENCE,
+    Verdict.BLANK,
+    Verdict.OK,
+)
+_DOUBTFUL_LINES: Final = 0.6
+"""Mean confidence of its lines below which a page is doubtful."""
+_DOUBTFUL_MARKS: Final = 0.2
+"""Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
+_DOUBTFUL_CHARACTERS: Final = 0.01
+"""Share of characters that stand for broken bytes, from which it is: print has none."""
+_UNREAD: Final = "[?]"
+_BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
+_FENCES: Final = ("```markdown", "```md")
+
+
+def rank(verdict: Verdict) -> int:
+    """Return a number that is larger the better the verdict."""
+    return _WORST_FIRST.index(verdict)
+
+
+def judged(generation: Generation) -> Generation:
+    """Return the reading without the fence that models like to put around it, and with its final verdict.
+
+    What an engine says against its own text stands; only what it calls `ok` is looked at again.
+    """
+    text = generation.text if generation.lines else _unfenced(generation.text)
+    verdict = generation.verdict
+    if text and not any(map(str.isalnum, text)):
+        verdict = Verdict.UNREADABLE
+    elif verdict is Verdict.OK and _is_doubtful(generation, text):
+        verdict = Verdict.LOW_CONFIDENCE
+    return replace(generation, text=text, verdict=verdict)
+
+
+def _is_doubtful(generation: Generation, text: str) -> bool:
+    if generation.lines:
+        return mean_confidence(generation.lines) < _DOUBTFUL_LINES
+    words = len(text.split()) or 1
+    marked = text.count(_UNREAD) / words
+    broken = text.count(_BROKEN) / (len(text) or 1)
+    return marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
+
+
+def _unfenced(text: str) -> str:
+    first, *lines = text.strip().split("\n")
+    if first.strip().lower() not in _FENCES:
+        return text
+    if lines and lines[-1].strip() == "```":
+        lines.pop()
+    return "\n".join(lines)
