@@ -14,7 +14,6 @@ from pecia_workers.engines.base import (
     EngineError,
     EngineRequest,
     EngineUnavailableError,
-    Sampling,
 )
 from pecia_workers.engines.openai_prices import PICTURE, blank, probe
 from pecia_workers.engines.openai_requests import EXTRAS, Dialect, chat_body, messages
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_EVERYTHING: Final = replace(probe(), sampling=Sampling(top_k=5, repetition_penalty=1.1), priority=1)
-"""A request that makes use of every extra."""
+_EVERYTHING: Final = replace(probe(), priority=1)
+"""A request that makes use of every extra; a priority of 0 would be taken by all."""
 
 
 def chosen(served: list[ServedModel], wanted: str) -> ServedModel:

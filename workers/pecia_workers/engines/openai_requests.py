@@ -22,6 +22,7 @@ EXTRAS: Final = ("top_k", "repetition_penalty", "repetition_detection", "priorit
 """What vLLM takes beside OpenAI's own options, and other servers may not."""
 
 _FRAME_QUALITY: Final = 95
+_NO_LIMIT: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +71,13 @@ def _options(request: EngineRequest, most_tokens: int | None) -> dict[str, Any]:
 
 
 def _extras(request: EngineRequest) -> dict[str, Any]:
-    extras: dict[str, Any] = {"repetition_detection": LOOPS}
-    if request.sampling.top_k:
-        extras["top_k"] = request.sampling.top_k
-    if request.sampling.repetition_penalty != 1.0:
-        extras["repetition_penalty"] = request.sampling.repetition_penalty
-    if request.priority:
-        extras["priority"] = request.priority
-    return extras
+    """Return what is said even where it changes nothing: else a checkpoint's own defaults would hold."""
+    return {
+        "top_k": request.sampling.top_k or _NO_LIMIT,
+        "repetition_penalty": request.sampling.repetition_penalty,
+        "repetition_detection": LOOPS,
+        "priority": request.priority,
+    }
 
 
 def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:

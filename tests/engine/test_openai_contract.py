@@ -1,0 +1,226 @@
+"""vLLM's own server, asked over HTTP, keeps every engine's promises and says what vLLM in our process says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from checkpoints import make_adapter
+from engine_contract import *  # noqa: F403  the tests themselves
+from offline import INSTRUCTION, picture
+from pecia_schemas import DocumentType, TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import Engine, EngineRequest, Generation, create_engine, openai_engine
+from pecia_workers.engines.base import ClipTimes, Sampling
+from pecia_workers.engines.openai_requests import EXTRAS
+from vllm_server import KEY, VllmServer, serving
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"enum": [0, 1, 2]}},
+    "required": ["drug", "refills"],
+    "additionalProperties": False,
+}
+MOST_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def server(endless_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    directory = tmp_path_factory.mktemp("server")
+    adapter = make_adapter(endless_checkpoint, directory / "loud")
+    with serving(endless_checkpoint, adapter, directory / "log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def make(server: VllmServer) -> Callable[..., Engine]:
+    def create(**settings: Any) -> Engine:
+        return create_engine(
+            WorkerSettings(engine="openai", engine_url=server.root, engine_api_key=KEY, **settings)
+        )
+
+    return create
+
+
+@pytest.fixture
+def make_engine(make: Callable[..., Engine]) -> Callable[[], Engine]:
+    return lambda: make(max_num_seqs=1, max_output_tokens=300)
+
+
+@pytest.fixture(scope="module")
+def page() -> NDArray[np.uint8]:
+    """Coarse noise on which the model does not begin to loop."""
+    coarse = np.random.default_rng(0).integers(0, 255, (18, 13, 3), dtype=np.uint8)
+    return coarse.repeat(100, axis=0).repeat(100, axis=1)[:1754, :1240]
+
+
+@pytest.fixture
+def acceptable() -> set[Verdict]:
+    return {Verdict.TRUNCATED}
+
+
+@contextmanager
+def started(engine: Engine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.start())
+            yield runner
+        finally:
+            runner.run(engine.stop())
+
+
+@pytest.fixture(scope="module")
+def asking(make: Callable[..., Engine]) -> Iterator[tuple[asyncio.Runner, Engine]]:
+    engine = make(adapters={"loud": ""})
+    with started(engine) as runner:
+        yield runner, engine
+
+
+def asked(number: int, **changes: Any) -> EngineRequest:
+    request = EngineRequest(
+        id=str(number),
+        images=(picture(number),),
+        workload=DocumentType.PRESCRIPTION,
+        instruction=INSTRUCTION,
+        max_output_tokens=MOST_TOKENS,
+    )
+    return replace(request, **changes)
+
+
+def counted(answer: Generation) -> TokenUsage:
+    """Return what does not depend on who asked before."""
+    return answer.usage.model_copy(update={"cached": 0})
+
+
+def clip() -> EngineRequest:
+    frames = np.random.default_rng(1).integers(0, 255, (7, 112, 112, 3), dtype=np.uint8)
+    times = ClipTimes(fps=10.0, indices=tuple(range(0, 35, 5)), duration=3.5)
+    return asked(0, images=tuple(frames), clip=times, workload="caption-brief", instruction="Describe it.")
+
+
+def test_it_says_what_vllm_in_our_process_says(
+    asking: tuple[asyncio.Runner, Engine],
+    make_vllm: Callable[..., Engine],
+    endless_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, engine = asking
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    inside = make_vllm(endless_checkpoint, engine_options={"dtype": "float32"})
+    requests = [
+        *(asked(number) for number in range(8)),
+        asked(8, images=(picture(1), picture(2))),
+        asked(9, images=(), instruction="Say this in one sentence."),
+        asked(10, sampling=Sampling(temperature=1.5, top_k=1, repetition_penalty=1.2, seed=3)),
+    ]
+
+    async def answers(of: Engine) -> list[Generation]:
+        return list(await asyncio.gather(*(of.generate(request) for request in requests)))
+
+    told = runner.run(answers(engine))
+    with started(inside) as other:
+        expected = other.run(answers(inside))
+
+    assert [answer.text for answer in told] == [answer.text for answer in expected]
+    assert [counted(answer) for answer in told] == [counted(answer) for answer in expected]
+
+
+def test_the_server_takes_all_that_vllm_takes_and_counts_as_we_do(
+    asking: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = asking
+
+    for request in (asked(3), clip(), asked(4, images=(), instruction="Say it.")):
+        answer = runner.run(engine.generate(request))
+        assert engine.cost(request) == answer.usage.prompt + MOST_TOKENS
+        assert (answer.usage.image > 0) == bool(request.images)
+        assert answer.first_token_s
+
+    assert engine.load().drifted == 0
+    assert isinstance(engine, openai_engine.OpenAiEngine)
+    assert engine._dialect.extras == set(EXTRAS)
+
+
+def test_a_checkpoint_that_lies_elsewhere_is_priced_by_the_servers_tokenizer(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_formula(*_: Any) -> None:
+        """As on a machine without the checkpoint."""
+
+    monkeypatch.setattr(openai_engine, "formula_for", no_formula)
+    engine = make(max_tokens_in_flight=4000)
+
+    with started(engine) as runner:
+        request = runner.run(engine.fit(clip()))
+        cost = engine.cost(request)
+        answer = runner.run(engine.generate(request))
+
+    assert cost == answer.usage.prompt + MOST_TOKENS
+    assert engine.load().drifted == 0
+
+
+def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
+    asking: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = asking
+    many = asked(0, images=(np.zeros((1400, 700, 3), dtype=np.uint8),) * 3, max_output_tokens=40)
+
+    answer = runner.run(engine.generate(many))
+
+    assert answer.shrunk_to
+    assert answer.usage.output == 40
+
+
+def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+
+    answer = runner.run(engine.generate(asked(0, schema=SCHEMA, max_output_tokens=200)))
+
+    jsonschema.validate(json.loads(answer.text), SCHEMA)
+    assert answer.verdict is Verdict.OK
+
+
+def test_an_adapter_changes_the_answer(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+
+    plain, loud = (runner.run(engine.generate(asked(1, adapter=name))).text for name in (None, "loud"))
+
+    assert plain != loud
+
+
+def test_a_loop_is_cut_early(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    white = np.full((1754, 1240, 3), 255, dtype=np.uint8)
+
+    answer = runner.run(engine.generate(asked(0, images=(white,), instruction="", max_output_tokens=600)))
+
+    assert answer.verdict is Verdict.REPETITION
+    assert answer.usage.output < 200
+
+
+def test_a_request_given_up_ends_in_the_server(
+    asking: tuple[asyncio.Runner, Engine], server: VllmServer, eventually: Callable[..., Any], page: Any
+) -> None:
+    runner, engine = asking
+    endless = asked(0, images=(page,), instruction="", max_output_tokens=700)
+
+    async def give_up() -> None:
+        reading = asyncio.create_task(engine.generate(endless))
+        while not await asyncio.to_thread(lambda: server.running):  # noqa: ASYNC110  a server rings no bell
+            await asyncio.sleep(0.02)
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    runner.run(give_up())
+
+    eventually(lambda: not server.running, timeout=30)

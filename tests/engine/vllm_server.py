@@ -1,0 +1,110 @@
+"""vLLM's own server, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from offline import KV_CACHE_BYTES, SIZES
+
+KEY = "let-me-in"
+_START_S = 180
+_END_S = 30
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """One that is ready."""
+
+    root: str
+
+    @property
+    def running(self) -> int:
+        """Requests that its scheduler holds."""
+        told = urllib.request.urlopen(f"{self.root}/metrics").read().decode()  # noqa: S310  on loopback
+        lines = [line for line in told.splitlines() if line.startswith("vllm:num_requests_running{")]
+        return int(float(lines[0].rpartition(" ")[2]))
+
+
+@contextmanager
+def serving(checkpoint: Path, adapter: Path, log: Path) -> Iterator[VllmServer]:
+    """Serve the checkpoint as `tiny`, in float32, and its adapter as `loud`."""
+    port = _free_port()
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "vllm.entrypoints.openai.api_server",
+                *_options(checkpoint, adapter, port),
+            ],
+            env=environment,
+            stdout=told,
+            stderr=told,
+            start_new_session=True,
+        )
+        try:
+            root = f"http://127.0.0.1:{port}"
+            _await_health(process, root, log)
+            yield VllmServer(root)
+        finally:
+            _end(process)
+
+
+def _options(checkpoint: Path, adapter: Path, port: int) -> list[str]:
+    sizes = [word for name, value in SIZES.items() for word in _option(name, value)]
+    return [
+        *("--model", str(checkpoint), "--served-model-name", "tiny", "--dtype", "float32", *sizes),
+        *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--limit-mm-per-prompt", '{"image": 8}'),
+        *("--enable-lora", "--lora-modules", f"loud={adapter}", "--max-loras", "2", "--max-lora-rank", "8"),
+        *("--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}'),
+        *("--scheduling-policy", "priority", "--enable-prompt-tokens-details", "--shutdown-timeout", "5"),
+        *("--api-key", KEY, "--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
+    ]
+
+
+def _option(name: str, value: object) -> list[str]:
+    option = "--" + name.replace("_", "-")
+    return [option] if value is True else [option, json.dumps(value)]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def _await_health(process: subprocess.Popen[bytes], root: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            urllib.request.urlopen(f"{root}/health").close()  # noqa: S310  on loopback
+            return
+        time.sleep(0.2)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the server, and what is left of its processes after a while."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
