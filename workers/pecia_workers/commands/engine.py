@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -82,6 +83,7 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(settings)
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the answer's
     try:
         checked = asyncio.run(check_engine(settings))
     except (EngineUnavailableError, EngineDeadError) as error:

@@ -1,0 +1,88 @@
+"""`pecia engine` as an operator or a script runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def engine(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pecia", "engine", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200", **settings},
+    )
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path) -> str:
+    """A search path on which a driver tells of two GPUs."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU-aa, NVIDIA H200, 143771'\necho 'GPU-bb, NVIDIA L4, 23034'\n")
+    tool.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def test_a_plan_shows_the_choice_the_arithmetic_and_the_budget() -> None:
+    done = engine("plan", "--gpu", "l4", "--quality")
+
+    assert done.returncode == 0, done.stderr
+    for shown in (
+        "Qwen/Qwen2.5-VL-7B-Instruct-AWQ  (awq, Apache-2.0)",
+        "2 x 28 layers x 4 KV heads x 128 x 2 bytes = 57,344 bytes",
+        "11.8 GiB = 20.2 GiB usable - 6.4 GiB of weights - 2.0 GiB in reserve",
+        "221,040 tokens",
+        "16 pages",
+    ):
+        assert shown in done.stdout
+
+
+def test_a_plan_is_for_the_gpu_that_is_here_and_for_these_settings(two_gpus: str) -> None:
+    done = engine("plan", "--json", PATH=two_gpus, CUDA_VISIBLE_DEVICES="1", PECIA_MAX_NUM_SEQS="5")
+
+    told = json.loads(done.stdout)
+    assert told["profile"] == "NVIDIA L4 24 GB"
+    assert told["memory"]["of_gpu"] == 23034 * 2**20
+    assert told["pages_at_a_time"] == told["sizes"]["max_num_seqs"] == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--gpu", "t4", "--model", "Qwen/Qwen3-VL-8B-Instruct"], 1, "it does not start"),
+        (["--gpu", "h20"], 2, "Did you mean h200?"),
+        (["--gpu", "cpu"], 2, "--model"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_so(words: list[str], code: int, sentence: str) -> None:
+    done = engine("plan", *words)
+
+    assert done.returncode == code
+    assert sentence in " ".join((done.stdout + done.stderr).split())
+
+
+def test_check_reads_a_page_with_the_engine_of_the_settings() -> None:
+    done = engine("check", "--json", PECIA_ENGINE="rapidocr")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["ok"]
+    assert (told["engine"], told["verdict"], told["first_line"]) == ("rapidocr", "ok", "Prescription")
+    assert told["ready_s"] > 0
+
+
+@pytest.mark.parametrize("name", ["tesseract", "vllm"])
+def test_check_says_what_an_engine_lacks(name: str) -> None:
+    done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu")
+
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert name in done.stderr
