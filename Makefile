@@ -10,10 +10,10 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo up test test-engine check lint types imports format bench docs lock clean
+.PHONY: help demo up test test-engine check lint types imports format bench bench-engine docs lock clean
 
 help:  ## Say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet and check every result
 	$(BIN)/pecia demo
@@ -46,6 +46,9 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 
 bench: $(VENV)/.local  ## Measure Pecia beside stock Celery on the same servers
 	$(BIN)/python benchmarks/claim_to_commit.py
+
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone
+	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 
 docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema
 	$(BIN)/python -m pecia_schemas.export docs

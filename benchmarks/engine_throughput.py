@@ -1,0 +1,197 @@
+"""Pages per second of a whole fleet beside vLLM alone, on the same pages, model, engine arguments and cores.
+
+Three ways, interleaved, each round in fresh processes with the model loaded and a few pages read before the clock runs:
+
+- offline `LLM.chat`: all requests known beforehand, from files to texts in memory, nothing is kept;
+- `vllm run-batch`: from a file of requests to a file of responses;
+- Pecia: from the first submit to the last committed row, through payload store, Postgres and Redis.
+
+Caveats. On the CPU the engine computes on one core and everything else shares the other; on a GPU host the fleet's work
+would run beside the GPU. The checkpoints are random weights: what they write has no meaning, but takes the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "rivals"))
+
+from pecia_schemas import DocumentType  # noqa: E402
+from pecia_workers.reading.instructions import instruction_for  # noqa: E402
+from vllm_job import Answer, Job  # noqa: E402  programs of that directory import it by the same name
+
+SIDES = {"LLM.chat": "offline_chat.py", "run-batch": "run_batch.py", "Pecia": "pecia_fleet.py"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A checkpoint that is made here, and the memory of its KV cache."""
+
+    hidden: int
+    layers: int
+    kv_cache_bytes: int
+
+
+CHECKPOINTS = {
+    "tiny": Made(hidden=256, layers=2, kv_cache_bytes=1 << 26),
+    "115M": Made(hidden=1024, layers=12, kv_cache_bytes=1 << 28),
+}
+"""One whose time is overhead, one whose time is computing."""
+MOST_TOKENS = 32
+WARM_UP = 32
+
+
+def main() -> None:
+    """Run the rounds and print what came of them."""
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
+        directory = Path(scratch)
+        job = _job(arguments, directory)
+        answers = _measure(job, arguments.rounds, directory)
+    _report(answers, arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkpoint", choices=CHECKPOINTS, default="tiny", help="random weights, made here")
+    parser.add_argument("--model", type=Path, help="a checkpoint's directory instead")
+    parser.add_argument("--load-format", default="auto", help="dummy: weights made up by vLLM, for --model")
+    parser.add_argument("--kv-cache-bytes", type=int, help="for --model")
+    parser.add_argument("--pages", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser.parse_args()
+
+
+def _job(arguments: argparse.Namespace, directory: Path) -> Job:
+    made = CHECKPOINTS[arguments.checkpoint]
+    pages = [_draw(directory / f"{number}.png", number) for number in range(arguments.pages + WARM_UP)]
+    return Job(
+        model=str(arguments.model or _checkpoint(made, directory / arguments.checkpoint)),
+        pages=pages[WARM_UP:],
+        warm_up=pages[:WARM_UP],
+        instruction=instruction_for(DocumentType.PRESCRIPTION, None),
+        most_tokens=MOST_TOKENS,
+        kv_cache_bytes=arguments.kv_cache_bytes or made.kv_cache_bytes,
+        load_format=arguments.load_format,
+    )
+
+
+def _draw(path: Path, number: int) -> str:
+    """Draw coarse noise, no two pages alike."""
+    coarse = np.random.default_rng(number).integers(0, 255, (10, 14, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((224, 160), Image.Resampling.NEAREST).save(path)
+    return str(path)
+
+
+def _checkpoint(made: Made, directory: Path) -> Path:
+    program = HERE.parent / "tests" / "engine" / "checkpoints.py"
+    shape = ["--hidden", str(made.hidden), "--layers", str(made.layers)]
+    command = [sys.executable, str(program), str(directory), *shape]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return directory
+
+
+def _measure(job: Job, rounds: int, directory: Path) -> dict[str, list[Answer]]:
+    job.write(directory / "job.json")
+    answers: dict[str, list[Answer]] = {side: [] for side in SIDES}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=rounds * len(SIDES))
+        for number in range(rounds):
+            for side, program in SIDES.items():
+                progress.update(task, description=f"round {number + 1}: {side}")
+                answers[side].append(_run(program, directory))
+                progress.advance(task)
+    return answers
+
+
+def _run(program: str, directory: Path) -> Answer:
+    paths = (HERE / "rivals" / program, directory / "job.json", directory / "answer.json")
+    command = [sys.executable, *map(str, paths)]
+    ran = subprocess.run(command, env=os.environ | _QUIET, check=False, capture_output=True, text=True)
+    if ran.returncode:
+        sys.exit(f"{program} ended with {ran.returncode}:\n{ran.stderr[-3000:]}")
+    return Answer.read(directory / "answer.json")
+
+
+_QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def _ratios(answers: dict[str, list[Answer]], rival: str) -> list[float]:
+    """Return the fleet's rate over a rival's, round by round."""
+    pairs = zip(answers["Pecia"], answers[rival], strict=True)
+    return [theirs.seconds / ours.seconds for ours, theirs in pairs]
+
+
+def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> None:
+    ours = answers["Pecia"]
+    told = {
+        "pages": arguments.pages,
+        "rounds": arguments.rounds,
+        "pages_per_s": {
+            side: [round(arguments.pages / one.seconds, 2) for one in of] for side, of in answers.items()
+        },
+        "output_tokens": {side: [sum(one.output_tokens) for one in of] for side, of in answers.items()},
+        "ratios": {
+            rival: [round(ratio, 3) for ratio in _ratios(answers, rival)]
+            for rival in ("LLM.chat", "run-batch")
+        },
+        "prompts_alike": all(
+            one.prompt_tokens == answers["LLM.chat"][0].prompt_tokens for of in answers.values() for one in of
+        ),
+        "drifted": sum(one.drifted or 0 for one in ours),
+        "packing": [one.packing for one in ours],
+    }
+    if arguments.json:
+        print(json.dumps(told))
+    else:
+        Console().print(_table(answers, arguments), *_facts(told), sep="\n")
+
+
+def _table(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> Table:
+    table = Table(
+        title=f"{arguments.pages} pages, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
+    )
+    for heading in ("", "pages/s (median)", "slowest", "fastest", "output tokens"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for side, of in answers.items():
+        rates = [arguments.pages / one.seconds for one in of]
+        tokens = statistics.median(sum(one.output_tokens) for one in of)
+        shown = [f"{rate:,.1f}" for rate in (statistics.median(rates), min(rates), max(rates))]
+        table.add_row(side, *shown, f"{tokens:,.0f}")
+    return table
+
+
+def _facts(told: dict[str, object]) -> list[str]:
+    ratios = told["ratios"]
+    assert isinstance(ratios, dict)  # noqa: S101
+    lines = [
+        f"Pecia / {rival}: {statistics.median(of):.3f} (median of rounds; {min(of):.3f} to {max(of):.3f})"
+        for rival, of in ratios.items()
+    ]
+    alike = "the same for all" if told["prompts_alike"] else "NOT the same for all"
+    lines.append(f"Prompt tokens of every page: {alike}; predicted wrongly by the fleet: {told['drifted']}")
+    lines.append(f"Packing while pages waited: {told['packing']}")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
