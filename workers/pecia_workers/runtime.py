@@ -23,7 +23,14 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_name
 from pecia_workers.bus import Bus
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import create_engine
-from pecia_workers.engines.base import Budget, Engine, EngineDeadError, EngineError, EngineRefusedError
+from pecia_workers.engines.base import (
+    Budget,
+    Engine,
+    EngineDeadError,
+    EngineError,
+    EngineRefusedError,
+    Generator,
+)
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import (
@@ -107,8 +114,21 @@ class Runtime:
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         generator = self._meter.on(await self._batcher(engine, priced))
-        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator, self._settings)
+        self._handlers[Stage.READ] = ReadPage(
+            spool, decoder, generator, self._settings, await self._fallback()
+        )
         return _claimable(engine.budget, decoder.slots)
+
+    async def _fallback(self) -> Generator | None:
+        """Start the engine for what the worker's own could not read; None if the settings name no other."""
+        settings = self._settings
+        if settings.fallback_engine in ("", settings.engine) or Stage.READ not in self._stages:
+            return None
+        changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
+        engine = create_engine(settings.model_copy(update=changed))
+        self._resources.push_async_callback(engine.stop)
+        await engine.start()
+        return self._meter.on(engine)
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
         settings = self._settings
