@@ -18,7 +18,7 @@ def test_the_settings_choose_the_engine(name: str, model: str) -> None:
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(EngineUnavailableError, match=r"PECIA_ENGINE is one of: rapidocr, simulated"):
+    with pytest.raises(EngineUnavailableError, match=r"PECIA_ENGINE is one of: openai, rapidocr, simulated"):
         create_engine(WorkerSettings(engine="tesseract"))
 
 
