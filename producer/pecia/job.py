@@ -140,6 +140,13 @@ class Job(Generic[R_co]):
         """
         yield from streaming.events(self._open(), self.id, self._is_over, Deadline(timeout))
 
+    def hint(self) -> str | None:
+        """Say why the job cannot go on as the fleet is, if no running worker can do what it waits for.
+
+        Looks into the database; None for a job that only waits for its turn.
+        """
+        return hints(self._open(), [self]).get(self.id)
+
     def usage(self) -> UsageFigures:
         """Return what its parts have taken so far, attempts that failed included; looks into the database."""
         return self._open().accounts.of_job(self.id)
@@ -208,6 +215,10 @@ class JobGroup(Sequence[Job[R_co]]):
                 job._view = view  # noqa: SLF001  a group and its jobs are one thing
         return self
 
+    def hints(self) -> dict[UUID, str]:
+        """Return what `Job.hint` says of each job of which it says something."""
+        return hints(self._open(), self._jobs)
+
     def as_completed(self, timeout: float | None = None) -> Iterator[Job[R_co]]:
         """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
         for view in finished(self._open(), list(self._by_id), Deadline(timeout)):
@@ -238,6 +249,16 @@ class JobGroup(Sequence[Job[R_co]]):
 
     def __repr__(self) -> str:
         return f"<JobGroup of {len(self)}>"
+
+
+def hints(connections: Connections, jobs: Sequence[Job[Any]]) -> dict[UUID, str]:
+    """Return, for each job that waits in vain, what no running worker can do, and what to start."""
+    waiting = [job.id for job in jobs if not job.done]
+    said: dict[UUID, list[str]] = {}
+    for lack in connections.store.lacking(waiting) if waiting else ():
+        assert lack.job_id is not None  # noqa: S101  asked by job
+        said.setdefault(lack.job_id, []).append(lack.sentence)
+    return {job_id: "; ".join(sentences) for job_id, sentences in said.items()}
 
 
 AnyJob = Job[Any]

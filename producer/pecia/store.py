@@ -15,6 +15,7 @@ from pecia.database import Database
 from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError
 from pecia.submission import NewJob
 from pecia.view import JobView
+from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, PartState, Stage
@@ -113,6 +114,10 @@ class Store:
         if before is not None:
             newest = newest.where(_jobs.c.id < before)
         return [JobView.of(row) for row in self._rows(newest)]
+
+    def lacking(self, job_ids: Collection[UUID]) -> list[Lack]:
+        """Return what the jobs' queued parts wait for in vain, because no worker on duty can do it."""
+        return [Lack(**row) for row in self._rows(UNSERVED.bindparams(job_ids=list(job_ids)))]
 
     def outcomes(
         self, job_id: UUID, *, skip: Collection[int] = (), limit: int | None = None

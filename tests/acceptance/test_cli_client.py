@@ -26,7 +26,8 @@ _PECIA = (sys.executable, "-m", "pecia")
 # What the fleet does to every part that waits, without its engine.
 _READ_ALL = """
 WITH read AS (
-    UPDATE parts SET state = %(part)s, attempt = 1, finished_at = now(), failure = %(failure)s
+    UPDATE parts SET state = %(part)s, attempt = 1, finished_at = now(), failure = %(failure)s,
+        engine = 'test', prompt_tokens = 900
     WHERE state = 'queued' RETURNING id, job_id, ordinal
 ), stored AS (
     INSERT INTO results (part_id, job_id, ordinal, attempt, content)
@@ -216,10 +217,31 @@ def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
 def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
     for shown in (shell.run("status", job), shell.run("list", "--state", "queued", "--since", "1h")):
-        (row,) = [line for line in shown.stdout.splitlines() if job in line]
+        row, hint = [line for line in shown.stdout.splitlines() if job in line]
         assert re.search(r"document\.read +normal +queued +0/1", row)
+        assert hint == f"{job} waiting: no running worker reads pages; start `pecia worker engine`"
         assert "\x1b" not in shown.stdout
     assert job not in shell.run("list", "--state", "failed").stdout
+
+
+def test_what_nobody_on_duty_can_run_is_a_hint_in_json_until_the_job_is_over(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    assert "reads pages" in json.loads(shell.run("status", job, "--json").stdout)["hint"]
+    shell.read_all()
+    assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
+
+
+def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
+    shell.submit("a.png", "b.png")
+    shell.read_all()
+    table = shell.run("usage", "--since", "1h", "--by", "lane").stdout.splitlines()
+    assert [line.split()[:6] for line in table if "normal" in line or "all" in line] == [
+        ["normal", "2", "2", "2", "0", "1,800"],
+        ["all", "2", "2", "2", "0", "1,800"],
+    ]
+    usage = json.loads(shell.run("usage", "--by", "document_type", "--json").stdout)
+    assert [(group["name"], group["jobs"]) for group in usage["groups"]] == [("mixed", 2)]
+    assert usage["total"]["tokens"] == {"prompt": 1800, "image": 0, "cached": 0, "output": 0, "wasted": 0}
 
 
 def test_cancel_ends_open_jobs_and_leaves_the_others(shell: Shell) -> None:
@@ -280,6 +302,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
         (["list", "--since", "yesterday"], "2h"),
         (["list", "--metadata", "ward"], "key=value"),
         (["list", "--state", "done"], "succeeded"),
+        (["usage", "--by", "ward"], "metadata:KEY"),
         (["status", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"], "pecia list"),
     ],
 )
@@ -322,7 +345,7 @@ def test_a_verb_whose_extra_is_missing_says_what_to_install(shell: Shell, tmp_pa
     assert "servers" in extended.run("--help").stdout
 
 
-@pytest.mark.parametrize("verb", ["read", "status", "wait", "result", "watch", "cancel", "list"])
+@pytest.mark.parametrize("verb", ["read", "status", "wait", "result", "watch", "cancel", "list", "usage"])
 def test_every_verb_shows_one_example(shell: Shell, verb: str) -> None:
     process = shell.run(verb, "--help")
     assert process.returncode == 0

@@ -104,8 +104,11 @@ def list_jobs(
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:
+    hints = group.hints()
     if as_json:
         for job in group:
-            output.json_line(output.job_json(job))
-    else:
-        output.console().print(output.table(group))
+            output.json_line(output.job_json(job, hints.get(job.id)))
+        return
+    output.console().print(output.table(group))
+    for job_id, hint in hints.items():
+        typer.echo(f"{job_id} waiting: {hint}")

@@ -61,8 +61,8 @@ def _failure_json(failure: Failure | None) -> dict[str, str] | None:
     return {"code": failure.code, "message": failure.message} if failure else None
 
 
-def job_json(job: AnyJob) -> dict[str, Any]:
-    """Return what is known about a job, without what it read."""
+def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
+    """Return what is known about a job, without what it read, and why it cannot go on, if so."""
     return {
         "job": str(job.id),
         "kind": job.kind,
@@ -70,6 +70,7 @@ def job_json(job: AnyJob) -> dict[str, Any]:
         "state": job.state,
         "progress": job.progress.model_dump(),
         "failure": _failure_json(job.failure),
+        "hint": hint,
         "metadata": dict(job.metadata),
         "submitted_at": job.submitted_at.isoformat(),
         "finished_at": job.finished_at.isoformat() if job.finished_at else None,

@@ -19,6 +19,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.commands.settings import settings_of_fleet
+from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
 
 _TIMEOUT_S = 5
 
@@ -106,16 +107,31 @@ def _look_at_tables(engine: Engine) -> str:
 
 
 def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
-    query = text(
-        "SELECT role, count(*) FROM workers"
-        " WHERE stopped_at IS NULL AND seen_at > now() - interval '30 seconds' GROUP BY role"
-    )
     with engine.connect() as connection:
-        on_duty = {row.role: row.count for row in connection.execute(query)}
+        on_duty = roles_on_duty(connection)
+        engines = engines_on_duty(connection)
+        lacks = waiting_in_vain(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
         detail = f"{count} on duty" if count else f"nobody on duty: start `pecia worker {role}`"
         yield Finding(subject=f"{role} worker", ok=bool(count), detail=detail)
+    for worker in engines:
+        yield Finding(subject=worker.name, ok=True, detail=_abilities(worker))
+    for lack in lacks:
+        yield Finding(subject=f"waiting to {lack.stage}", ok=False, detail=f"{lack.parts}: {lack.sentence}")
+
+
+def _abilities(worker: EngineWorker) -> str:
+    """Return what the worker's engine is and can do, as far as it said."""
+    can = worker.capabilities
+    tokens = f"{can['tokens']:,} tokens" if can.get("tokens") else ""
+    slots = f"{can['slots']} at a time" if can.get("slots") else ""
+    languages = f"languages {', '.join(can['languages'])}" if can.get("languages") else ""
+    adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
+    fields = "fields" if can.get("fields") else ""
+    model = f"{worker.engine} {can.get('model') or ''}".strip()
+    said = [model, can.get("device"), ", ".join(worker.stages), fields, languages, adapters, slots, tokens]
+    return "; ".join(filter(None, said))
 
 
 def _table(findings: list[Finding]) -> Table:

@@ -1,0 +1,144 @@
+"""A job that no running worker can serve says so, and says what to start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+from sqlalchemy import create_engine
+
+from pecia import CaptionVideo, Client, Job, ReadDocument
+from pecia_schemas.database import sqlalchemy_url
+from pecia_workers.ledger.roster import engines_on_duty, roles_on_duty, waiting_in_vain
+
+OCR = {
+    "model": "PP-OCR",
+    "languages": ["en", "zh"],
+    "fields": False,
+    "adapters": [],
+    "slots": 3,
+    "tokens": None,
+}
+VLM = OCR | {"model": "Qwen", "languages": None, "fields": True, "adapters": ["radiology"], "tokens": 9_000}
+FIELDS = {"type": "object", "properties": {"dose": {"type": "string"}}}
+
+
+@pytest.fixture
+def on_duty(database_url: str) -> Callable[..., None]:
+    """Puts a worker on duty, as it would have registered."""
+
+    def register(
+        name: str, *stages: str, capabilities: dict[str, Any] | None = None, silent_s: int = 0
+    ) -> None:
+        with psycopg.connect(database_url) as connection:
+            connection.execute(
+                """INSERT INTO workers (name, role, stages, host, pid, engine, capabilities, seen_at)
+                   VALUES (%s, 'engine', %s, 'here', 1, 'some', %s, now() - %s)""",
+                (name, list(stages), capabilities and Jsonb(capabilities), timedelta(seconds=silent_s)),
+            )
+
+    return register
+
+
+@pytest.fixture
+def page_job(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Any]]:
+    """Submits a page that goes straight to its lane."""
+    return lambda **asked: client.submit(ReadDocument(picture(), **asked))
+
+
+def test_a_page_that_nobody_reads_says_so_until_somebody_does(
+    page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
+) -> None:
+    job = page_job(language="ko", fields=FIELDS, adapter="radiology")
+    on_duty("ingest", "ingest")
+    on_duty("dead", "read", capabilities=VLM, silent_s=60)
+    assert job.hint() == "no running worker reads pages; start `pecia worker engine`"
+    on_duty("alive", "read", capabilities=VLM)
+    assert job.hint() is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"language": "ko"}, "language ko"),
+        ({"fields": FIELDS}, "fields"),
+        ({"adapter": "radiology"}, "adapter radiology"),
+        ({"adapter": "radiology", "fields": FIELDS}, "adapter radiology.*; no running worker fills fields"),
+        ({"language": "en"}, None),
+        ({}, None),
+    ],
+)
+def test_a_page_says_what_those_who_read_cannot_do(
+    page_job: Callable[..., Job[Any]], on_duty: Callable[..., None], asked: dict[str, Any], said: str | None
+) -> None:
+    job = page_job(**asked)
+    on_duty("ocr", "read", capabilities=OCR)
+    on_duty("captions alone", "caption", capabilities=VLM)
+    hint = job.hint()
+    assert re.search(said, hint or "") if said else hint is None
+    on_duty("of a version before", "read")
+    assert job.hint() is None
+
+
+def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
+    client: Client, page_job: Callable[..., Job[Any]], picture: Callable[..., bytes]
+) -> None:
+    later = client.submit(ReadDocument(picture(shade=1)), not_before=timedelta(hours=1))
+    over = page_job()
+    over.cancel()
+    assert client.group([later, over]).hints() == {}
+
+
+def test_each_job_of_a_group_says_its_own(
+    client: Client, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
+) -> None:
+    video = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
+    page = page_job()
+    on_duty("ocr", "read", capabilities=OCR)
+    assert client.group([video, page]).hints() == {
+        video.id: "no running worker cuts documents; start `pecia worker ingest`"
+    }
+
+
+def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
+    database_url: str, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
+) -> None:
+    on_duty("ocr", "read", capabilities=OCR)
+    on_duty("gone", "read", capabilities=VLM, silent_s=60)
+    jobs = [page_job(fields=FIELDS), page_job(), page_job(fields=FIELDS, language="ko")]
+    assert len({job.id for job in jobs}) == 3
+    engine = create_engine(sqlalchemy_url(database_url))
+    with engine.connect() as connection:
+        roles, (worker,), lacks = (
+            roles_on_duty(connection),
+            engines_on_duty(connection),
+            waiting_in_vain(connection),
+        )
+    engine.dispose()
+    assert roles == {"engine": 1}
+    assert (worker.name, worker.capabilities) == ("ocr", OCR)
+    assert [(lack.need, lack.value, lack.parts) for lack in lacks] == [
+        ("fields", "true", 2),
+        ("language", "ko", 1),
+    ]
+
+
+def test_a_segment_that_was_cut_and_a_summary_say_which_engines_caption(
+    client: Client, database_url: str
+) -> None:
+    job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
+    move_to(database_url, job.id, "caption")
+    assert job.hint() == "no running worker captions videos; start one with PECIA_ENGINE=vllm or openai"
+    move_to(database_url, job.id, "summarize")
+    assert "summaries" in (job.hint() or "")
+
+
+def move_to(database_url: str, job_id: UUID, stage: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE parts SET stage = %s WHERE job_id = %s", (stage, job_id))
