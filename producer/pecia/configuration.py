@@ -8,7 +8,7 @@ import socket
 
 from pydantic import SecretStr
 
-from pecia.errors import ConfigurationError
+from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia_schemas import running
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
@@ -33,7 +33,7 @@ def resolve(
     if missing == list(_STORES):
         given, missing = _of_running_fleet(), []
     if missing:
-        raise ConfigurationError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
+        raise InvalidSettingError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
     return settings.with_stores(**given)
 
 
@@ -52,7 +52,7 @@ def _from_environment() -> ClientSettings:
     try:
         return read_settings(ClientSettings)
     except SettingsError as error:
-        raise ConfigurationError(str(error)) from None
+        raise InvalidSettingError(str(error)) from None
 
 
 def _urls(settings: ClientSettings) -> dict[str, str]:

@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from pecia.errors import ConfigurationError, DatabaseUnavailableError
+from pecia.errors import ConfigurationError, DatabaseUnavailableError, InvalidSettingError
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def _engine(database_url: str, patience: float) -> Engine:
             hide_parameters=True,
         )
     except (ArgumentError, ValueError):
-        raise ConfigurationError(
+        raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
     event.listen(engine, "connect", _bound_statements)

@@ -2,6 +2,7 @@
 
 * PeciaError
   - ConfigurationError          (also ValueError)
+    . InvalidSettingError
   - UnavailableError            (retryable)
     . DatabaseUnavailableError
     . PayloadStoreUnavailableError
@@ -36,6 +37,10 @@ class PeciaError(Exception):
 
 class ConfigurationError(PeciaError, ValueError):
     """A setting is missing or wrong, or the database was never migrated."""
+
+
+class InvalidSettingError(ConfigurationError):
+    """A setting is unknown, incomplete or has a value that cannot be meant."""
 
 
 class UnavailableError(PeciaError):

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.retry import Retry
 
-from pecia.errors import ConfigurationError
+from pecia.errors import InvalidSettingError
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, job_channel, publish
 from pecia_schemas.states import JobState
 
@@ -86,6 +86,6 @@ def _redis(redis_url: str, connect_timeout: timedelta) -> Redis:
             retry=Retry(NoBackoff(), 1),  # once: a pooled connection may have gone stale
         )
     except ValueError:
-        raise ConfigurationError(
+        raise InvalidSettingError(
             "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
         ) from None

@@ -320,6 +320,22 @@ def test_an_unavailable_database_ends_with_4_and_no_password(shell: Shell) -> No
     assert "hunter2" not in process.stderr
 
 
+@pytest.mark.parametrize("command", [["list"], ["worker", "ingest"]], ids=["client", "fleet"])
+@pytest.mark.parametrize(("name", "value"), [("PECIA_PAYLOAD_URL", ""), ("PECIA_ENGIN", "vllm")])
+def test_a_wrong_setting_ends_with_2(shell: Shell, command: list[str], name: str, value: str) -> None:
+    process = Shell(shell.stores | {name: value}, shell.directory).run(*command)
+    assert process.returncode == 2
+    assert name in one_line(process)
+
+
+@pytest.mark.parametrize("name", ["PECIA_DATABASE_URL", "PECIA_REDIS_URL"])
+def test_a_url_that_is_none_ends_with_2(shell: Shell, name: str) -> None:
+    shell.draw("a.png")
+    process = Shell(shell.stores | {name: "no url"}, shell.directory).run("read", "a.png")
+    assert process.returncode == 2
+    assert name in one_line(process)
+
+
 def test_without_any_fleet_the_command_says_how_to_start_one(shell: Shell) -> None:
     process = Shell({}, shell.directory).run("list")
     assert process.returncode == 4

@@ -27,6 +27,7 @@ PUBLIC = [
     "GenerationOptions",
     "IdempotencyConflictError",
     "InvalidOptionError",
+    "InvalidSettingError",
     "InvalidSourceError",
     "Job",
     "JobCancelledError",

@@ -29,7 +29,7 @@ def root(
 ) -> None:
     """Hand documents to a fleet of readers, and get their text.
 
-    Exit codes: 0 done, 1 a job failed, 2 usage, 3 timeout, 4 something is unavailable.
+    Exit codes: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable.
     """
     if show_version:
         typer.echo(f"pecia {version('pecia')}")

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from pecia.errors import (
     ConfigurationError,
     IdempotencyConflictError,
+    InvalidSettingError,
     JobNotFoundError,
     JobTimeoutError,
     PeciaError,
@@ -36,6 +37,7 @@ class Ending(IntEnum):
 _OF_ERRORS: dict[type[PeciaError], Ending] = {
     JobTimeoutError: Ending.TIMEOUT,
     UnavailableError: Ending.UNAVAILABLE,
+    InvalidSettingError: Ending.USAGE,
     ConfigurationError: Ending.UNAVAILABLE,
     IdempotencyConflictError: Ending.USAGE,
     SubmitError: Ending.USAGE,
