@@ -73,19 +73,28 @@ def most_attempts(fleet: LocalFleet, jobs: JobGroup[Document]) -> int:
     return most
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("checkpoint", "float32"), ("awq_checkpoint", "float16")])
 def test_a_fleet_says_what_the_offline_api_says(
+    *,
+    kind: str,
+    dtype: str,
+    request: pytest.FixtureRequest,
     short_path: Path,
-    checkpoint: Path,
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
     engine_processes: Callable[..., list[psutil.Process]],
 ) -> None:
-    settings = {"max_output_tokens": MOST_TOKENS, "engine_options": {"dtype": "float32"}}
+    checkpoint: Path = request.getfixturevalue(kind)
+    settings = {
+        "max_output_tokens": MOST_TOKENS,
+        "max_readings": 1,  # what breaks off is read once there too
+        "engine_options": {"dtype": dtype},
+    }
     with fleet_of(short_path, checkpoint, **settings) as (fleet, client):
         processes = engine_processes(engine_of(fleet))
         documents = submit(client, PAGES).results(timeout=120)
 
     pages = [document.pages[0] for document in documents]
-    offline = answers_offline(checkpoint, "float32")
+    offline = answers_offline(checkpoint, dtype)
     assert [page.text for page in pages] == [told["text"] for told in offline]
     assert [page.usage.prompt for page in pages] == [told["prompt"] for told in offline]
     assert {page.engine for page in pages} == {"vllm"}
