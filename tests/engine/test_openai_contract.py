@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import SecretStr
 
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
@@ -46,7 +47,7 @@ def server(endless_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -
 def make(server: VllmServer) -> Callable[..., Engine]:
     def create(**settings: Any) -> Engine:
         return create_engine(
-            WorkerSettings(engine="openai", engine_url=server.root, engine_api_key=KEY, **settings)
+            WorkerSettings(engine="openai", engine_url=server.root, engine_api_key=SecretStr(KEY), **settings)
         )
 
     return create

@@ -18,7 +18,6 @@ from typing import Any
 from PIL import Image
 
 PIXELS_OF_A_TOKEN = 28 * 28
-FRAME_TOKENS = 10
 
 
 @dataclass
@@ -28,6 +27,8 @@ class Fault:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    silent_s: float = 0.0
+    """How long nothing is said before."""
     cut_after: int | None = None
     """Pieces of the answer that come before the connection is reset."""
     error_after: int | None = None
@@ -53,6 +54,8 @@ class Behaviour:
     tokenizes: bool = False
     counts: bool = True
     """Whether it tells usage."""
+    frame_tokens: int = 10
+    """Of the chat template around a prompt."""
     unready: int = 0
     """Looks that find it not ready yet."""
     faults: list[Fault] = field(default_factory=list)
@@ -74,6 +77,8 @@ class ChatServerDouble(ThreadingHTTPServer):
         self.looked: list[str] = []
         self.given_up = 0
         """Answers whose reader went away."""
+        self.answering = 0
+        self.most_answering = 0
         self.lock = threading.Lock()
         self.connections: set[socket.socket] = set()
 
@@ -141,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(401, b"")
         elif self.path == "/tokenize" and self.server.behaviour.tokenizes:
             self.server.tokenized.append(body)
-            self._reply(200, json.dumps({"count": prompt_tokens(body)}).encode())
+            self._reply(200, json.dumps({"count": self._prompt_tokens(body)}).encode())
         elif self.path == "/v1/chat/completions":
             self._chat(body)
         else:
@@ -158,12 +163,24 @@ class _Handler(BaseHTTPRequestHandler):
             server.asked.append(body)
             if body.get("max_tokens") != 1 and behaviour.faults:
                 fault = behaviour.faults.pop(0)
+        time.sleep(fault.silent_s)
         if fault.status != 200 and fault.error_after is None:
             self._reply(fault.status, fault.body, fault.headers)
         elif self._is_bad(body):
             self._reply(400, json.dumps(body).encode())
         else:
-            self._stream(body, fault)
+            with self._counted():
+                self._stream(body, fault)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        server = self.server
+        with server.lock:
+            server.answering += 1
+            server.most_answering = max(server.most_answering, server.answering)
+        yield
+        with server.lock:
+            server.answering -= 1
 
     def _is_bad(self, body: dict[str, Any]) -> bool:
         behaviour = self.server.behaviour
@@ -176,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        pieces = behaviour.text.split(" ")
+        pieces = behaviour.text.split(" ")[: body.get("max_tokens")]
         try:
             for number, piece in enumerate(pieces):
                 if number == fault.cut_after:
@@ -185,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if number == fault.error_after:
                     self._event({"error": {"code": fault.status, "message": fault.body.decode()}})
                     break
-                time.sleep(behaviour.takes_s / len(pieces))
+                time.sleep(behaviour.takes_s / len(behaviour.text.split(" ")))
                 self._event({"choices": [{"delta": {"content": piece + " " * (number < len(pieces) - 1)}}]})
             else:
                 self._end(body, len(pieces))
@@ -199,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         self._event({"choices": [{"delta": {}, "finish_reason": behaviour.finish_reason}]})
         if behaviour.counts:
-            prompt = prompt_tokens(body)
+            prompt = self._prompt_tokens(body)
             details = {"cached_tokens": 16}
             usage = {
                 "prompt_tokens": prompt,
@@ -222,27 +239,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _prompt_tokens(self, body: dict[str, Any]) -> int:
+        (message,) = body["messages"]
+        return self.server.behaviour.frame_tokens + sum(_tokens(part) for part in message["content"])
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         """Say nothing."""
-
-
-def prompt_tokens(body: dict[str, Any]) -> int:
-    """Return what the server takes a prompt for: its words, and its pictures by their size."""
-    (message,) = body["messages"]
-    total = FRAME_TOKENS
-    for part in message["content"]:
-        if part["type"] == "text":
-            total += len(part["text"].split())
-        else:
-            width, height = picture_of(part).size
-            total += -(-width * height // PIXELS_OF_A_TOKEN)
-    return total
 
 
 def picture_of(part: dict[str, Any]) -> Image.Image:
     """Return the picture that a data URL holds."""
     _, _, encoded = part["image_url"]["url"].partition(";base64,")
     return Image.open(io.BytesIO(base64.b64decode(encoded)))
+
+
+def _tokens(part: dict[str, Any]) -> int:
+    """Return what the server takes words for, or a picture by its size."""
+    if part["type"] == "text":
+        return len(part["text"].split())
+    width, height = picture_of(part).size
+    return -(-width * height // PIXELS_OF_A_TOKEN)
 
 
 def _pictures(body: dict[str, Any]) -> int:

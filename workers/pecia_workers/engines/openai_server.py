@@ -37,6 +37,7 @@ _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 _TELL_S: Final = 15.0
 """How often a start that waits says so."""
+_MOST_DOUBLINGS: Final = 20
 _SPARE: Final = 2
 """Connections for looks, beside those of the requests."""
 
@@ -54,7 +55,7 @@ class Retries:
         if asked is not None:
             wait = max(self.first_s, asked.total_seconds())
         else:
-            wait = self.first_s * 2.0 ** max(0, failed - 1)
+            wait = self.first_s * 2.0 ** min(max(0, failed - 1), _MOST_DOUBLINGS)
         return min(wait, self.longest_s) * random.uniform(1.0, 1.25)  # noqa: S311  spreading load, no secret
 
 

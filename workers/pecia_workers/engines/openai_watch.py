@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 _WELL_S: Final = 5.0
 _AWAY_S: Final = 0.5
+_LOOKS: Final = 4
+"""At least so many, before the patience is at an end."""
 
 
 class ServerWatch:
@@ -28,52 +31,52 @@ class ServerWatch:
     def __init__(self, look: Callable[[], Awaitable[bool]], *, patience_s: float) -> None:
         self._look = look
         self._patience_s = patience_s
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._known = asyncio.Event()
+        self._known.set()
         self._suspected = asyncio.Event()
         self._seen = time.monotonic()
+        self._away = False
         self._dead = ""
 
     async def run(self) -> None:
         """Watch until the server is dead."""
         while not self._dead:
-            pause = _WELL_S if await self._is_there() else _AWAY_S
+            self._note(is_there=await self._look())
             self._suspected.clear()
-            try:
+            pause = min(_AWAY_S if self._away else _WELL_S, self._patience_s / _LOOKS)
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._suspected.wait()
-            except TimeoutError:
-                continue
 
-    async def _is_there(self) -> bool:
-        if await self._look():
-            if not self._settled.is_set():
-                log.info("engine_server_is_there")
-            self._seen = time.monotonic()
-            self._settled.set()
-            return True
-        if self._settled.is_set():
+    def _note(self, *, is_there: bool) -> None:
+        if is_there and self._away:
+            log.info("engine_server_is_back")
+        elif not is_there and not self._away:
             log.warning("engine_server_is_away")
-            self._settled.clear()
-        if time.monotonic() - self._seen > self._patience_s:
+        self._away = not is_there
+        if is_there:
+            self._seen = time.monotonic()
+            self._known.set()
+        elif time.monotonic() - self._seen > self._patience_s:
             self.give_up(f"The engine's server has not answered for {self._patience_s:g} s.")
-        return False
+        else:
+            self._known.clear()
 
     def suspect(self) -> None:
-        """Have requests wait until the next look, which is at once."""
-        if self._settled.is_set() and not self._dead:
-            self._settled.clear()
+        """Have requests wait until the next look, which is at once unless the server is known to be away."""
+        if self._known.is_set() and not self._dead:
+            self._known.clear()
             self._suspected.set()
 
     def give_up(self, reason: str) -> None:
         """Take the server for dead."""
         self._dead = reason
-        self._settled.set()
+        self._known.set()
         self._suspected.set()
 
     async def there(self) -> None:
         """Return once the server is there. Raises `EngineDeadError`."""
-        await self._settled.wait()
+        await self._known.wait()
         self.check()
 
     def check(self) -> None:

@@ -1,0 +1,102 @@
+"""The engine that asks a server, before it asks one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineUnavailableError, create_engine
+from pecia_workers.engines.openai_address import ServerAddress
+from pecia_workers.engines.openai_probes import check_adapters, chosen
+from pecia_workers.engines.openai_server import Retries, ServedModel
+
+ONE = [ServedModel(id="qwen", root="/models/qwen"), ServedModel(id="loud", parent="qwen")]
+TWO = [*ONE, ServedModel(id="gemma")]
+
+
+def address(url: str, key: str = "") -> ServerAddress:
+    return ServerAddress.of(WorkerSettings(engine_url=url, engine_api_key=SecretStr(key)))
+
+
+@pytest.mark.parametrize(
+    ("given_url", "api", "root"),
+    [
+        ("http://gpu-1:8000", "http://gpu-1:8000/v1", "http://gpu-1:8000"),
+        ("http://gpu-1:8000/v1/", "http://gpu-1:8000/v1", "http://gpu-1:8000"),
+        ("https://gate/models/v1", "https://gate/models/v1", "https://gate/models"),
+        ("https://gate/api", "https://gate/api", "https://gate/api"),
+    ],
+)
+def test_an_address_is_taken_with_or_without_its_version(given_url: str, api: str, root: str) -> None:
+    assert (address(given_url).api, address(given_url).root) == (api, root)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["gpu-1:8000", "ftp://gpu-1", "http://", "http://gpu\n1", "http://user:pw@gpu-1", "http://gpu-1/?key=pw"],
+)
+def test_what_is_no_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="PECIA_ENGINE_URL") as refused:
+        address(url)
+
+    assert "pw" not in str(refused.value)
+
+
+def test_the_key_is_in_its_header_and_in_nothing_that_is_printed() -> None:
+    told = address("http://gpu-1", "sesame ")
+
+    assert told.headers == {"Authorization": "Bearer sesame"}
+    assert "sesame" not in repr(told)
+
+
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated() -> None:
+    with pytest.raises(EngineUnavailableError, match="PECIA_ENGINE_API_KEY") as refused:
+        address("http://gpu-1", "ses\name")
+
+    assert "name" not in str(refused.value)
+
+
+def test_a_server_must_be_named() -> None:
+    with pytest.raises(EngineUnavailableError, match="set PECIA_ENGINE_URL"):
+        create_engine(WorkerSettings(engine="openai"))
+
+
+@pytest.mark.parametrize("wanted", ["", "qwen", "/models/qwen", "/tmp"])  # noqa: S108  any directory
+def test_the_only_model_is_found_by_any_of_its_names(wanted: str) -> None:
+    assert chosen(ONE, wanted).id == "qwen"
+
+
+@pytest.mark.parametrize("wanted", ["", "/tmp", "llama"])  # noqa: S108  any directory
+def test_which_of_several_models_must_be_said(wanted: str) -> None:
+    assert chosen(TWO, "gemma").id == "gemma"
+
+    with pytest.raises(EngineUnavailableError, match=r"PECIA_MODEL is one of .*: qwen, gemma"):
+        chosen(TWO, wanted)
+
+
+def test_adapters_must_be_served_under_their_names() -> None:
+    check_adapters(ONE, {"loud"})
+
+    with pytest.raises(EngineUnavailableError, match="no adapter quiet"):
+        check_adapters(ONE, {"loud", "quiet"})
+
+
+@given(
+    failed=st.integers(0, 10_000),
+    asked=st.none() | st.timedeltas(timedelta(days=-9), timedelta(days=99)),
+)
+def test_a_wait_is_never_less_than_was_asked_for_nor_without_bounds(
+    failed: int, asked: timedelta | None
+) -> None:
+    retries = Retries()
+
+    wait = retries.wait_s(failed, asked)
+
+    assert retries.first_s <= wait <= 1.25 * retries.longest_s
+    if asked is not None:
+        assert wait >= min(asked.total_seconds(), retries.longest_s)
