@@ -63,6 +63,16 @@ def test_an_fp8_cache_holds_twice_the_tokens() -> None:
     assert plan(kv_cache_dtype="fp8").kv_tokens == pytest.approx(2 * plan().kv_tokens, abs=32)
 
 
+def test_a_cache_in_32_bits_holds_half_the_tokens() -> None:
+    wide = plan(engine_options={"dtype": "float32"})
+
+    assert plan().kv_tokens == pytest.approx(2 * wide.kv_tokens, abs=32)
+
+
+def test_a_page_is_no_larger_than_what_the_encoder_takes_at_once() -> None:
+    assert plan().page_tokens - plan(max_num_batched_tokens=2048).page_tokens == 2772 - 2048
+
+
 def test_two_gpus_that_share_a_model_hold_its_weights_once() -> None:
     alone, together = plan(), plan(tensor_parallel_size=2)
 
