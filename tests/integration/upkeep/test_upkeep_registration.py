@@ -19,6 +19,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.rapidocr import RapidOcrEngine
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
+from pecia_workers.upkeep.steps import forget_workers
 
 OFTEN = timedelta(milliseconds=50)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
@@ -101,6 +102,23 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
         assert await stages_on_duty(database) == set()
 
     on_database(story)
+
+
+def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
+    tables: Any, run: Callable[..., int]
+) -> None:
+    long_ago = timedelta(days=2)
+    tables.add_worker("alive")
+    tables.add_worker("died today", silent=timedelta(hours=1))
+    tables.add_worker("died", silent=long_ago)
+    tables.add_worker("stopped", silent=long_ago, stopped=True)
+    tables.add_worker("died with a part", silent=long_ago)
+    tables.query("UPDATE workers SET stopped_at = seen_at WHERE name = 'stopped'")
+    tables.run_on("died with a part", tables.add_job())
+
+    assert run(forget_workers) == 2
+    names = {row["name"] for row in tables.query("SELECT name FROM workers")}
+    assert names == {"alive", "died today", "died with a part"}
 
 
 async def seen(tables: Any, name: str = WORKER.name) -> dict[str, Any]:

@@ -93,6 +93,19 @@ _REGISTERED = text(
 
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
+# One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
+_FORGET = text(
+    """
+    WITH gone AS (
+        SELECT name FROM workers
+        WHERE coalesce(stopped_at, seen_at) < now() - :age
+          AND NOT EXISTS (SELECT FROM parts WHERE parts.state = 'running' AND parts.worker = workers.name)
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM workers USING gone WHERE workers.name = gone.name
+    """
+)
+
 _STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE name = :name")
 
 
@@ -141,6 +154,15 @@ async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:
     """Say that the worker stopped of its own will: what it still holds is no strike against the part."""
     async with database.begin() as connection:
         await connection.execute(_STOPPED, {"name": worker.name})
+
+
+async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
+    """Delete the rows of workers that stopped, or were seen last, that long ago; return how many.
+
+    Parts and events keep their names.
+    """
+    async with database.begin() as connection:
+        return (await connection.execute(_FORGET, {"age": age})).rowcount
 
 
 @asynccontextmanager

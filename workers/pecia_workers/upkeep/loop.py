@@ -19,6 +19,7 @@ from pecia_workers.upkeep.steps import (
     Reconciler,
     Stores,
     expire,
+    forget_workers,
     relay,
     requeue_orphans,
     return_expired_leases,
@@ -94,6 +95,7 @@ def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "leases": partial(return_expired_leases, stores, settings),
         "orphans": partial(requeue_orphans, stores, settings),
         "expire": partial(expire, stores),
+        "forget": partial(forget_workers, stores),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
     }

@@ -21,12 +21,15 @@ from pecia_workers.broker.leases import reap
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
 from pecia_workers.ledger.recovery import Patience, expire_jobs, find_orphaned, requeue_orphaned
+from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.upkeep.queues import count_held, held_parts, without_lease
 
 _BATCH = 1_000
 _GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
+_MEMORY = timedelta(days=1)
+"""How long a worker that is gone stays in the table of workers."""
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 
@@ -79,6 +82,11 @@ def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
         for job_id in jobs:
             pipe.publish(CANCEL_CHANNEL, str(job_id))
         pipe.execute()
+
+
+async def forget_workers(stores: Stores) -> int:
+    """Delete the rows of workers that went long ago."""
+    return await forget_gone(stores.database, age=_MEMORY)
 
 
 async def relay(stores: Stores) -> int:
