@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from pecia.database import Database
 from pecia.errors import JobNotFoundError, RetryRefusedError
+from pecia_schemas.held import HELD
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.states import JobState, Lane, Stage
@@ -51,23 +52,34 @@ _CANCEL = text(
 
 _LOCK_JOB = text("SELECT state FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
 
+# A summary that left segments out is written anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = text(
-    """
+    f"""
     WITH again AS (
-        SELECT id FROM parts WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
+        SELECT id FROM parts
+        WHERE job_id = :job_id AND (state IN ('failed', 'cancelled') OR stage = 'summarize')
         ORDER BY id FOR NO KEY UPDATE
+    ), incomplete AS (
+        SELECT EXISTS (SELECT FROM parts JOIN again USING (id) WHERE stage = 'caption') AS segments
     ), queued AS (
         UPDATE parts
-        SET state = 'queued', deaths = 0, strikes = 0, failure = NULL, run_at = now(), published_at = NULL,
+        SET state = 'queued', deaths = 0, strikes = 0, failure = NULL, published_at = NULL,
+            run_at = CASE WHEN stage = 'summarize' AND segments THEN {HELD} ELSE now() END,
             started_at = NULL, finished_at = NULL
-        FROM again WHERE parts.id = again.id
-        RETURNING parts.id, parts.job_id, parts.stage, parts.lane, parts.cost, parts.attempt
+        FROM again, incomplete WHERE parts.id = again.id
+        RETURNING parts.id, parts.job_id, parts.stage, parts.lane, parts.cost, parts.attempt, parts.run_at
+    ), forgotten AS (
+        DELETE FROM results USING again WHERE results.part_id = again.id
     ), told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
         SELECT job_id, id, 'queued', :actor, attempt, 'retry' FROM queued
     )
-    SELECT id, stage, lane, cost FROM queued
-    """
+    SELECT id, stage, lane, cost, run_at >= {HELD} AS held FROM queued
+    """  # noqa: S608  a constant
+)
+
+_COUNT_DONE = text(
+    "SELECT count(*) FROM parts WHERE job_id = :job_id AND state = 'done' AND stage <> 'ingest'"
 )
 
 # A job whose ingest runs again does not know how many parts it has; one that expired gets all the time it needs.
@@ -75,7 +87,7 @@ _REOPEN_JOB = text(
     """
     WITH moved AS (
         UPDATE jobs
-        SET state = 'queued', failed = 0, cancelled = 0, failure = NULL, finished_at = NULL,
+        SET state = 'queued', failed = 0, cancelled = 0, done = :done, failure = NULL, finished_at = NULL,
             total = CASE WHEN :cut_again THEN NULL ELSE total END,
             expires_at = CASE WHEN expires_at > now() THEN expires_at END
         WHERE id = :job_id
@@ -109,6 +121,8 @@ class Transitions:
     def retry(self, job_id: UUID) -> list[PartMessage]:
         """Queue the failed and cancelled parts of a job that is over, and return what to publish.
 
+        With a segment its video's summary runs again too.
+
         Raises `RetryRefusedError` if the job is at work or has succeeded.
         """
         return self._database.transaction(
@@ -127,8 +141,10 @@ class Transitions:
         messages = [
             PartMessage(part=row.id, stage=Stage(row.stage), lane=Lane(row.lane), cost=row.cost)
             for row in rows
+            if not row.held
         ]
         cut_again = any(message.stage is Stage.INGEST for message in messages)
-        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again}
+        done = connection.execute(_COUNT_DONE, {"job_id": job_id}).scalar_one()
+        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again, "done": done}
         connection.execute(_REOPEN_JOB, reopening)
         return messages

@@ -45,9 +45,17 @@ class FailureCode(StrEnum):
         "language_unavailable",
         "The engine of this fleet cannot read that language: choose another language or another engine.",
     )
+    FIELDS_UNAVAILABLE = (
+        "fields_unavailable",
+        "Submit without `fields`, or read with a language model: a worker with PECIA_ENGINE=vllm or openai.",
+    )
+    ADAPTER_UNAVAILABLE = (
+        "adapter_unavailable",
+        "Submit with one of them or without `adapter`, or add it to PECIA_ADAPTERS.",
+    )
     NO_ENGINE = (
         "no_engine",
-        "Start an engine worker with PECIA_ENGINE=vllm and PECIA_MODEL, or with PECIA_ENGINE=openai and a server's URL.",
+        "Start an engine worker with PECIA_ENGINE=vllm and PECIA_MODEL, or PECIA_ENGINE=openai and a server's URL.",
     )
     PAYLOAD_MISSING = (
         "payload_missing",

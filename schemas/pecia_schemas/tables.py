@@ -107,6 +107,8 @@ class PartRow(Base):
     cost: Mapped[int]  # tokens
     width: Mapped[int | None]  # pixels
     height: Mapped[int | None]
+    start_s: Mapped[float | None]  # where in the video a segment lies
+    end_s: Mapped[float | None]
     attempt: Mapped[int] = mapped_column(
         server_default=text("0")
     )  # counted at claim; the fence of every commit
@@ -116,7 +118,7 @@ class PartRow(Base):
     deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
     worker: Mapped[str | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
-    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
+    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before; see `held`
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -161,7 +163,7 @@ class ResultRow(Base):
     job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     ordinal: Mapped[int]
     attempt: Mapped[int]
-    content: Mapped[dict[str, Any]]  # a `Page` or a `Segment`
+    content: Mapped[dict[str, Any]]  # a `Page`, a `Segment` or a `Summary`
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
     __table_args__ = (Index("results_job_id_ordinal_idx", "job_id", "ordinal"),)

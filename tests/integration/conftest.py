@@ -17,7 +17,7 @@ from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Client
-from pecia_schemas import Failure, FailureCode, JobState, Page, Stage, Verdict
+from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.messages import job_channel
 from pecia_workers.ledger import (
     ClaimRequest,
@@ -31,6 +31,8 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.accounts import Spent
+
+_HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,23 @@ class Scribe:
         about = {"verdict": Verdict.OK, "width": 10, "height": 10, "engine": "test"}
         page = Page.model_validate({**about, "number": ordinal + 1, "text": text, **took})
         self._end(job_id, Stage.READ, ordinal, Done(page))
+
+    def cut_video(self, job_id: UUID, segments: int) -> None:
+        """Ingest the job's video into that many segments, and a summary that waits for them."""
+        parts = [NewPart(ordinal=n, cost=10, start_s=n, end_s=n + 1) for n in range(segments)]
+        self._end(job_id, Stage.INGEST, 0, Cut(Stage.CAPTION, parts, NewPart(ordinal=segments, cost=10)))
+
+    def caption(self, job_id: UUID, ordinal: int, text: str = "caption") -> None:
+        """Caption one segment."""
+        start, end = timedelta(seconds=ordinal), timedelta(seconds=ordinal + 1)
+        segment = Segment(
+            number=ordinal + 1, start=start, end=end, text=text, frames=1, width=10, height=10, **_HOW
+        )
+        self._end(job_id, Stage.CAPTION, ordinal, Done(segment))
+
+    def summarize(self, job_id: UUID, segments: int, text: str = "summary") -> None:
+        """Write the summary of so many segments."""
+        self._end(job_id, Stage.SUMMARIZE, segments, Done(Summary(text=text, **_HOW)))
 
     def fail(
         self,

@@ -8,21 +8,23 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia import Client, Job, ReadDocument
+from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import RetryRefusedError
-from pecia_schemas import Document, Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
+from pecia.job import AnyJob
+from pecia_schemas import Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -45,6 +47,16 @@ ENDS = ("done", "done", "failed", "retry")
 PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
 PDF_TO_BE = b"%PDF-1.4"
 
+VIDEO_TO_BE = CaptionVideo(b"\0\0\0\x18ftypmp42")
+
+_HOW: dict[str, Any] = {"text": "", "verdict": Verdict.OK, "engine": "test"}
+_CONTENTS: dict[Stage, Page | Segment | Summary] = {
+    Stage.READ: Page(number=1, width=1, height=1, **_HOW),
+    Stage.CAPTION: Segment(
+        number=1, start=timedelta(0), end=timedelta(1), frames=1, width=1, height=1, **_HOW
+    ),
+    Stage.SUMMARIZE: Summary(**_HOW),
+}
 _OVER = {state for state in JobState if state.is_terminal}
 _LEGAL: dict[str, Collection[str]] = {
     # Queued by a retry, the last part may be revoked, or poison its worker, before the job is seen to run.
@@ -56,7 +68,7 @@ _LEGAL: dict[str, Collection[str]] = {
 _LEGAL_FOR_PARTS: dict[str, Collection[str]] = {
     PartState.QUEUED: {PartState.RUNNING, PartState.CANCELLED},
     PartState.RUNNING: set(PartState),  # running again: taken over from a worker that lost its lease
-    PartState.DONE: (),
+    PartState.DONE: {PartState.QUEUED},  # a summary, if segments it left out are tried again
     PartState.FAILED: {PartState.QUEUED},
     PartState.CANCELLED: {PartState.QUEUED},
 }
@@ -91,6 +103,7 @@ class Books:
                 own = [part for part in parts if part["job_id"] == job["id"]]
                 _counters_equal_their_parts(job, own)
                 _job_is_over_exactly_if_its_parts_are(job, own)
+                _a_summary_waits_for_its_segments(own)
                 _events_lead_to(job, own, [event for event in events if event["job_id"] == job["id"]])
             self._every_done_part_has_one_result_and_no_other_has_any(parts)
             self._every_end_promised_one_callback(events)
@@ -126,6 +139,16 @@ def _job_is_over_exactly_if_its_parts_are(job: dict[str, Any], parts: Rows) -> N
     assert job["state"] != JobState.SUCCEEDED or job["done"] == job["total"] > 0
 
 
+def _a_summary_waits_for_its_segments(parts: Rows) -> None:
+    segments = [PartState(part["state"]) for part in parts if part["stage"] == Stage.CAPTION]
+    for summary in (part for part in parts if part["stage"] == Stage.SUMMARIZE):
+        if summary["state"] in (PartState.QUEUED, PartState.RUNNING, PartState.DONE):
+            over = all(segment.is_terminal for segment in segments)
+            held = summary["run_at"] > datetime.now(UTC) + timedelta(days=1)
+            assert over is not held
+            assert held or PartState.DONE in segments
+
+
 def _events_lead_to(job: dict[str, Any], parts: Rows, events: Rows) -> None:
     told = [event["state"] for event in events if event["part_id"] is None]
     assert told[0] == JobState.QUEUED
@@ -133,6 +156,8 @@ def _events_lead_to(job: dict[str, Any], parts: Rows, events: Rows) -> None:
     for part in parts:
         told = [event["state"] for event in events if event["part_id"] == part["id"]]
         _check_story([PartState.QUEUED, *told], part["state"], _LEGAL_FOR_PARTS)
+        if part["stage"] != Stage.SUMMARIZE:
+            assert PartState.DONE not in told[:-1]
 
 
 def _check_story(story: list[str], state: str, legal: dict[str, Collection[str]]) -> None:
@@ -170,7 +195,7 @@ class OneAfterTheOther(RuleBasedStateMachine):
 
     @initialize()
     def submit(self) -> None:
-        self.jobs = _submit(self.client, self.picture, PDF_TO_BE)
+        self.jobs = _submit(self.client, ReadDocument(self.picture), ReadDocument(PDF_TO_BE))
         self.books = Books(self.connection, [job.id for job in self.jobs])
 
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), redelivered=st.booleans())
@@ -205,16 +230,18 @@ class OneAfterTheOther(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 1))
     def cancel(self, pick: int) -> None:
-        self.jobs[pick].cancel()
+        self.jobs[pick % len(self.jobs)].cancel()
 
     @rule(pick=st.integers(0, 1))
     def retry(self, pick: int) -> None:
         with suppress(RetryRefusedError):
-            self.jobs[pick].retry()
+            self.jobs[pick % len(self.jobs)].retry()
 
     @rule(pick=st.integers(0, 1))
     def expire(self, pick: int) -> None:
-        self.books.query("UPDATE jobs SET expires_at = now() WHERE id = %s", self.jobs[pick].id)
+        self.books.query(
+            "UPDATE jobs SET expires_at = now() WHERE id = %s", self.jobs[pick % len(self.jobs)].id
+        )
         self.run(expire_jobs(self.database, limit=100))
 
     @rule()
@@ -226,15 +253,34 @@ class OneAfterTheOther(RuleBasedStateMachine):
         self.books.check()
 
 
-def test_the_books_balance_after_every_step(
-    database_url: str, redis_url: str, picture: Callable[..., bytes]
-) -> None:
-    class Machine(OneAfterTheOther):
-        pass
+class WithASummary(OneAfterTheOther):
+    """Two workers and a video of two segments, which are cut and both running at the start."""
 
-    Machine.database_url, Machine.redis_url, Machine.picture = database_url, redis_url, picture()
+    @initialize()
+    def submit(self) -> None:
+        self.jobs = _submit(self.client, VIDEO_TO_BE)
+        self.books = Books(self.connection, [job.id for job in self.jobs])
+        self._claim_all("one")
+        _, ingest = self.claims.pop()
+        segments = [NewPart(ordinal=ordinal, cost=1) for ordinal in range(2)]
+        cut = Cut(Stage.CAPTION, segments, NewPart(ordinal=2, cost=1))
+        assert self.run(self.ledgers["one"].commit(Finished(part=ingest, outcome=cut)))
+        self._claim_all("two")
+        assert len(self.claims) == len(segments), "the summary did not wait"
+
+    def _claim_all(self, worker: str) -> None:
+        for part in self.books.parts():
+            if claim := self.run(self.ledgers[worker].claim(ClaimRequest(part=part["id"]))):
+                self.claims.append((worker, claim))
+
+
+@pytest.mark.parametrize("story", [OneAfterTheOther, WithASummary])
+def test_the_books_balance_after_every_step(
+    database_url: str, redis_url: str, picture: Callable[..., bytes], story: type[OneAfterTheOther]
+) -> None:
+    stores = {"database_url": database_url, "redis_url": redis_url, "picture": picture()}
     run_state_machine_as_test(
-        Machine,
+        type(story.__name__, (story,), stores),
         settings=settings(
             max_examples=40,
             stateful_step_count=30,
@@ -248,7 +294,7 @@ def test_the_books_balance_after_every_step(
 class AllAtOnce:
     """Workers, clients and upkeep that move the same few jobs at random, without regard for each other."""
 
-    def __init__(self, database: AsyncEngine, jobs: list[Job[Document]], parts: Callable[[], Rows]) -> None:
+    def __init__(self, database: AsyncEngine, jobs: list[AnyJob], parts: Callable[[], Rows]) -> None:
         self._database = database
         self._jobs = jobs
         self._parts = parts
@@ -301,7 +347,8 @@ def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
     database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
 ) -> None:
     with _connected(database_url) as watching, Client(database_url, redis_url, payload_url) as client:
-        jobs = _submit(client, picture(), *[PDF_TO_BE] * 5)
+        documents = [ReadDocument(PDF_TO_BE)] * 3
+        jobs = _submit(client, ReadDocument(picture()), *documents, *[VIDEO_TO_BE] * 3)
         books = Books(watching, [job.id for job in jobs])
 
         def parts() -> Rows:
@@ -334,14 +381,13 @@ def _connected(database_url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _submit(client: Client, *sources: bytes) -> list[Job[Document]]:
+def _submit(client: Client, *tasks: Task[Any]) -> list[AnyJob]:
     return [
-        client.submit(ReadDocument(source), webhook="https://hook.example/", expires=timedelta(hours=1))
-        for source in sources
+        client.submit(task, webhook="https://hook.example/", expires=timedelta(hours=1)) for task in tasks
     ]
 
 
-def _retry(job: Job[Document]) -> None:
+def _retry(job: AnyJob) -> None:
     with suppress(RetryRefusedError):
         job.retry()
 
@@ -362,5 +408,12 @@ def _outcome(claim: ClaimedPart, end: str, pages: int) -> Outcome:
     if end == "retry":
         return Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta())
     if claim.stage is Stage.INGEST:
-        return Cut(Stage.READ, [NewPart(ordinal=ordinal, cost=1) for ordinal in range(pages)])
-    return Done(Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test"))
+        return _cut(claim, [NewPart(ordinal=ordinal, cost=1) for ordinal in range(pages)])
+    return Done(_CONTENTS[claim.stage])
+
+
+def _cut(claim: ClaimedPart, parts: list[NewPart]) -> Cut:
+    if claim.kind == ReadDocument.kind:
+        return Cut(Stage.READ, parts)
+    summary = NewPart(ordinal=len(parts), cost=1) if len(parts) > 1 else None
+    return Cut(Stage.CAPTION, parts, summary)

@@ -15,6 +15,7 @@ branch_labels = None
 depends_on = None
 
 _TOKENS = ("prompt_tokens", "image_tokens", "cached_tokens", "output_tokens", "wasted_tokens")
+_STRETCH = ("start_s", "end_s")
 _SECONDS = ("queued_s", "decode_s", "engine_s", "first_token_s")
 
 
@@ -27,6 +28,8 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("workload", name=op.f("output_lengths_pkey")),
     )
+    for name in _STRETCH:
+        op.add_column("parts", sa.Column(name, sa.Double(), nullable=True))
     op.add_column("parts", sa.Column("engine", sa.Text(), nullable=True))
     for name in _TOKENS:
         op.add_column("parts", sa.Column(name, sa.Integer(), nullable=True))
@@ -51,7 +54,7 @@ def downgrade() -> None:
     _allow_stages("ingest", "read", "caption")
     op.drop_column("workers", "capabilities")
     op.drop_index("parts_finished_at_idx", table_name="parts", postgresql_where=sa.text("engine IS NOT NULL"))
-    for name in (*_SECONDS, *_TOKENS, "engine"):
+    for name in (*_SECONDS, *_TOKENS, "engine", *_STRETCH):
         op.drop_column("parts", name)
     op.drop_table("output_lengths")
 

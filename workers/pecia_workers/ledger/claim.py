@@ -37,6 +37,9 @@ class ClaimedPart:
     deaths: int
     """Workers that died on it."""
     lane: Lane
+    start_s: float | None
+    end_s: float | None
+    """Where in the video it lies, in seconds, if it is a segment."""
     kind: str
     stored_task: Mapping[str, Any]
     queued_s: float
@@ -92,8 +95,8 @@ _CLAIM = text(
         SELECT job_id, id, 'running', :worker, attempt FROM claimed
     )
     SELECT claimed.id, claimed.job_id, claimed.stage, claimed.ordinal, claimed.attempt, claimed.strikes,
-           claimed.deaths, claimed.lane, extract(epoch FROM now() - claimed.run_at) AS queued_s,
-           jobs.kind, jobs.task
+           claimed.deaths, claimed.lane, claimed.start_s, claimed.end_s,
+           extract(epoch FROM now() - claimed.run_at) AS queued_s, jobs.kind, jobs.task
     FROM claimed JOIN jobs ON jobs.id = claimed.job_id
     """
 )
@@ -126,6 +129,8 @@ def _part_of(row: RowMapping | Mapping[str, Any]) -> ClaimedPart:
         strikes=row["strikes"],
         deaths=row["deaths"],
         lane=Lane(row["lane"]),
+        start_s=row["start_s"],
+        end_s=row["end_s"],
         kind=row["kind"],
         stored_task=row["task"],
         queued_s=max(0.0, float(row["queued_s"])),

@@ -27,9 +27,11 @@ from pecia_schemas import (
     Summary,
     new_id,
 )
+from pecia_schemas.held import HELD
 from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.finish import finish_jobs
+from pecia_workers.ledger.release import release_summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,9 @@ class NewPart:
     width: int | None = None
     height: int | None = None
     """Pixels."""
+    start_s: float | None = None
+    end_s: float | None = None
+    """Where in the video it lies, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Cut:
 
     stage: Stage
     parts: Sequence[NewPart]
+    summary: NewPart | None = None
+    """One more part, of `Stage.SUMMARIZE`: it is held until the others are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +136,16 @@ _MOVE = text(
 )
 
 _ADD_PARTS = text(
-    """
-    INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height)
-    SELECT new.id, jobs.id, :stage, new.ordinal, jobs.lane, new.cost, new.width, new.height
+    f"""
+    INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, start_s, end_s, run_at)
+    SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, new.cost, new.width, new.height, new.start_s, new.end_s,
+           CASE WHEN new.stage = 'summarize' THEN {HELD} ELSE now() END
     FROM jobs, unnest(
-        CAST(:ids AS uuid[]), CAST(:ordinals AS int[]), CAST(:costs AS int[]),
-        CAST(:widths AS int[]), CAST(:heights AS int[])
-    ) AS new (id, ordinal, cost, width, height)
+        CAST(:ids AS uuid[]), CAST(:stages AS text[]), CAST(:ordinals AS int[]), CAST(:costs AS int[]),
+        CAST(:widths AS int[]), CAST(:heights AS int[]), CAST(:starts AS float[]), CAST(:ends AS float[])
+    ) AS new (id, stage, ordinal, cost, width, height, start_s, end_s)
     WHERE jobs.id = :job_id
-    """
+    """  # noqa: S608  a constant
 )
 
 # A job that somebody held while its first part was claimed has not begun yet: it begins here.
@@ -193,6 +201,8 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished])
         if not taken:
             return Committed()
         await _count(connection, worker, taken)
+        if any(finished.part.stage is Stage.CAPTION for finished in taken):
+            await release_summaries(connection, job_ids, actor=worker)
         ended = await finish_jobs(connection, job_ids, actor=worker)
     touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
     return Committed(parts=moved, jobs=touched | ended)
@@ -234,16 +244,21 @@ def _spent_on(outcome: Outcome) -> Spent | None:
 
 
 async def _add_parts(connection: AsyncConnection, job_id: UUID, cut: Cut) -> None:
+    staged = [(cut.stage, part) for part in cut.parts]
+    if cut.summary:
+        staged.append((Stage.SUMMARIZE, cut.summary))
     await connection.execute(
         _ADD_PARTS,
         {
             "job_id": job_id,
-            "stage": cut.stage,
-            "ids": [new_id() for _ in cut.parts],
-            "ordinals": [part.ordinal for part in cut.parts],
-            "costs": [part.cost for part in cut.parts],
-            "widths": [part.width for part in cut.parts],
-            "heights": [part.height for part in cut.parts],
+            "ids": [new_id() for _ in staged],
+            "stages": [stage for stage, _ in staged],
+            "ordinals": [part.ordinal for _, part in staged],
+            "costs": [part.cost for _, part in staged],
+            "widths": [part.width for _, part in staged],
+            "heights": [part.height for _, part in staged],
+            "starts": [part.start_s for _, part in staged],
+            "ends": [part.end_s for _, part in staged],
         },
     )
 
@@ -257,7 +272,7 @@ async def _count(connection: AsyncConnection, worker: str, taken: Sequence[Finis
         job_id, outcome = finished.part.job_id, finished.outcome
         state = _state_after(outcome)
         if isinstance(outcome, Cut):
-            totals[job_id] = len(outcome.parts)
+            totals[job_id] = len(outcome.parts) + bool(outcome.summary)
         elif state is PartState.FAILED and finished.part.stage is Stage.INGEST:
             totals[job_id] = 0
         else:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState
 from pecia_workers.ledger.finish import finish_jobs
+from pecia_workers.ledger.release import release_summaries
 
 _GIVE_BACK = text(
     """
@@ -72,5 +73,7 @@ async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UU
     async with database.begin() as connection:
         await connection.execute(_LOCK_OWNER, {"id": part})
         job_ids = (await connection.execute(_REVOKE, {"id": part, "worker": worker})).scalars().all()
+        if job_ids:
+            await release_summaries(connection, job_ids, actor=worker)
         ended = await finish_jobs(connection, job_ids, actor=worker) if job_ids else {}
     return dict.fromkeys(job_ids, JobState.RUNNING) | ended

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Failure, FailureCode, JobState
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_workers.ledger.finish import finish_jobs
+from pecia_workers.ledger.release import release_summaries
 
 _ACTOR = "upkeep"
 
@@ -166,6 +167,8 @@ async def requeue_orphaned(
         )
         moved = rows.all()
         touched = {job_id for job_id, state in moved if state == "failed"}
+        if touched:
+            await release_summaries(connection, touched, actor=_ACTOR)
         ended = await finish_jobs(connection, touched, actor=_ACTOR) if touched else {}
     poisoned = sum(state == "failed" for _, state in moved)
     jobs = dict.fromkeys(touched, JobState.RUNNING) | ended

@@ -1,0 +1,175 @@
+"""The summary of a video waits for its segments, however they end, and is written once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from pecia import CaptionVideo, Client, FailureCode, JobState
+from pecia.job import AnyJob
+from pecia_schemas import Stage
+from pecia_workers.ledger import ClaimRequest, Ledger, open_database
+from pecia_workers.ledger.publication import relay_due
+from pecia_workers.ledger.recovery import Patience, find_orphaned, requeue_orphaned
+
+Query = Callable[..., list[tuple[Any, ...]]]
+PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
+
+
+@pytest.fixture
+def query(database_url: str) -> Query:
+    def run(statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(database_url) as connection:
+            return connection.execute(statement, values).fetchall()
+
+    return run
+
+
+@pytest.fixture
+def job(client: Client, scribe: Any) -> AnyJob:
+    """A video of three segments."""
+    job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
+    scribe.cut_video(job.id, 3)
+    return job.refresh()
+
+
+@pytest.fixture
+def due(database_url: str) -> Callable[[], set[Stage]]:
+    """The stages of the parts that the relay would publish now; it does."""
+
+    async def relayed() -> set[Stage]:
+        stages: set[Stage] = set()
+
+        async def publish(messages: Any) -> None:
+            stages.update(message.stage for message in messages)
+
+        database = open_database(database_url)
+        await relay_due(database, publish, limit=100)
+        await database.dispose()
+        return stages
+
+    return lambda: asyncio.run(relayed())
+
+
+def part_of(query: Query, job: AnyJob, stage: Stage, ordinal: int) -> UUID:
+    rows = query(
+        "SELECT id FROM parts WHERE job_id = %s AND stage = %s AND ordinal = %s", job.id, stage, ordinal
+    )
+    found: UUID = rows[0][0]
+    return found
+
+
+def test_the_summary_comes_after_the_last_segment_even_if_one_failed(
+    job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]
+) -> None:
+    assert job.progress.total == 4
+    assert due() == {Stage.CAPTION}
+    scribe.caption(job.id, 2)
+    scribe.fail(job.id, 0, stage=Stage.CAPTION)
+    assert due() == set()
+
+    scribe.caption(job.id, 1)
+
+    assert due() == {Stage.SUMMARIZE}
+    assert job.refresh().state is JobState.RUNNING
+    scribe.summarize(job.id, 3)
+    assert job.refresh().state is JobState.PARTIAL
+    assert (job.progress.done, job.progress.failed) == (3, 1)
+
+
+def test_a_video_whose_every_segment_failed_has_failed_without_a_summary(
+    job: AnyJob, scribe: Any, query: Query
+) -> None:
+    for ordinal in range(3):
+        scribe.fail(job.id, ordinal, stage=Stage.CAPTION)
+
+    assert job.refresh().state is JobState.FAILED
+    assert job.failure
+    assert job.failure.code is FailureCode.DAMAGED
+    assert (job.progress.failed, job.progress.cancelled) == (3, 1)
+    told = query("SELECT reason FROM job_events WHERE job_id = %s AND state = 'cancelled'", job.id)
+    assert told == [("nothing_to_summarize",)]
+
+
+@pytest.mark.parametrize("end", ["revoked", "poisoned"])
+def test_the_summary_comes_too_if_the_last_segment_ends_on_another_way(
+    job: AnyJob, scribe: Any, query: Query, database_url: str, due: Callable[[], set[Stage]], *, end: str
+) -> None:
+    scribe.caption(job.id, 0)
+    scribe.caption(job.id, 1)
+    due()
+    last = part_of(query, job, Stage.CAPTION, 2)
+
+    async def lose() -> None:
+        database = open_database(database_url)
+        ledger = Ledger(database, "gone", announce=_hear)
+        assert await ledger.claim(ClaimRequest(part=last))
+        if end == "revoked":
+            await ledger.revoke(last)
+        else:
+            orphaned = await find_orphaned(database, PATIENCE, limit=10)
+            await requeue_orphaned(database, orphaned, PATIENCE, max_deaths=1)
+        await database.dispose()
+
+    asyncio.run(lose())
+
+    assert due() == {Stage.SUMMARIZE}
+
+
+def test_a_retry_runs_what_failed_and_then_the_summary_anew(
+    job: AnyJob, scribe: Any, query: Query, due: Callable[[], set[Stage]]
+) -> None:
+    scribe.fail(job.id, 0, stage=Stage.CAPTION)
+    scribe.caption(job.id, 1)
+    scribe.caption(job.id, 2)
+    scribe.summarize(job.id, 3, "of two")
+    assert job.refresh().state is JobState.PARTIAL
+
+    job.retry()
+
+    assert (job.progress.done, job.progress.failed) == (2, 0)
+    assert query("SELECT count(*) FROM results WHERE job_id = %s", job.id) == [(2,)]
+    assert due() == set(), "the segment is published by the retry itself, the summary waits"
+    scribe.caption(job.id, 0)
+    assert due() == {Stage.SUMMARIZE}
+    scribe.summarize(job.id, 3, "of three")
+    assert job.refresh().state is JobState.SUCCEEDED
+    (text,) = query("SELECT content->>'text' FROM results WHERE job_id = %s AND ordinal = 3", job.id)
+    assert text == ("of three",)
+
+
+def test_a_summary_that_failed_alone_is_retried_at_once(job: AnyJob, scribe: Any) -> None:
+    for ordinal in range(3):
+        scribe.caption(job.id, ordinal)
+    scribe.fail(job.id, 3, stage=Stage.SUMMARIZE)
+    assert job.refresh().state is JobState.PARTIAL
+
+    job.retry()
+    scribe.summarize(job.id, 3)
+
+    assert job.refresh().state is JobState.SUCCEEDED
+
+
+def test_a_cancelled_video_is_retried_from_where_it_was(
+    job: AnyJob, scribe: Any, due: Callable[[], set[Stage]]
+) -> None:
+    scribe.caption(job.id, 0)
+    job.cancel()
+    assert (job.state, job.progress.cancelled) == (JobState.CANCELLED, 3)
+
+    job.retry()
+    scribe.caption(job.id, 1)
+    assert due() == set()
+    scribe.caption(job.id, 2)
+
+    assert due() == {Stage.SUMMARIZE}
+
+
+async def _hear(_jobs: Any) -> None:
+    pass
