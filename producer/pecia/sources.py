@@ -15,6 +15,7 @@ from obstore.exceptions import BaseError
 from PIL import Image
 
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
+from pecia_schemas.media import MediaType
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
 
@@ -105,10 +106,18 @@ def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
         return None
     file.seek(0)
     try:
-        with Image.open(file, formats=[payload.media_type.name]) as image:
+        with _header(file, payload.media_type) as image:
             return _upright(image)
     except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
         return None
+
+
+def _header(file: IO[bytes], media_type: MediaType) -> Image.Image:
+    """Return the picture, undecoded. `Image.open` would warn of a large one; only the fleet knows what is too large."""
+    if media_type.name not in Image.OPEN:
+        Image.init()
+    opened, _ = Image.OPEN[media_type.name]
+    return opened(file, "")
 
 
 def _upright(image: Image.Image) -> tuple[int, int]:

@@ -89,6 +89,14 @@ def test_a_picture_on_its_side_is_priced_upright(
     assert (part["width"], part["height"]) == (100, 200)
 
 
+def test_a_large_picture_is_measured_without_a_warning(
+    client: Client, database_url: str, picture: Picture
+) -> None:
+    large = (10_000, 9_000)  # more than Pillow opens in silence
+    part = part_of(database_url, client.submit(ReadDocument(picture(*large))))
+    assert (part["stage"], part["width"], part["height"]) == ("read", *large)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"%PDF-1.7 and so on", b"II*\x00 a TIFF", b"plain text", b"\x89PNG\r\n\x1a\n cut off"],
