@@ -108,6 +108,14 @@ def test_a_schema_an_adapter_and_sampling_are_passed_on() -> None:
     assert body["repetition_penalty"] == 1.2
 
 
+def test_no_model_of_the_servers_is_asked_for_but_those_of_the_settings() -> None:
+    behaviour = Behaviour(models=({"id": "tiny"}, {"id": "another"}))
+    with serving(behaviour) as server, pytest.raises(EngineRefusedError, match="adapter"):
+        answer(server, asked(adapter="another"), model="tiny")
+
+    assert not server.pages
+
+
 def test_the_frames_of_a_clip_are_pictures() -> None:
     frames = tuple(np.full((56, 56, 3), shade, dtype=np.uint8) for shade in (0, 120, 240))
     clip = ClipTimes(fps=2.0, indices=(0, 1, 2), duration=1.5)

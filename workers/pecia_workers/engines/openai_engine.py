@@ -144,6 +144,8 @@ class OpenAiEngine:
             raise EngineError("A request with this id is in flight already.")
         if self._server is None:
             raise EngineError("The engine has not started.")
+        if request.adapter is not None and request.adapter not in self._settings.adapters:
+            raise EngineRefusedError("The task names an adapter that this engine does not have.")
         reading = asyncio.create_task(self._generate(self._server, request))
         self._in_flight[request.id] = reading
         try:
