@@ -15,6 +15,7 @@ from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.gpus import visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
 NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
@@ -42,6 +43,11 @@ def reading(
     engine = make_vllm(endless_checkpoint, max_model_len=CONTEXT, max_num_seqs=4, engine_options=options)
     with started(engine) as runner:
         yield runner, engine
+
+
+def test_the_engine_says_what_it_runs_on(reading: tuple[asyncio.Runner, Engine]) -> None:
+    names = {gpu.name for gpu in visible_gpus()} or {"cpu"}
+    assert reading[1].capabilities.device in names
 
 
 def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:

@@ -18,6 +18,7 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Load,
 )
+from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.pricing import expected_output, prompt_tokens
 from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
@@ -42,6 +43,7 @@ class VllmEngine:
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
         self._price: PromptPrice | None = None
+        self._device: str | None = None
         self._in_flight: dict[str, asyncio.Task[Generation]] = {}
         self._prompts: dict[str, int] = {}
         self._drifted = 0
@@ -55,6 +57,7 @@ class VllmEngine:
             stages=_STAGES,
             fields=True,
             adapters=frozenset(self._settings.adapters),
+            device=self._device,
         )
 
     @property
@@ -74,6 +77,7 @@ class VllmEngine:
         try:
             session = await asyncio.shield(self._opening)
             self._price = await session.price()
+            self._device = await asyncio.to_thread(_device, session, self._settings)
         except EngineUnavailableError:
             raise
         except Exception as error:
@@ -188,6 +192,11 @@ class VllmEngine:
 def _size(request: EngineRequest) -> tuple[int, int]:
     height, width = request.images[0].shape[:2]
     return width, height
+
+
+def _device(session: VllmSession, settings: WorkerSettings) -> str:
+    names = [gpu.name for gpu in visible_gpus()[: gpus_per_worker(settings)]]
+    return ", ".join(names) if names and session.device == "cuda" else session.device
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

@@ -93,6 +93,12 @@ class VllmSession:
         return Budget(slots=self._llm.vllm_config.scheduler_config.max_num_seqs, tokens=tokens)
 
     @property
+    def device(self) -> str:
+        """What kind of device the model is on, such as `cpu` or `cuda`."""
+        kind: str = self._llm.vllm_config.device_config.device_type
+        return kind
+
+    @property
     def context(self) -> int:
         """Most tokens of one prompt and its answer."""
         length: int = self._llm.model_config.max_model_len
