@@ -20,6 +20,7 @@ from redis import Redis
 
 from pecia_schemas import running
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.errors import EmbeddedError, FleetRunningError
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import processes_in
@@ -123,6 +124,23 @@ def test_a_worker_that_cannot_run_is_tried_with_growing_pauses_and_named(short_p
         with pytest.raises(EmbeddedError, match=r"broken \(restarting: .*broken\.log\)"):
             fleet.wait_ready(1.5)
         assert 1 <= _service(fleet, "broken").restarts <= 3
+
+
+def test_a_worker_that_dies_again_and_again_is_not_waited_for(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "_TRIES", 2)
+    broken = WorkerCommand(name="broken", command=("/bin/false",))
+    fleet = LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[broken])
+    with fleet, pytest.raises(EmbeddedError, match=r"Not ready after \d s: broken"):
+        fleet.wait_ready(300)
+
+
+def test_nobody_waits_for_a_fleet_that_shall_stop(short_path: Path) -> None:
+    never = WorkerCommand(name="never", command=("/bin/sleep", "600"), ready=lambda: False)
+    with LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[never]) as fleet:
+        fleet.wait_ready(300, unless=lambda: True)
+        assert _service(fleet, "never").state is ServiceState.STARTING
 
 
 def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(short_path: Path) -> None:

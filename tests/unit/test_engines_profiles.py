@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, gpus_per_worker, shares, visible_gpus
@@ -30,6 +32,7 @@ from pecia_workers.engines.quantization import check_quantization
 from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.local.environment import environment
 from pecia_workers.local.fleet import workers_of
+from pecia_workers.runtime import Runtime
 
 ON_GPUS = [name for name, profile in profile_file().profiles.items() if profile.memory_bytes]
 L4 = profile_named("l4")
@@ -229,6 +232,13 @@ def test_other_engines_and_operators_who_say_so_have_no_profile(settings: dict[s
 def test_an_unknown_profile_is_refused_with_the_one_that_may_be_meant() -> None:
     with pytest.raises(EngineUnavailableError, match="Did you mean h200"):
         with_profile(WorkerSettings(engine="vllm", profile="h20"))
+
+
+def test_a_worker_asks_for_its_profile_before_it_opens_anything() -> None:
+    runtime = Runtime(WorkerSettings(engine="vllm", profile="h20"), {Stage.READ})
+
+    with pytest.raises(EngineUnavailableError, match="Did you mean h200"):
+        asyncio.run(runtime.start())
 
 
 def test_a_request_is_never_longer_than_the_models_context(tmp_path: Path) -> None:

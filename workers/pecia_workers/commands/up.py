@@ -19,6 +19,8 @@ from pecia_workers.local.home import default_home
 from pecia_workers.local.supervised import Service, ServiceState
 
 _LOOK_S = 0.5
+_STARTING_S = 120
+_LOADING_S = 3600  # tens of gigabytes may have to come through the network first
 
 
 def up(
@@ -40,9 +42,13 @@ def up(
     place = home or Path(settings.home or default_home())
     try:
         with LocalFleet(place, settings=settings) as fleet:
-            console.print("Starting …")
-            fleet.wait_ready()
-            console.print(_screen(fleet))
+            loads = settings.engine == "vllm"
+            console.print(
+                "Starting … a model takes minutes to load, and to download first" if loads else "Starting …"
+            )
+            fleet.wait_ready(_LOADING_S if loads else _STARTING_S, unless=stopping.is_set)
+            if not stopping.is_set():
+                console.print(_screen(fleet))
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pecia_workers.local.supervised import Service
 
 _TICK_S = 0.1
+_TRIES = 6
+"""Starts again, of a service that was never ready, after which it is given up."""
 _FLOWER_STOP_S = 5.0
 _BEYOND_DRAIN_S = 5.0
 
@@ -133,13 +136,19 @@ class LocalFleet:
             raise
         self._raise_failure()
 
-    def wait_ready(self, timeout: float = 120) -> None:
-        """Return when every service is ready. Raises `EmbeddedError` with the names of those that are not."""
-        wait_until(lambda: not self._late() or self._failure is not None, timeout)
+    def wait_ready(self, timeout: float = 120, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Return when every service is ready, or `unless` says that nobody waits any more.
+
+        Raises `EmbeddedError` with the names of those that are not ready: after `timeout` seconds, or as soon as one
+        has died again and again.
+        """
+        began = time.monotonic()
+        wait_until(lambda: self._settled() or unless(), timeout)
         self._raise_failure()
-        if late := self._late():
+        if (late := self._late()) and not unless():
             complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
-            raise EmbeddedError(f"Not ready after {timeout:g} s: {complaint}. Their logs say why.")
+            waited = time.monotonic() - began
+            raise EmbeddedError(f"Not ready after {waited:.0f} s: {complaint}. Their logs say why.")
 
     def stop(self) -> None:
         """Stop the workers, which may finish what they began, then Flower, then the stores. Safe to call again."""
@@ -151,6 +160,11 @@ class LocalFleet:
         """Return how every service stands now, in the order in which they were started."""
         units = [*self._workers, *self._pages]
         return [*self._stores.services(), *(unit.service for unit in units)]
+
+    def _settled(self) -> bool:
+        """Return whether there is nothing to wait for: all are ready, or one will never be."""
+        late = self._late()
+        return not late or self._failure is not None or any(one.restarts >= _TRIES for one in late)
 
     def _late(self) -> list[Service]:
         settled = (ServiceState.READY, ServiceState.EXTERNAL)
