@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import sources, submission
+from pecia import fields, sources, submission
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.errors import InvalidOptionError, JobNotFoundError
@@ -205,6 +205,7 @@ class Client:
         connections = self._open()
         for task in tasks:
             sources.check(task.source)
+            fields.check(task)
         payloads = connections.payloads
         stored = store(lambda task: sources.store(payloads, task.source), tasks)
         batch = [

@@ -19,6 +19,7 @@ EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     DocumentType.LAB_RESULT: 400,
     DocumentType.CHART: 2000,
     DocumentType.MIXED: 600,
+    "fields": 200,
     "caption-brief": 64,
     "caption-detailed": 160,
     "caption-dense": 256,
@@ -26,8 +27,8 @@ EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
 }
 """Output tokens of a part by workload: where a fleet starts before it has learned its own.
 
-Pages by document type: the means of the medical workload the product is sized for. Captions: within the 50 to 256 new
-tokens that a caption is asked to have.
+Pages by document type: the means of the medical workload the product is sized for. Fields: as a prescription's text.
+Captions: within the 50 to 256 new tokens that a caption is asked to have.
 """
 
 

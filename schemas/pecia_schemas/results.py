@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.failures import Failure
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Verdict(StrEnum):
@@ -123,7 +125,9 @@ class Page(_Result):
     """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270."""
     engine: str
     fields: dict[str, Any] | None = None
-    """What was asked for with `fields=`; None if nothing was, or if the answer did not follow the schema."""
+    """What was asked for with `fields=`; None if nothing was, or if no answer followed the schema."""
+    fields_text: str | None = None
+    """The best answer to `fields=` as it was written, if none followed the schema."""
     shrunk: Shrunk | None = None
     """Set if the page was read at a smaller size: it was more than the engine can take, or `change` says so."""
     change: Change | None = None
@@ -133,6 +137,13 @@ class Page(_Result):
     usage: TokenUsage = TokenUsage()
     """Of all readings; `wasted` holds those of `attempts`."""
     timings: Timings = Timings()
+
+    def fields_as(self, model: type[M]) -> M | None:
+        """Return the fields as the model that `fields=` was given; None if there are none.
+
+        Raises `pydantic.ValidationError` if they are not enough for another model.
+        """
+        return None if self.fields is None else model.model_validate(self.fields)
 
 
 class PageFailure(_Result):

@@ -150,7 +150,7 @@ class ReadDocument(Task[Document]):
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}$")
     """ISO 639-1, as in `en`; None: whatever the engine recognises."""
     fields: FieldsOf = Field(default=None, kw_only=True)
-    """A pydantic model or a JSON schema that each page shall fill, beside its text."""
+    """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
     preset: Preset | None = Field(default=None, kw_only=True)
     """How to write; None: greedily, as copying wants it."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)

@@ -10,14 +10,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from pydantic import BaseModel
 
-from chat_server import Behaviour, ChatServerDouble, serving
+from chat_server import Behaviour, ChatServerDouble, picture_of, serving
 from pecia import Client, Job, Page, ReadDocument, Verdict
 from pecia_schemas import Document, DocumentType, Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.reading_order import mean_confidence
+from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.runtime import Runtime
@@ -119,3 +121,71 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
 
     assert started == ["rapidocr"]
     assert page.attempts == ()
+
+
+class Form(BaseModel):
+    drug: str
+    refills: int = 0
+
+
+def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work, scan: bytes) -> None:
+    server.behaviour.form = '{"drug": "Amoxicillin", "refills": 2}'
+
+    page = only_page(work(ReadDocument(scan, fields=Form, adapter=None)))
+
+    assert page.text == "Amoxicillin 500 mg"
+    assert page.fields_as(Form) == Form(drug="Amoxicillin", refills=2)
+    assert (page.fields_text, page.attempts, page.usage.wasted) == (None, (), 0)
+    text, form = server.pages
+    assert "response_format" not in text
+    assert form["response_format"]["json_schema"]["schema"] == Form.model_json_schema()
+    assert picture_of(form["messages"][0]["content"][0]) == picture_of(text["messages"][0]["content"][0])
+    assert page.usage.output == 7
+
+
+def test_an_answer_that_follows_no_schema_is_asked_for_again_and_then_kept_as_it_is(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.form = '{"refills": 2}'
+
+    page = only_page(work(ReadDocument(scan, fields=Form), max_readings=2))
+
+    assert (page.verdict, page.fields, page.fields_text) == (Verdict.OK, None, '{"refills": 2}')
+    assert [(one.fields, one.verdict, one.change) for one in page.attempts] == [
+        (True, Verdict.UNREADABLE, None),
+        (True, Verdict.UNREADABLE, Change.TEMPERATURE),
+    ]
+    assert page.usage.wasted == sum(one.usage.prompt + one.usage.output for one in page.attempts) > 0
+
+
+def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
+    server.behaviour.text = ""
+
+    page = only_page(work(ReadDocument(scan, fields=Form), max_readings=1))
+
+    assert (page.verdict, page.fields, page.fields_text) == (Verdict.UNREADABLE, None, None)
+    assert len(server.pages) == 1
+
+
+def test_a_blank_page_asks_no_engine(
+    server: ChatServerDouble, work: Work, picture: Callable[..., bytes]
+) -> None:
+    page = only_page(work(ReadDocument(picture(), fields=Form)))
+
+    assert (page.verdict, page.text, page.fields) == (Verdict.BLANK, "", None)
+    assert server.pages == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "engine", "code"),
+    [
+        ({"fields": Form}, "rapidocr", "fields_unavailable"),
+        ({"language": "ko"}, "rapidocr", "language_unavailable"),
+        ({"adapter": "radiology"}, "openai", "adapter_unavailable"),
+    ],
+)
+def test_what_the_engine_cannot_do_fails_at_once_and_says_so(
+    work: Work, scan: bytes, asked: dict[str, Any], engine: str, code: str
+) -> None:
+    with pytest.raises(PartFailedError, match=code):
+        work(ReadDocument(scan, **asked), engine=engine, engine_processes=1)

@@ -40,6 +40,8 @@ class Behaviour:
     """What a server is like."""
 
     text: str = "Amoxicillin 500 mg"
+    form: str = "{}"
+    """What a request with a schema gets instead."""
     finish_reason: str = "stop"
     takes_s: float = 0.0
     """How long an answer takes, spread over its pieces."""
@@ -193,7 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        pieces = behaviour.text.split(" ")[: body.get("max_tokens")]
+        text = behaviour.form if "response_format" in body else behaviour.text
+        pieces = text.split(" ")[: body.get("max_tokens")]
         try:
             for number, piece in enumerate(pieces):
                 if number == fault.cut_after:

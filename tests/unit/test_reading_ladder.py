@@ -21,7 +21,8 @@ from pecia_workers.engines.base import (
     Generation,
     Sampling,
 )
-from pecia_workers.reading.ladder import Ladder, Reading, best, spent
+from pecia_workers.reading.ladder import Ladder, Reading, best
+from pecia_workers.reading.result import spent
 from pecia_workers.reading.verdicts import rank
 from scripted_engine import Answer, ScriptedEngine
 
@@ -197,7 +198,7 @@ def test_the_ladder_ends_and_its_best_reading_wins(
 
     winner = best(readings)
     losers = [reading for reading in readings if reading is not winner]
-    usage = spent([winner.generation.usage], [reading.generation.usage for reading in losers])
+    usage = spent([winner], losers)
     assert len(readings) <= most + falls_back
     assert len(set(changes(readings))) == len(readings)
     for other in losers:

@@ -301,7 +301,7 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
         case PayloadCorruptError():
             code = FailureCode.PAYLOAD_CORRUPT
         case EngineRefusedError():
-            code, found = FailureCode.TOO_LARGE, str(error)
+            code, found = error.code, str(error)
         case EngineError():
             code = FailureCode.ENGINE_ERROR
         case TimeoutError():

@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas import Line, Stage, TokenUsage, Verdict
+from pecia_schemas import FailureCode, Line, Stage, TokenUsage, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class EngineRequest:
     clip: ClipTimes | None = None
     """Given if the images are the frames of one clip."""
     workload: str
-    """What its output length is learned by: a document type, or `caption-` and a style, or `summary`."""
+    """What its output length is learned by: a document type, `fields`, `caption-` and a style, or `summary`."""
     language: str | None = None
     instruction: str = ""
     """What a language model is asked to do with the images, in plain words; other engines need none."""
@@ -127,7 +127,12 @@ class EngineError(Exception):
 
 
 class EngineRefusedError(EngineError):
-    """The request is more than this engine can ever take; another attempt would end the same."""
+    """The request is more than this engine can ever do; another attempt would end the same."""
+
+    def __init__(self, found: str, code: FailureCode = FailureCode.TOO_LARGE) -> None:
+        super().__init__(found)
+        self.code = code
+        """What the part fails with."""
 
 
 class EngineDeadError(EngineError):

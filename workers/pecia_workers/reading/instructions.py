@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from pecia_schemas import DocumentType
 
@@ -12,9 +14,18 @@ _WRITTEN: Final = frozenset({"en", "ko", "zh"})
 _OTHERWISE: Final = "en"
 
 
-@cache
 def instruction_for(document_type: DocumentType, language: str | None) -> str:
     """Return the instruction in the page's language; in English for an unknown one or one that has none."""
-    written = language if language in _WRITTEN else _OTHERWISE
-    prompt = files("pecia_workers.reading") / "prompts" / f"{document_type}.{written}.md"
+    return _written(document_type, language if language in _WRITTEN else _OTHERWISE)
+
+
+def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
+    """Return how to fill the fields of a page. It holds the schema: decoding by it alone hides its descriptions."""
+    words = _written("fields", language if language in _WRITTEN else _OTHERWISE)
+    return words.replace("{schema}", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+
+
+@cache
+def _written(what: str, language: str) -> str:
+    prompt = files("pecia_workers.reading") / "prompts" / f"{what}.{language}.md"
     return prompt.read_text(encoding="utf-8").strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pecia_schemas.results import Change, ReadingAttempt, TokenUsage
+from pecia_schemas.results import Change, ReadingAttempt
 from pecia_workers.engines.base import EngineDeadError, EngineError
 from pecia_workers.reading.rungs import RUNGS, changed, next_change, was_cut_as_asked
 from pecia_workers.reading.verdicts import judged, rank
@@ -51,13 +51,6 @@ def best(readings: Iterable[Reading]) -> Reading:
     return max(
         readings, key=lambda reading: (rank(reading.generation.verdict), len(reading.generation.text.strip()))
     )
-
-
-def spent(kept: Iterable[TokenUsage], thrown_away: Iterable[TokenUsage]) -> TokenUsage:
-    """Return the sum of all; what was thrown away is `wasted` as well, from its first token to its last."""
-    lost = list(thrown_away)
-    wasted = sum(usage.prompt + usage.output for usage in lost)
-    return sum([*kept, *lost], TokenUsage(wasted=wasted))
 
 
 class Ladder:

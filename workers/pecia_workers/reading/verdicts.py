@@ -27,7 +27,7 @@ _DOUBTFUL_CHARACTERS: Final = 0.01
 """Share of characters that stand for broken bytes, from which it is: print has none."""
 _UNREAD: Final = "[?]"
 _BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
-_FENCES: Final = ("```markdown", "```md")
+_FENCES: Final = ("```markdown", "```md", "```json")
 
 
 def rank(verdict: Verdict) -> int:
@@ -40,7 +40,7 @@ def judged(generation: Generation) -> Generation:
 
     What an engine says against its own text stands; only what it calls `ok` is looked at again.
     """
-    text = generation.text if generation.lines else _unfenced(generation.text)
+    text = generation.text if generation.lines else unfenced(generation.text)
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE
@@ -58,7 +58,8 @@ def _is_doubtful(generation: Generation, text: str) -> bool:
     return marked >= _DOUBTFUL_MARKS or broken >= _DOUBTFUL_CHARACTERS
 
 
-def _unfenced(text: str) -> str:
+def unfenced(text: str) -> str:
+    """Return a whole answer without the labelled fence around it, if there is one."""
     first, *lines = text.strip().split("\n")
     if first.strip().lower() not in _FENCES:
         return text

@@ -1,0 +1,126 @@
+"""What an answer to `fields=` is worth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas import TokenUsage, Verdict
+from pecia_workers.engines.base import Generation
+from pecia_workers.reading.fields import Fields, judge, parser
+from pecia_workers.reading.instructions import fields_instruction
+from pecia_workers.reading.ladder import Reading
+from pecia_workers.reading.storable import storable
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"drug": {"type": "string"}, "refills": {"type": "integer", "maximum": 9}},
+    "required": ["drug"],
+    "additionalProperties": False,
+}
+GOOD = '{"drug": "Aspirin", "refills": 2}'
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def read(text: str, verdict: Verdict = Verdict.OK) -> Reading:
+    answer = judge(SCHEMA)(Generation(text=text, verdict=verdict, usage=TokenUsage(prompt=5, output=5)))
+    return Reading(engine="test", change=None, generation=answer, seen=(1, 1))
+
+
+@pytest.mark.parametrize("text", [GOOD, f" {GOOD}\n", f"```json\n{GOOD}\n```"])
+def test_an_answer_that_follows_the_schema_is_an_object(text: str) -> None:
+    assert parser(SCHEMA)(text) == {"drug": "Aspirin", "refills": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"drug": "Aspi',
+        "[]",
+        '"Aspirin"',
+        "{}",
+        '{"drug": 1}',
+        '{"drug": "a", "refills": 10}',
+        '{"drug": "a", "extra": 1}',
+        '{"drug": "a", "refills": NaN}',
+        '{"drug": "a", "refills": -1e999}',
+        '{"drug": ' * 500,
+        "Sure! Here it is.",
+        "",
+    ],
+)
+def test_any_other_answer_is_none(text: str) -> None:
+    assert parser(SCHEMA)(text) is None
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_number_that_is_no_json_is_no_answer_to_anything(number: str) -> None:
+    assert parser({"type": "object"})(f'{{"a": {number}}}') is None
+
+
+def test_an_answer_is_not_nested_without_end() -> None:
+    assert parser({"type": "object"})('{"a":' * 300 + "1" + "}" * 300) is None
+
+
+def test_a_pattern_is_the_engines_to_keep() -> None:
+    hostile = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
+
+    assert parser(hostile)(json.dumps({"a": "a" * 40 + "!"}))
+
+
+def test_a_schema_that_refers_to_elsewhere_fetches_nothing() -> None:
+    assert parser({"type": "object", "$ref": "http://127.0.0.1:9/schema"})("{}") is None
+
+
+@given(ANY_JSON)
+def test_whatever_follows_can_be_stored(value: Any) -> None:
+    kept = parser({"type": "object"})(json.dumps({"a": value}))
+
+    assert kept is not None
+    text = json.dumps(kept, ensure_ascii=False)
+    assert "\\u0000" not in text
+    assert text.encode()
+
+
+def test_texts_lose_what_postgres_does_not_store_and_nothing_else() -> None:
+    assert storable({"a\0": ["\ud83d\ude00", "\ud83d", 1]}) == {
+        "a": ["\N{GRINNING FACE}", "\N{REPLACEMENT CHARACTER}", 1]
+    }
+
+
+def test_an_answer_is_judged_by_the_schema_and_not_by_its_end() -> None:
+    assert read(GOOD, Verdict.TRUNCATED).generation.verdict is Verdict.OK
+    assert read('{"drug": "Aspi', Verdict.TRUNCATED).generation.verdict is Verdict.TRUNCATED
+    assert read("{}", Verdict.REPETITION).generation.verdict is Verdict.REPETITION
+    assert read("{}").generation.verdict is Verdict.UNREADABLE
+
+
+def test_the_answer_that_followed_is_kept_and_the_others_are_told() -> None:
+    bad, good = read("{}"), read(GOOD)
+
+    fields = Fields.of([bad, good], SCHEMA)
+
+    assert fields == Fields(values={"drug": "Aspirin", "refills": 2}, text=None, kept=good, others=(bad,))
+
+
+def test_if_none_followed_the_best_is_kept_as_text() -> None:
+    looped, cut = read("{", Verdict.REPETITION), read('{"drug": "Aspi', Verdict.TRUNCATED)
+
+    fields = Fields.of([looped, cut], SCHEMA)
+
+    assert fields == Fields(values=None, text='{"drug": "Aspi', kept=None, others=(looped, cut))
+
+
+@pytest.mark.parametrize("language", ["en", "ko", "zh", None])
+def test_the_instruction_tells_the_schema_with_its_descriptions(language: str | None) -> None:
+    schema = {"type": "object", "properties": {"약": {"description": "약 이름"}}}
+
+    assert '"약":{"description":"약 이름"}' in fields_instruction(schema, language)

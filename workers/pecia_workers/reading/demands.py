@@ -1,0 +1,31 @@
+"""Whether an engine can do what a task asks for, before any work goes into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pecia_schemas import FailureCode
+from pecia_workers.engines.base import EngineRefusedError
+
+if TYPE_CHECKING:
+    from pecia_schemas import ReadDocument
+    from pecia_workers.engines.base import Capabilities
+
+
+def check_demands(task: ReadDocument, engine: Capabilities) -> None:
+    """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
+    languages = engine.languages
+    if task.language is not None and languages is not None and task.language not in languages:
+        raise EngineRefusedError(
+            f"The engine {engine.name} reads {', '.join(sorted(languages))}.",
+            FailureCode.LANGUAGE_UNAVAILABLE,
+        )
+    if task.fields is not None and not engine.fields:
+        raise EngineRefusedError(
+            f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE
+        )
+    if task.adapter is not None and task.adapter not in engine.adapters:
+        there = ", ".join(sorted(engine.adapters)) or "none"
+        raise EngineRefusedError(
+            f"Adapters of the engine {engine.name}: {there}.", FailureCode.ADAPTER_UNAVAILABLE
+        )

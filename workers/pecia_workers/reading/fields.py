@@ -1,0 +1,87 @@
+"""What an answer to `fields=` is worth: JSON that follows the task's schema, or not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jsonschema import Draft202012Validator
+from jsonschema.validators import extend, validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from pecia_schemas.results import Verdict
+from pecia_workers.reading.ladder import Reading, best
+from pecia_workers.reading.storable import storable
+from pecia_workers.reading.verdicts import unfenced
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """What came of all readings for the fields of one page."""
+
+    values: dict[str, Any] | None
+    text: str | None
+    """The best answer, if none followed the schema."""
+    kept: Reading | None
+    """The answer that followed."""
+    others: tuple[Reading, ...]
+
+    @classmethod
+    def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Fields:
+        """Return the best of the answers."""
+        first = best(readings)
+        values = parser(schema)(first.generation.text)
+        if values is None:
+            return cls(values=None, text=first.generation.text, kept=None, others=tuple(readings))
+        others = tuple(reading for reading in readings if reading is not first)
+        return cls(values=values, text=None, kept=first, others=others)
+
+
+def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:
+    """Return what judges answers: `ok` if they follow the schema, `unreadable` if only the engine thought so."""
+    parse = parser(schema)
+
+    def judged(generation: Generation) -> Generation:
+        verdict = Verdict.UNREADABLE if generation.verdict is Verdict.OK else generation.verdict
+        return replace(generation, verdict=Verdict.OK if parse(generation.text) is not None else verdict)
+
+    return judged
+
+
+def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
+    """Return what turns an answer into an object that follows the schema and can be stored, or into None.
+
+    A `pattern` is the engine's to keep: tried again here, a hostile one could hold the worker for ever.
+    """
+    kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": _kept})
+    validator = kind(dict(schema), registry=Registry())  # one that fetches nothing
+
+    def parse(text: str) -> dict[str, Any] | None:
+        try:
+            value = storable(json.loads(unfenced(text), parse_constant=_refuse, parse_float=_finite))
+            return value if isinstance(value, dict) and validator.is_valid(value) else None
+        except (ValueError, RecursionError, Unresolvable):
+            return None
+
+    return parse
+
+
+def _kept(*_: Any) -> tuple[()]:
+    return ()
+
+
+def _refuse(constant: str) -> NoReturn:
+    message = f"{constant} is no JSON"
+    raise ValueError(message)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse("infinity")
