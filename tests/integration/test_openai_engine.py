@@ -36,6 +36,7 @@ from pecia_workers.engines.openai_server import Retries
 WORDS = "Read the prescription of Kim Minji."
 KEY = "sesame"
 PAGE = np.random.default_rng(1).integers(0, 255, (56, 84, 3), dtype=np.uint8)
+LONG = " ".join(map(str, range(300)))
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 
 
@@ -149,6 +150,17 @@ def test_an_answer_that_the_server_cut_off_is_none() -> None:
         answer(server)
 
 
+def test_a_loop_that_the_server_does_not_end_is_left() -> None:
+    with serving(Behaviour(text="before " + "0 mg " * 5000)) as server:
+        told = answer(server)
+
+    assert told.verdict is Verdict.REPETITION
+    assert told.text.startswith("before 0 mg 0 mg")
+    assert 96 < told.usage.output < 120
+    assert told.usage.prompt == PROMPT_TOKENS + 6
+    assert server.given_up == 1
+
+
 def test_options_that_the_server_refuses_are_left_out() -> None:
     refuses = frozenset({"priority", "repetition_detection"})
     with serving(Behaviour(refuses=refuses)) as server, capture_logs() as logs:
@@ -244,7 +256,7 @@ def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
 
 
 def test_a_request_given_up_ends_at_the_server(eventually: Callable[..., Any]) -> None:
-    with serving(Behaviour(text="mg " * 300, takes_s=20)) as server:
+    with serving(Behaviour(text=LONG, takes_s=20)) as server:
         engine = engine_at(server)
 
         async def story() -> None:
@@ -310,7 +322,7 @@ def test_a_key_that_is_withdrawn_ends_the_engine() -> None:
 
 @pytest.mark.parametrize("has_health", [True, False])
 def test_a_server_may_restart_under_a_request(has_health: bool) -> None:
-    behaviour = Behaviour(text="mg " * 300, takes_s=20, has_health=has_health)
+    behaviour = Behaviour(text=LONG, takes_s=20, has_health=has_health)
     with serving(behaviour) as first:
         engine = engine_at(first)
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from pecia_workers.engines.loops import is_loop
 from pecia_workers.engines.openai_errors import UnansweredError, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 _LAST: Final = "[DONE]"
 _FAILED: Final = 500
+_LOOK_EVERY: Final = 8
+REPETITION: Final = "repetition"
+"""Why vLLM, and we, end a loop."""
 
 
 class _Delta(BaseModel):
@@ -73,17 +78,22 @@ class Answer:
 async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
     """Return the answer that streams in, asked for at the monotonic time `asked_at`.
 
+    A loop that the server does not end is left: closing the connection ends it there.
     Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
     """
     texts: list[str] = []
     finish_reason = first_token_s = usage = None
-    async for chunk in _chunks(response):
-        usage = chunk.usage or usage
-        for choice in chunk.choices:
-            if choice.delta.content:
-                first_token_s = first_token_s or time.monotonic() - asked_at
-                texts.append(choice.delta.content)
-            finish_reason = choice.finish_reason or finish_reason
+    async with aclosing(_chunks(response)) as chunks:
+        async for chunk in chunks:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                if choice.delta.content:
+                    first_token_s = first_token_s or time.monotonic() - asked_at
+                    texts.append(choice.delta.content)
+                finish_reason = choice.finish_reason or finish_reason
+            if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
+                finish_reason = REPETITION
+                break
     if finish_reason is None:
         raise UnansweredError("the stream ended in the midst of the answer")
     return Answer(
@@ -95,7 +105,7 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
     )
 
 
-async def _chunks(response: httpx2.Response) -> AsyncIterator[_Chunk]:
+async def _chunks(response: httpx2.Response) -> AsyncGenerator[_Chunk, None]:
     async for event in httpx2.EventSource(response):
         if event.data == _LAST:
             return

@@ -19,6 +19,7 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.openai_address import ServerAddress
+from pecia_workers.engines.openai_answer import REPETITION
 from pecia_workers.engines.openai_prices import Prices, as_pictures, formula_for
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, chat_body
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
-_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
+_VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, REPETITION: Verdict.REPETITION}
 
 
 class OpenAiEngine:
