@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import subprocess
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +29,7 @@ from pecia import (
     ReadDocument,
     Verdict,
 )
+from pecia_schemas import TokenUsage
 from pecia_workers.local import sample_documents as samples
 from pecia_workers.local.accuracy import accuracy
 
@@ -344,3 +349,25 @@ def test_a_repeated_submit_is_the_same_job(fleet: Any, drawn: Draw) -> None:
     assert not again.created
     assert (again.id, again.state) == (first.id, JobState.SUCCEEDED)
     assert fleet.query("SELECT count(*) FROM parts WHERE job_id = %s", first.id) == [(1,)]
+
+
+def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Callable[..., bytes]) -> None:
+    sources = [
+        (pages("TIFF", ["one", "two"]), DocumentType.CHART),
+        (pages("PNG", ["three"]), DocumentType.MIXED),
+    ]
+    documents = [
+        fleet.client.submit(ReadDocument(source, document_type=kind), metadata={"ward": "12"})
+        for source, kind in sources
+    ]
+    taken = sum((job.result(PATIENCE_S).usage for job in documents), TokenUsage())
+
+    command = [sys.executable, "-m", "pecia", "usage", "--since", "1h", "--by", "metadata:ward", "--json"]
+    environment = os.environ | fleet.environment
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60).stdout
+
+    (ward,) = [group for group in json.loads(shown)["groups"] if group["name"] == "12"]
+    assert (ward["jobs"], ward["parts"], ward["pages"]) == (2, 3, 3)
+    assert TokenUsage.model_validate(ward["tokens"]) == taken
+    assert min(taken.prompt, ward["engine_s"], ward["decode_s"], ward["queued_s"]["p95"]) > 0
+    assert [job.usage().parts for job in documents] == [2, 1]
