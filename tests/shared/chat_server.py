@@ -186,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_bad(self, body: dict[str, Any]) -> bool:
         behaviour = self.server.behaviour
+        context = behaviour.models[0].get("max_model_len", 10**6)
         too_long = behaviour.most_answer is not None and body.get("max_tokens", 0) > behaviour.most_answer
+        too_long = too_long or self._prompt_tokens(body) > context
         return bool(behaviour.refuses & body.keys()) or _pictures(body) > behaviour.most_pictures or too_long
 
     def _stream(self, body: dict[str, Any], fault: Fault) -> None:

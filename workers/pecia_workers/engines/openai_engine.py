@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_schemas.states import Stage
 from pecia_workers.engines.base import (
     Budget,
     Capabilities,
@@ -20,11 +19,13 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.openai_address import ServerAddress
 from pecia_workers.engines.openai_answer import REPETITION
+from pecia_workers.engines.openai_fitting import fitted_by_count
 from pecia_workers.engines.openai_prices import Prices, as_pictures, formula_for
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, chat_body
 from pecia_workers.engines.openai_server import ChatServer, Retries
-from pecia_workers.engines.pricing import expected_output
+from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import Room, fits, fitted
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.engines.openai_answer import Answer
     from pecia_workers.engines.openai_server import ServedModel
+    from pecia_workers.engines.vllm_pricing import PromptPrice
 
 log = structlog.get_logger(__name__)
 
-_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
+_DOUBTFUL: Final = 0.25
+"""A prompt that we take for more than this share of the context is counted before it is sent."""
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, REPETITION: Verdict.REPETITION}
 
 
@@ -62,7 +65,7 @@ class OpenAiEngine:
         return Capabilities(
             name="openai",
             model=self._dialect.model,
-            stages=_STAGES,
+            stages=LANGUAGE_MODEL,
             fields=True,
             adapters=frozenset(self._settings.adapters),
         )
@@ -91,11 +94,11 @@ class OpenAiEngine:
     async def _learn_to_count(self, served: ServedModel, prober: Prober) -> None:
         """Find an exact price, for a budget in tokens rests on it; else what was counted once is known."""
         self._prices.formula = await formula_for(self._settings, served, prober)
-        if self._prices.formula or self.budget.tokens is None:
+        if self._prices.formula:
             return
         if await prober.counts_pictures():
             self._prober = prober
-        else:
+        elif self.budget.tokens is not None:
             log.warning("cost_is_an_estimate", until="the server has read pages of the same size")
 
     async def stop(self) -> None:
@@ -110,23 +113,33 @@ class OpenAiEngine:
             self._server = None
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request, its pictures shrunk if a formula says that they are more than the context.
+        """Return the request, its pictures shrunk if they are more than the context.
 
-        Without one the server refuses what is too much. Raises `EngineRefusedError`.
+        By the formula, or by the server's own count; without either the server refuses what is too much. Raises
+        `EngineRefusedError`.
         """
         formula, context = self._prices.formula, self._context
-        if formula and context:
-            room = Room(context=context, item=self._settings.max_num_batched_tokens or context)
-            pictures = as_pictures(request)
-            if fits(pictures, formula, room):
-                return request
-            shrunk = await asyncio.to_thread(fitted, pictures, formula, room)
-            return replace(shrunk, clip=request.clip)
-        if self._prober and self._prices.exact(request) is None:
-            counted = await self._prober.count(request)
-            if counted is not None:
-                self._prices.learn(request, counted)
+        room = (
+            Room(context=context, item=self._settings.max_num_batched_tokens or context) if context else None
+        )
+        if formula:
+            return await _fitted(request, formula, room) if room else request
+        if self._prober is None:
+            return request
+        if room and prompt_tokens(request) > room.context * _DOUBTFUL:
+            return await fitted_by_count(request, room, self._count)
+        if self.budget.tokens is not None:
+            await self._count(request)
         return request
+
+    async def _count(self, request: EngineRequest) -> int | None:
+        """Return the prompt's length: remembered, or as the server's tokenizer counts it."""
+        known = self._prices.exact(request)
+        if known is None and self._prober:
+            known = await self._prober.count(request)
+            if known is not None:
+                self._prices.learn(request, known)
+        return known
 
     @property
     def _context(self) -> int | None:
@@ -211,6 +224,14 @@ class OpenAiEngine:
             self._server.check()
         waiting = len(self._in_flight) - self._running
         return Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
+
+
+async def _fitted(request: EngineRequest, formula: PromptPrice, room: Room) -> EngineRequest:
+    pictures = as_pictures(request)
+    if fits(pictures, formula, room):
+        return request
+    shrunk = await asyncio.to_thread(fitted, pictures, formula, room)
+    return replace(shrunk, clip=request.clip)
 
 
 def _generation(answer: Answer, usage: TokenUsage) -> Generation:

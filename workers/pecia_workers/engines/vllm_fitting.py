@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pecia_workers.engines.vllm_pricing import PromptPrice
 
 _LEAST_FRAMES: Final = 2
-_LEAST_SIDE: Final = 56
+LEAST_SIDE: Final = 56
+"""Nothing is shrunk below this, in pixels."""
 _LEAST_ANSWER: Final = 16
 _STEP: Final = 0.9
 """By how much the sides of a clip shrink at a time."""
@@ -91,7 +92,7 @@ def _images(request: EngineRequest, price: PromptPrice, most: int, item: int) ->
     ]
     return replace(
         request,
-        images=tuple(_resized(image, size) for image, size in zip(request.images, sizes, strict=True)),
+        images=tuple(resized(image, size) for image, size in zip(request.images, sizes, strict=True)),
     )
 
 
@@ -117,16 +118,17 @@ def _thinned(request: EngineRequest) -> EngineRequest:
 def _smaller(request: EngineRequest, most: int) -> EngineRequest:
     height, width = request.images[0].shape[:2]
     size = (round(width * _STEP), round(height * _STEP))
-    if min(size) < _LEAST_SIDE:
+    if min(size) < LEAST_SIDE:
         _refuse(most)
-    return replace(request, images=tuple(_resized(image, size) for image in request.images))
+    return replace(request, images=tuple(resized(image, size) for image in request.images))
 
 
 def _refuse(most: int) -> tuple[int, int]:
     raise EngineRefusedError(f"Nothing that could be seen fits into {max(0, most)} tokens.")
 
 
-def _resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the picture at this width and height."""
     if size == (image.shape[1], image.shape[0]):
         return image
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))

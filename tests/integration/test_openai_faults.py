@@ -1,0 +1,207 @@
+"""The engine that asks a server, which fails, refuses, falls silent, restarts and dies: a real one, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import traceback
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
+from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from pecia_schemas import Verdict
+from pecia_workers.engines import EngineDeadError, EngineError, EngineRefusedError, EngineUnavailableError
+from pecia_workers.engines.base import Generation, Load
+
+LONG = " ".join(map(str, range(300)))
+
+
+def refusal(server: ChatServerDouble, **settings: Any) -> Exception:
+    """Return why the engine did not start."""
+    with pytest.raises((EngineUnavailableError, EngineDeadError)) as refused:
+        answer(server, **settings)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=429, headers={"Retry-After": "0"}),
+        Fault(status=503, headers={"Retry-After": formatdate(usegmt=True)}),
+        Fault(status=500),
+        Fault(cut_after=0),
+        Fault(cut_after=2),
+        Fault(status=500, error_after=1),
+    ],
+    ids=["429", "503", "500", "cut at once", "cut in the midst", "error in the midst"],
+)
+def test_a_request_that_got_no_answer_is_asked_again(fault: Fault) -> None:
+    with serving(Behaviour(faults=[fault])) as server:
+        told = answer(server)
+
+    assert told.text == "Amoxicillin 500 mg"
+    assert len(server.pages) == 2
+
+
+def test_the_server_is_left_alone_for_as_long_as_it_asked() -> None:
+    with serving(Behaviour(faults=[Fault(status=429, headers={"Retry-After": "1"})])) as server:
+        begun = time.monotonic()
+        answer(server)
+
+    assert time.monotonic() - begun >= 1
+
+
+def test_a_request_is_not_asked_for_ever() -> None:
+    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: HTTP 503")
+    with serving(Behaviour(faults=[Fault(status=503)] * 9)) as server, never:
+        answer(server)
+
+    assert len(server.pages) == 3
+
+
+def test_a_server_that_falls_silent_is_not_waited_for_for_ever() -> None:
+    never = pytest.raises(EngineError, match="no answer in 3 attempts, at last: it fell silent")
+    with serving(Behaviour(faults=[Fault(silent_s=1)] * 3)) as server, never:
+        answer(server, engine_timeout=0.2)
+
+
+@pytest.mark.parametrize("error_after", [None, 1], ids=["at once", "in the midst"])
+def test_a_refusal_is_final_and_repeats_nothing_of_the_request(error_after: int | None) -> None:
+    fault = Fault(status=400, body=f"bad prompt: {WORDS}".encode(), error_after=error_after)
+    final = pytest.raises(EngineRefusedError, match="HTTP 400")
+    with serving(Behaviour(faults=[fault])) as server, capture_logs() as logs, final as refused:
+        answer(server)
+
+    assert len(server.pages) == 1
+    assert "Minji" not in "".join(traceback.format_exception(refused.value)) + repr(logs)
+
+
+def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
+    with serving(Behaviour(takes_s=0.1)) as server:
+        engine = engine_at(server, engine_connections=2)
+
+        async def story() -> None:
+            await asyncio.gather(*(engine.generate(asked(number)) for number in range(6)))
+
+        with started(engine) as runner:
+            runner.run(story())
+
+    assert engine.budget.slots == 2
+    assert server.most_answering == 2
+
+
+def test_a_request_given_up_ends_at_the_server(eventually: Callable[..., Any]) -> None:
+    with serving(Behaviour(text=LONG, takes_s=20)) as server:
+        engine = engine_at(server)
+
+        async def story() -> None:
+            reading = asyncio.create_task(engine.generate(asked()))
+            await under_way(server)
+            reading.cancel()
+            await asyncio.wait([reading])
+
+        with started(engine) as runner:
+            runner.run(story())
+            eventually(lambda: server.given_up == 1)
+
+
+def test_a_server_that_is_not_ready_is_awaited_and_the_log_says_for_what() -> None:
+    with serving(Behaviour(unready=2)) as server, capture_logs() as logs:
+        assert answer(server).verdict is Verdict.OK
+
+    (told,) = [line for line in logs if line["event"] == "engine_server_awaited"]
+    assert told["url"] == server.url
+    assert "503" in told["because"]
+
+
+def test_a_server_that_never_gets_ready_is_not_awaited_for_ever() -> None:
+    with serving(Behaviour(unready=10**6)) as server:
+        error = refusal(server, engine_ready_timeout=0.2)
+
+    assert "within 0.2 s: HTTP 503. Start it, or correct PECIA_ENGINE_URL." in str(error)
+
+
+def test_an_address_where_nothing_listens_is_named() -> None:
+    with serving() as server:
+        server.kill()
+        error = refusal(server, engine_ready_timeout=0.1)
+
+    assert f"No server was ready at {server.url} within 0.1 s: it cannot be reached." in str(error)
+
+
+def test_something_else_that_answers_is_no_server_for_us() -> None:
+    with serving() as server:
+        assert "(HTTP 404)" in str(refusal(server, engine_url=f"{server.url}/other"))
+
+
+def test_the_key_goes_into_its_header_alone() -> None:
+    with serving(Behaviour(key=KEY)) as server, capture_logs() as logs:
+        answer(server)
+        error = refusal(server, engine_api_key=SecretStr("wrong-sesame"))
+
+    assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+    assert "PECIA_ENGINE_API_KEY" in str(error)
+    assert KEY not in json.dumps(server.asked) + repr(logs) + str(error)
+
+
+def test_a_key_that_is_withdrawn_ends_the_engine() -> None:
+    with serving() as server:
+        engine = engine_at(server)
+        with started(engine) as runner:
+            server.behaviour.key = "another"
+            with pytest.raises(EngineDeadError, match="PECIA_ENGINE_API_KEY"):
+                runner.run(engine.generate(asked()))
+            with pytest.raises(EngineDeadError):
+                engine.load()
+
+
+@pytest.mark.parametrize("has_health", [True, False])
+def test_a_server_may_restart_under_a_request(has_health: bool) -> None:
+    behaviour = Behaviour(text=LONG, takes_s=20, has_health=has_health)
+    with serving(behaviour) as first:
+        engine = engine_at(first)
+
+        async def story() -> tuple[Generation, list[dict[str, Any]]]:
+            reading = asyncio.create_task(engine.generate(asked()))
+            await under_way(first)
+            await asyncio.to_thread(first.kill)
+            await asyncio.sleep(0.3)
+            with serving(Behaviour(has_health=has_health), first.server_port) as second:
+                return await reading, second.pages
+
+        with started(engine) as runner:
+            told, pages = runner.run(story())
+
+    assert told.text == "Amoxicillin 500 mg"
+    assert len(pages) == 1
+
+
+def test_a_server_that_stays_away_is_dead() -> None:
+    with serving() as server:
+        engine = engine_at(server, engine_ready_timeout=0.5)
+        with started(engine) as runner:
+            server.kill()
+            with pytest.raises(EngineDeadError, match=r"not answered for 0\.5 s"):
+                runner.run(engine.generate(asked()))
+            with pytest.raises(EngineDeadError):
+                engine.load()
+
+
+def test_an_idle_engine_finds_out_that_its_server_died() -> None:
+    with serving() as server:
+        engine = engine_at(server, engine_ready_timeout=0.5)
+
+        async def story() -> None:
+            server.kill()
+            while engine.load() == Load(running=0, waiting=0):  # noqa: ASYNC110  an engine rings no bell
+                await asyncio.sleep(0.05)
+
+        with started(engine) as runner, pytest.raises(EngineDeadError):
+            runner.run(asyncio.wait_for(story(), 30))

@@ -1,0 +1,57 @@
+"""What tests ask of the engine that asks a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import SecretStr
+
+from chat_server import ChatServerDouble
+from pecia_schemas import DocumentType
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineRequest
+from pecia_workers.engines.base import Generation
+from pecia_workers.engines.openai_engine import OpenAiEngine
+from pecia_workers.engines.openai_server import Retries
+
+WORDS = "Read the prescription of Kim Minji."
+KEY = "sesame"
+PAGE = np.random.default_rng(1).integers(0, 255, (56, 84, 3), dtype=np.uint8)
+
+
+def asked(number: int = 0, **changes: Any) -> EngineRequest:
+    request = EngineRequest(
+        id=f"part-{number}", images=(PAGE,), workload=DocumentType.PRESCRIPTION, instruction=WORDS
+    )
+    return replace(request, **changes)
+
+
+def engine_at(server: ChatServerDouble, **settings: Any) -> OpenAiEngine:
+    given = {"engine_url": server.url, "engine_api_key": SecretStr(KEY), **settings}
+    return OpenAiEngine(WorkerSettings(engine="openai", **given), Retries(attempts=3, first_s=0.01))
+
+
+@contextmanager
+def started(engine: OpenAiEngine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.start())
+            yield runner
+        finally:
+            runner.run(engine.stop())
+
+
+def answer(server: ChatServerDouble, request: EngineRequest | None = None, **settings: Any) -> Generation:
+    engine = engine_at(server, **settings)
+    with started(engine) as runner:
+        return runner.run(engine.generate(request or asked()))
+
+
+async def under_way(server: ChatServerDouble) -> None:
+    while not server.answering:  # noqa: ASYNC110  a server rings no bell
+        await asyncio.sleep(0.01)
