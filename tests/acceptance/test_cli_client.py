@@ -231,6 +231,25 @@ def test_what_nobody_on_duty_can_run_is_a_hint_in_json_until_the_job_is_over(she
     assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
 
 
+def test_doctor_finds_what_waits_in_vain(shell: Shell) -> None:
+    shell.submit("a.png", "b.png")
+    examined = shell.run("doctor", "--json")
+    findings = {one["subject"]: one for one in map(json.loads, examined.stdout.splitlines())}
+    assert examined.returncode == 4
+    assert findings["waiting to read"] == {
+        "subject": "waiting to read",
+        "ok": False,
+        "detail": "2: no running worker reads pages; start `pecia worker engine`",
+    }
+
+
+def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(shell: Shell) -> None:
+    assert shell.run("migrate", "--down", "--to", "0001").returncode == 0
+    examined = shell.run("doctor", "--json")
+    assert json.loads(examined.stdout.splitlines()[-1])["detail"] == "not this version's: run `pecia migrate`"
+    assert (examined.returncode, examined.stderr) == (4, "")
+
+
 def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
     shell.submit("a.png", "b.png")
     shell.read_all()

@@ -229,6 +229,8 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     assert examined.returncode == 0, examined.stdout
     assert {finding["subject"] for finding in lines(examined)} >= {"Postgres", "Redis", "engine worker"}
     assert all(finding["ok"] for finding in lines(examined))
+    [engine] = [finding["detail"] for finding in lines(examined) if finding["subject"].startswith("engine@")]
+    assert engine.startswith("rapidocr PP-OCRv6-small; cpu; read; languages en, zh; ")
 
 
 @pytest.mark.parametrize("ending", ["redis.sock", "worker engine"])

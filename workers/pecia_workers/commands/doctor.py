@@ -12,6 +12,7 @@ from redis import Redis
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.exc import ProgrammingError
 
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.messages import queue_name
@@ -66,6 +67,8 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         yield tables
         if tables.ok:
             yield from _look_at_fleet(engine)
+    except ProgrammingError:
+        yield Finding(subject="tables", ok=False, detail="not this version's: run `pecia migrate`")
     finally:
         engine.dispose()
 
