@@ -125,7 +125,7 @@ def _refused(error: Exception, code: int) -> typer.Exit:
 def _plan_table(planned: EnginePlan) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in _plan_rows(planned):
-        table.add_row(f"[bold]{name}[/]", value)
+        table.add_row(f"[bold]{name}[/]", escape(value))
     return table
 
 
@@ -177,7 +177,7 @@ def _check_table(checked: EngineCheck) -> Table:
     )
     if checked.predicted_tokens is not None:
         table.add_row("[bold]prompt[/]", _counts(checked))
-    table.add_row("[bold]first line[/]", escape(checked.first_line))
+    table.add_row("[bold]first line[/]", escape(checked.first_line) or "[red]nothing was read[/]")
     return table
 
 

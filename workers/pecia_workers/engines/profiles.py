@@ -104,16 +104,15 @@ def merged(
     settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
 ) -> WorkerSettings:
     """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
-    name = settings.model
-    if not name and memory_bytes:
-        name = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
+    model = settings.model
+    if not model and memory_bytes:
+        model = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
     values = dict(profile.settings)
-    model = known_model(name)
-    if model and "max_model_len" in values:
-        values["max_model_len"] = min(values["max_model_len"], model.context)
+    if known := known_model(model):
+        values["max_model_len"] = min(values["max_model_len"], known.context)
     update = {name: value for name, value in values.items() if name not in settings.model_fields_set}
     options = profile.engine_options | settings.engine_options
-    return settings.model_copy(update={**update, "model": name, "engine_options": options})
+    return settings.model_copy(update={**update, "model": model, "engine_options": options})
 
 
 def profile_named(name: str) -> Profile:
