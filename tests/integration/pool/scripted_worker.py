@@ -29,10 +29,12 @@ class ScriptedRuntime:
         self._directory = directory
         self._journal = (directory / "journal").open("a", buffering=1)
 
-    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  nothing is priced anew
+    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:
         if os.environ.get("SCRIPTED_START") == "fails":
             raise LookupError("no such model")
-        return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=None)
+        self._priced = priced
+        tokens = int(os.environ.get("SCRIPTED_TOKENS", "0"))
+        return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=tokens or None)
 
     async def lost(self) -> None:
         while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
@@ -40,6 +42,8 @@ class ScriptedRuntime:
 
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         self._note("run", part, redelivered=redelivered)
+        if price := os.environ.get("SCRIPTED_PRICE"):
+            self._priced(part, int(price))
         try:
             await self._follow_plan(part)
         except asyncio.CancelledError:

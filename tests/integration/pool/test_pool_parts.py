@@ -52,6 +52,17 @@ def test_an_urgent_part_passes_the_backlog(fleet: Any) -> None:
     assert begun == [str(blocker), str(urgent), str(bulk)]
 
 
+def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:
+    parts = [fleet.send("wait", cost=60) for _ in range(3)]
+
+    fleet.start(SCRIPTED_TOKENS="100", SCRIPTED_PRICE="10")
+
+    fleet.eventually(lambda: len(fleet.journal()) == len(parts), timeout=10, what="the parts that fit")
+    for part in parts:
+        fleet.plan(part, "done")
+    fleet.await_settled()
+
+
 @pytest.mark.parametrize("plan", ["fail", "retry", "ignore"])
 def test_a_part_that_ends_without_result_is_acknowledged(fleet: Any, plan: str) -> None:
     fleet.start()
