@@ -17,7 +17,7 @@ from rich.table import Table
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
-from pecia_schemas.results import Captions, Document
+from pecia_schemas.results import Captions, Document, Page
 from pecia_schemas.states import JobState
 
 _COLOURS = {
@@ -52,9 +52,14 @@ def _content_json(result: BaseModel | None) -> dict[str, Any]:
         return {"segments": [segment.model_dump(mode="json") for segment in result.segments]}
     if not isinstance(result, Document):
         return {"pages": []}
-    pages = [{"number": page.number, "text": page.text, "verdict": page.verdict} for page in result.pages]
+    pages = [_page_json(page) for page in result.pages]
     failed = [{"number": page.number, "failure": _failure_json(page.failure)} for page in result.failed]
     return {"pages": pages} | ({"failed": failed} if failed else {})
+
+
+def _page_json(page: Page) -> dict[str, Any]:
+    told: dict[str, Any] = {"number": page.number, "text": page.text, "verdict": page.verdict}
+    return told if page.fields is None else told | {"fields": page.fields}
 
 
 def _failure_json(failure: Failure | None) -> dict[str, str] | None:
@@ -95,6 +100,9 @@ def _result_text(result: BaseModel, name: str) -> None:
     elif isinstance(result, Document):
         for page in result.pages:
             typer.echo(f"--- {name}, page {page.number} ({page.verdict})\n{page.text}\n")
+            if page.fields is not None:
+                json_line(page.fields)
+                typer.echo()
         for missing in result.failed:
             failure = missing.failure
             typer.echo(f"{name}, page {missing.number}: {failure.code}: {failure.message}", err=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import endings, output, values
+from pecia.cli import endings, generation, output, values
 from pecia.cli.following import follow
 from pecia.client import Client
 from pecia.errors import JobTimeoutError
@@ -17,35 +17,73 @@ from pecia_schemas.results import Document
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)]
+Priority = Annotated[Lane, typer.Option(help="Lane to wait in.")]
+Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
+Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
+Fields = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", exists=True, dir_okay=False, help="JSON schema that each page fills beside its text."
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
+]
+Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
+NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is told when a job is over.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait, then print the text, page by page.")]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each document.")]
+
 
 def read(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)],
+    files: Files,
     *,
-    priority: Annotated[Lane, typer.Option(help="Lane to wait in.")] = Lane.NORMAL,
-    document_type: Annotated[
-        DocumentType, typer.Option("--type", help="What the documents are.")
-    ] = DocumentType.MIXED,
-    language: Annotated[
-        str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
-    ] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")
-    ] = None,
-    webhook: Annotated[str | None, typer.Option(help="URL that is told when a job is over.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait, then print the text, page by page.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each document.")] = False,
+    priority: Priority = Lane.NORMAL,
+    document_type: Kind = DocumentType.MIXED,
+    language: Language = None,
+    fields: Fields = None,
+    preset: generation.PresetOption = None,
+    temperature: generation.Temperature = None,
+    top_p: generation.TopP = None,
+    top_k: generation.TopK = None,
+    repetition_penalty: generation.RepetitionPenalty = None,
+    max_output_tokens: generation.MaxOutputTokens = None,
+    seed: generation.Seed = None,
+    adapter: generation.Adapter = None,
+    key: Key = None,
+    metadata: Metadata = None,
+    webhook: NoticeUrl = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
 ) -> None:
     """Read documents: pictures, TIFF or PDF. Prints the jobs' ids, or with --wait their text.
 
     Example: `pecia read scan.png report.pdf --wait`
     """
-    if language is not None and not (len(language) == 2 and language.isascii() and language.islower()):  # noqa: PLR2004
-        raise typer.BadParameter("write a language as two letters, such as en", param_hint="--language")
-    tasks = [ReadDocument(file, document_type=document_type, language=language) for file in files]
+    language, form = values.language(language), values.json_object(fields, "--fields")
+    options = generation.options(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        repetition_penalty=repetition_penalty,
+        max_output_tokens=max_output_tokens,
+        seed=seed,
+    )
+    tasks = [
+        ReadDocument(
+            file,
+            document_type=document_type,
+            language=language,
+            fields=form,
+            preset=preset,
+            options=options,
+            adapter=adapter,
+        )
+        for file in files
+    ]
     names = [str(file) for file in files]
     with Client() as client:
         group = _submit(

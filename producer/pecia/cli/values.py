@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -18,6 +21,26 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
     if any(not (key and sign) for key, sign, _ in found):
         raise typer.BadParameter("metadata reads key=value", param_hint="--metadata")
     return {key: value for key, _, value in found}
+
+
+def language(value: str | None) -> str | None:
+    """Return a language as tasks name it."""
+    if value is not None and not re.fullmatch("[a-z]{2}", value):
+        raise typer.BadParameter("write a language as two letters, such as en", param_hint="--language")
+    return value
+
+
+def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
+    """Return the object that a file holds as JSON."""
+    if file is None:
+        return None
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise typer.BadParameter("the file holds no JSON object", param_hint=option)
+    return value
 
 
 def since(value: str | None) -> datetime | timedelta | None:

@@ -1,0 +1,92 @@
+"""`pecia read` hands on what it was told of fields and of how to write, and prints what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from pecia import Client, GenerationOptions, Preset, ReadDocument
+from pecia.cli.app import app
+from pecia_schemas.tasks import task_from_json
+
+SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
+Pecia = Callable[..., Result]
+
+
+@pytest.fixture
+def pecia(stores: dict[str, str], picture: Callable[..., bytes], tmp_path: Path) -> Pecia:
+    """Runs the command on a scan and a schema that lie in the directory."""
+    (tmp_path / "scan.png").write_bytes(picture())
+    (tmp_path / "drug.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "list.json").write_text("[]")
+
+    def run(*arguments: str) -> Result:
+        placed = [str(tmp_path / word) if (tmp_path / word).is_file() else word for word in arguments]
+        return CliRunner().invoke(app, placed, env=stores)
+
+    return run
+
+
+def stored_task(stores: dict[str, str]) -> ReadDocument:
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        ((kind, stored),) = connection.execute("SELECT kind, task FROM jobs").fetchall()
+    task = task_from_json(kind, stored)
+    assert isinstance(task, ReadDocument)
+    return task
+
+
+def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
+    how = ["--preset", "quality", "--temperature", "0.2", "--top-k", "5", "--seed", "7"]
+
+    told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", *how)
+
+    assert told.exit_code == 0, told.output
+    task = stored_task(stores)
+    assert (task.fields, task.adapter, task.preset) == (SCHEMA, "radiology", Preset.QUALITY)
+    assert task.options == GenerationOptions(temperature=0.2, top_k=5, seed=7)
+
+
+def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -> None:
+    pecia("read", "scan.png")
+
+    task = stored_task(stores)
+    assert (task.fields, task.adapter, task.preset, task.options) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--temperature", "3"),
+        ("--top-p", "0"),
+        ("--repetition-penalty", "0"),
+        ("--fields", "scan.png"),
+        ("--fields", "list.json"),
+        ("--language", "English"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_named(pecia: Pecia, option: str, value: str) -> None:
+    told = pecia("read", "scan.png", option, value)
+
+    assert told.exit_code == 2
+    assert option in told.output
+
+
+def test_fields_are_printed_below_the_text_and_in_json(
+    pecia: Pecia, client: Client, scribe: Any, picture: Callable[..., bytes]
+) -> None:
+    job = client.submit(ReadDocument(picture(), fields=SCHEMA))
+    scribe.read(job.id, fields={"drug": "아스피린"})
+
+    text, lines = pecia("result", str(job.id)).stdout, pecia("result", str(job.id), "--json").stdout
+
+    assert text.splitlines()[1:3] == ["text", ""]
+    assert json.loads(text.splitlines()[3]) == {"drug": "아스피린"}
+    assert json.loads(lines)["pages"] == [
+        {"number": 1, "text": "text", "verdict": "ok", "fields": {"drug": "아스피린"}}
+    ]
