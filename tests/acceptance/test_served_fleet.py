@@ -1,0 +1,49 @@
+"""A fleet whose model is on a server, through the server's absence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pydantic import SecretStr
+
+from chat_server import Behaviour, serving
+from pecia import ReadDocument
+from pecia_schemas import JobState
+
+KEY = "sesame"
+
+
+def engine_of(fleet: Any) -> int | None:
+    (pid,) = [service.pid for service in fleet.fleet.services() if service.name == "engine"]
+    return pid
+
+
+def test_pages_wait_for_a_server_that_is_away_and_none_is_lost(
+    run_fleet: Callable[..., AbstractContextManager[Any]],
+    drawn: Callable[..., bytes],
+    eventually: Callable[..., Any],
+) -> None:
+    behaviour = Behaviour(key=KEY, takes_s=0.2)
+    with (
+        serving(behaviour) as first,
+        run_fleet(
+            "served",
+            engine="openai",
+            engine_url=first.url,
+            engine_api_key=SecretStr(KEY),
+            engine_ready_timeout=2,
+            decode_processes=1,
+        ) as fleet,
+    ):
+        before = fleet.client.submit(ReadDocument(drawn("before")))
+        assert before.result(timeout=60).pages[0].text == behaviour.text
+        engine = engine_of(fleet)
+        first.kill()
+        jobs = fleet.client.submit_many(ReadDocument(drawn(f"page {number}")) for number in range(4))
+        eventually(lambda: engine_of(fleet) != engine, timeout=60, what="the worker's end")
+        with serving(behaviour, first.server_port):
+            jobs.wait(timeout=120)
+
+        assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}
