@@ -16,6 +16,7 @@ KEY = "sesame"
 
 
 def engine_of(fleet: Any) -> int | None:
+    pid: int | None
     (pid,) = [service.pid for service in fleet.fleet.services() if service.name == "engine"]
     return pid
 
