@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pecia.store import PartOutcome
-from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment
+from pecia_schemas.results import (
+    Captions,
+    Document,
+    Page,
+    PageFailure,
+    Segment,
+    SegmentFailure,
+    Summary,
+)
+from pecia_schemas.states import Stage
 from pecia_schemas.tasks import CaptionVideo, ReadDocument
 
 
@@ -36,9 +45,15 @@ def page(outcome: PartOutcome) -> Page:
 
 
 def captions(outcomes: Sequence[PartOutcome]) -> Captions:
-    """Return the captions: one segment for each part that has one."""
+    """Return the captions: its segments, why others are missing, and the summary if there is one."""
+    segments = [outcome for outcome in outcomes if outcome.stage == Stage.CAPTION]
+    summaries = [outcome for outcome in outcomes if outcome.stage == Stage.SUMMARIZE and outcome.content]
     return Captions(
-        segments=tuple(
-            Segment.model_validate(outcome.content) for outcome in outcomes if outcome.content is not None
-        )
+        segments=tuple(Segment.model_validate(outcome.content) for outcome in segments if outcome.content),
+        failed=tuple(
+            SegmentFailure(number=outcome.ordinal + 1, failure=outcome.failure)
+            for outcome in segments
+            if outcome.failure is not None
+        ),
+        summary=Summary.model_validate(summaries[0].content) if summaries else None,
     )

@@ -67,6 +67,7 @@ class Listing:
 class PartOutcome:
     """How a part ended: with `content`, with a `failure`, or, cancelled, with neither."""
 
+    stage: Stage
     ordinal: int
     content: Mapping[str, Any] | None
     failure: Failure | None
@@ -124,7 +125,7 @@ class Store:
     ) -> list[PartOutcome]:
         """Return the parts that have ended, in order, without those whose ordinal is to be skipped."""
         ended = (
-            select(_parts.c.ordinal, _parts.c.failure, _results.c.content)
+            select(_parts.c.stage, _parts.c.ordinal, _parts.c.failure, _results.c.content)
             .join(_results, _results.c.part_id == _parts.c.id, isouter=True)
             .where(
                 _parts.c.job_id == job_id,
@@ -221,4 +222,6 @@ def _oldest_id(since: datetime) -> UUID:
 
 def _outcome(row: Mapping[str, Any]) -> PartOutcome:
     failure = Failure.model_validate(row["failure"]) if row["failure"] else None
-    return PartOutcome(ordinal=row["ordinal"], content=row["content"], failure=failure)
+    return PartOutcome(
+        stage=Stage(row["stage"]), ordinal=row["ordinal"], content=row["content"], failure=failure
+    )

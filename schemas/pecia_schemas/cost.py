@@ -5,7 +5,7 @@ It follows Qwen2.5-VL, the family of the recommended models; the engine counts e
 
 from math import ceil, floor, sqrt
 
-from pecia_schemas.tasks import DocumentType
+from pecia_schemas.tasks import CaptionStyle, DocumentType
 
 _PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
 _MIN_PIXELS = 56 * 56
@@ -45,6 +45,18 @@ def image_tokens(width: int, height: int) -> int:
         grow = sqrt(_MIN_PIXELS / (width * height))
         rows, columns = ceil(height * grow / _PATCH), ceil(width * grow / _PATCH)
     return max(1, rows) * max(1, columns)
+
+
+def segment_cost(frames: int, width: int, height: int, style: CaptionStyle) -> int:
+    """Return the tokens one video segment is expected to take: two frames share theirs, as in Qwen2.5-VL's clips."""
+    seen = ceil(frames / 2) * image_tokens(width, height)
+    return seen + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
+
+
+def summary_cost(segments: int, style: CaptionStyle) -> int:
+    """Return the tokens the summary of so many segments is expected to take: their captions, and its own text."""
+    captions = segments * EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
+    return captions + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS["summary"]
 
 
 def page_cost(width: int, height: int, document_type: DocumentType) -> int:

@@ -182,7 +182,7 @@ class Segment(_Result):
     text: str
     verdict: Verdict
     frames: int
-    """How many were looked at."""
+    """How many were taken from the video; the engine saw fewer, or smaller ones, if `shrunk` is set."""
     width: int
     height: int
     """Pixels of the frames."""

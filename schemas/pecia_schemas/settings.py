@@ -103,6 +103,8 @@ class WorkerSettings(ConnectionSettings):
     engine: str = "rapidocr"
     """Which engine reads: `rapidocr` (CPU, English and Chinese), `vllm` (a vision-language model) or `openai` (a server
     that runs one); `simulated` and `simulated:instant` read nothing."""
+    stages: Literal["", "read", "caption"] = ""
+    """What an engine worker does: `read` documents or `caption` videos. Empty: both, as far as its engine can."""
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
     model: str = ""

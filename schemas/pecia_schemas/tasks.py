@@ -167,8 +167,8 @@ class CaptionVideo(Task[Captions]):
     stage: ClassVar[Stage] = Stage.CAPTION
     result_type: ClassVar[type[BaseModel]] = Captions
 
-    language: str = Field(default="en", kw_only=True, pattern=r"^[a-z]{2}$")
-    """ISO 639-1, the language of the captions: `en` or `ko`."""
+    language: str = Field(default="en", kw_only=True, pattern=r"^(en|ko)$")
+    """The language of the captions: `en` or `ko`."""
     style: CaptionStyle = Field(default=CaptionStyle.DETAILED, kw_only=True)
     segments: timedelta | None = Field(default=None, kw_only=True, gt=timedelta())
     """Length of one segment; None: as the fleet is set."""

@@ -21,6 +21,8 @@ from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.bus import Bus
+from pecia_workers.captioning.segment import CaptionSegment
+from pecia_workers.captioning.summary import SummarizeVideo
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import (
@@ -32,6 +34,7 @@ from pecia_workers.engines.base import (
     Generator,
 )
 from pecia_workers.engines.profiles import with_profile
+from pecia_workers.engines.stages import stages_served
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import (
     ClaimedPart,
@@ -46,7 +49,7 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.ledger.output_lengths import share_output_lengths
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
+from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
@@ -108,7 +111,7 @@ class Runtime:
         decoder = Decoder(self._settings)
         await decoder.start()
         self._resources.push_async_callback(decoder.stop)
-        self._handlers[Stage.INGEST] = Ingest(spool, decoder)
+        self._handlers[Stage.INGEST] = Ingest(spool, decoder, self._settings, self._stages_served)
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
@@ -117,6 +120,8 @@ class Runtime:
         self._handlers[Stage.READ] = ReadPage(
             spool, decoder, generator, self._settings, await self._fallback()
         )
+        self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, self._settings)
+        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(self._ledger.captions, generator, self._settings)
         return _claimable(engine.budget, decoder.slots)
 
     async def _fallback(self) -> Generator | None:
@@ -145,8 +150,12 @@ class Runtime:
         )
         policy = policy_named(PolicyName(settings.admission), limits)
         batcher = Batcher(engine, policy, self._lengths, priced=priced)
-        self._resources.callback(_tell_packing, batcher)
+        self._resources.callback(_tell_use, engine, batcher)
         return batcher
+
+    async def _stages_served(self) -> frozenset[Stage]:
+        """Return what the fleet can do: by its settings, whether or not it has started, and by who is on duty."""
+        return stages_served(self._settings) | await stages_on_duty(self._database)
 
     async def _keep_sharing(self) -> None:
         while True:
@@ -194,13 +203,13 @@ class Runtime:
         outcome = await self._work(claimed)
         if not await self._ledger.commit(Finished(part=claimed, outcome=outcome)):
             raise Ignore("the part was cancelled or taken over meanwhile")
-        if isinstance(outcome, Cut):
+        if isinstance(outcome, Cut) or claimed.stage is Stage.CAPTION:
             await self._publish_parts()
         if isinstance(outcome, Failed):
             _tell_celery(outcome)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has just cut; what stays unpublished now is the relay's."""
+        """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
         with suppress(RedisError, OSError, *UNAVAILABLE):
             await relay_due(self._database, self._bus.publish, limit=_PUBLISHED_AT_ONCE)
 
@@ -284,10 +293,9 @@ def _claimable(budget: Budget, decoding: int) -> Budget:
     return Budget(slots=slots, tokens=budget.tokens * slots // budget.slots)
 
 
-def _tell_packing(batcher: Batcher) -> None:
-    share = batcher.packing.share
-    if share is not None:
-        log.info("packing", share=round(share, 3))
+def _tell_use(engine: Engine, batcher: Batcher) -> None:
+    with suppress(EngineError):
+        log.info("engine_use", packing=batcher.packing.share, drifted=engine.load().drifted)
 
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Annotated
 
@@ -12,6 +12,7 @@ import typer
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.engines.stages import stages_served
 
 
 class Role(StrEnum):
@@ -23,17 +24,28 @@ class Role(StrEnum):
     UPKEEP = "upkeep"
 
 
-_STAGES = {Role.INGEST: (Stage.INGEST,), Role.ENGINE: (Stage.READ,)}
+class Kind(StrEnum):
+    """What an engine worker can be kept to."""
+
+    READ = "read"
+    CAPTION = "caption"
 
 
 def worker(
     role: Annotated[
-        Role, typer.Argument(help="ingest cuts documents, engine reads, webhooks calls back, upkeep repairs.")
+        Role,
+        typer.Argument(
+            help="ingest cuts documents, engine reads and captions, webhooks calls, upkeep repairs."
+        ),
     ],
     *,
     name: Annotated[
         str | None,
         typer.Option(help="Name in Flower; two workers on one machine need two. Default: the role."),
+    ] = None,
+    stages: Annotated[
+        Kind | None,
+        typer.Option(help="What an engine worker does. Default: PECIA_STAGES, else all that its engine can."),
     ] = None,
 ) -> None:
     """Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.
@@ -41,12 +53,14 @@ def worker(
     Example: `pecia worker engine`
     """
     settings = settings_or_exit()
+    if stages:
+        settings = settings.model_copy(update={"stages": stages.value})
     _check(settings)
     from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     configure_logs(settings)
-    if role in _STAGES:
-        _run_stages(role, settings, name or role)
+    if role in (Role.INGEST, Role.ENGINE):
+        _run_stages(_stages(role, settings), settings, name or role)
     else:
         _service(role)(settings)
 
@@ -63,11 +77,23 @@ def _check(settings: WorkerSettings) -> None:
         raise typer.Exit(2)
 
 
-def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
+def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
+    if role is Role.INGEST:
+        return (Stage.INGEST,)
+    served = stages_served(settings)
+    if not served:
+        typer.echo(
+            f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE.", err=True
+        )
+        raise typer.Exit(2)
+    return served
+
+
+def _run_stages(stages: Collection[Stage], settings: WorkerSettings, name: str) -> None:
     from pecia_workers.app import app, worker_argv  # noqa: PLC0415
 
     app.use(settings)
-    app.worker_main(worker_argv(_STAGES[role], settings, name=name))
+    app.worker_main(worker_argv(stages, settings, name=name))
     sys.exit(0)
 
 

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineError, Generation, Load
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel, IterationScheduler, Sequence
 from pecia_workers.engines.output_lengths import DrawnLengths
 from pecia_workers.engines.pricing import picture_tokens, prompt_tokens, request_cost
+from pecia_workers.engines.stages import LANGUAGE_MODEL
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.engines.output_lengths import OutputLengths
 
-_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
 _INSTANT_SLOTS: Final = 1024
 
 
@@ -99,7 +98,7 @@ class SimulatedEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="iteration-level", stages=_STAGES, samples=False)
+        return Capabilities(name="simulated", model="iteration-level", stages=LANGUAGE_MODEL, samples=False)
 
     @property
     def budget(self) -> Budget:
@@ -203,7 +202,7 @@ class InstantEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything, but no text comes out."""
-        return Capabilities(name="simulated", model="instant", stages=_STAGES, samples=False)
+        return Capabilities(name="simulated", model="instant", stages=LANGUAGE_MODEL, samples=False)
 
     @property
     def budget(self) -> Budget:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
-from pecia_schemas.states import Stage
 from pecia_workers.engines.base import (
     Budget,
     Capabilities,
@@ -20,6 +19,7 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2
-_STAGES: Final = frozenset({Stage.READ, Stage.CAPTION})
 
 
 class VllmEngine:
@@ -54,7 +53,7 @@ class VllmEngine:
         return Capabilities(
             name="vllm",
             model=self._settings.model,
-            stages=_STAGES,
+            stages=LANGUAGE_MODEL,
             fields=True,
             adapters=frozenset(self._settings.adapters),
             device=self._device,

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState
+from pecia_schemas import JobState, Segment
+from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
 from pecia_workers.ledger.commit import Finished, commit_parts
 from pecia_workers.ledger.database import outlast
@@ -49,6 +50,10 @@ class Ledger:
     async def revoke(self, part: UUID) -> None:
         """End a part that an operator revoked."""
         await self._announce(await outlast(lambda: revoke_part(self._database, self._worker, part)))
+
+    async def captions(self, job_id: UUID) -> list[Segment]:
+        """Return what the segments of a job were captioned with, in the order of time."""
+        return await outlast(lambda: read_captions(self._database, job_id))
 
     async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
         return await outlast(lambda: claim_parts(self._database, self._worker, requests))

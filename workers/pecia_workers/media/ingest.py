@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from pecia_schemas import FailureCode, ReadDocument, Stage
-from pecia_schemas.cost import page_cost
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pecia_schemas import CaptionVideo, FailureCode, ReadDocument, Stage
+from pecia_schemas.cost import page_cost, segment_cost, summary_cost
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
+from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
 from pecia_workers.media.pages import PageInfo
 from pecia_workers.payloads import Spool
 
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+
 
 class Ingest:
-    """Cuts payloads for the stage that will work on them."""
+    """Cuts payloads for the stage that will work on them.
 
-    def __init__(self, spool: Spool, decoder: Decoder) -> None:
+    `stages_served` tells what the fleet's engines can do: what none of them can must fail now, not wait for ever.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        decoder: Decoder,
+        settings: WorkerSettings,
+        stages_served: Callable[[], Awaitable[frozenset[Stage]]],
+    ) -> None:
         self._spool = spool
         self._decoder = decoder
+        self._segment_s = settings.video_segment.total_seconds()
+        self._plan = FramePlan.of(settings)
+        self._limits = Limits.of(settings)
+        self._stages_served = stages_served
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
@@ -24,11 +47,44 @@ class Ingest:
         Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`.
         """
         task = part.task
-        if not isinstance(task, ReadDocument):
-            raise MediaError(FailureCode.NO_ENGINE, "None of this fleet's engines captions videos.")
+        if task.stage is Stage.CAPTION and Stage.CAPTION not in await self._stages_served():
+            raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
         async with self._spool.open(part.payload) as path:
-            pages = await self._decoder.inspect(path)
-        return Cut(Stage.READ, [_price(page, task) for page in pages])
+            if isinstance(task, CaptionVideo):
+                return await self._segments(path, task)
+            assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
+            return Cut(Stage.READ, [_price(page, task) for page in await self._decoder.inspect(path)])
+
+    async def _segments(self, path: Path, task: CaptionVideo) -> Cut:
+        info = await self._decoder.probe(path)
+        length = task.segments.total_seconds() if task.segments else self._segment_s
+        count = segment_count(info.duration, length)
+        self._limits.check_segments(count)
+        ends = [length * number for number in range(1, count)] + [info.duration]
+        parts = [
+            self._price_segment(number, Stretch(start=length * number, end=end), info, task)
+            for number, end in enumerate(ends)
+        ]
+        if count == 1:
+            return Cut(Stage.CAPTION, parts)
+        return Cut(Stage.CAPTION, parts, NewPart(ordinal=count, cost=summary_cost(count, task.style)))
+
+    def _price_segment(self, number: int, stretch: Stretch, info: VideoInfo, task: CaptionVideo) -> NewPart:
+        frames = self._plan.count(stretch, info.fps)
+        width, height = self._plan.size(frames, info.width, info.height)
+        return NewPart(
+            ordinal=number,
+            cost=segment_cost(frames, width, height, task.style),
+            width=width,
+            height=height,
+            start_s=stretch.start,
+            end_s=stretch.end,
+        )
+
+
+def segment_count(duration: float, length: float) -> int:
+    """Return into how many segments a video of so many seconds is cut: the last has half to one and a half `length`."""
+    return max(1, math.floor(duration / length + 0.5))
 
 
 def _price(page: PageInfo, task: ReadDocument) -> NewPart:

@@ -24,7 +24,12 @@ def check_demands(task: ReadDocument, engine: Capabilities) -> None:
         raise EngineRefusedError(
             f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE
         )
-    if task.adapter is not None and task.adapter not in engine.adapters:
+    check_adapter(task.adapter, engine)
+
+
+def check_adapter(adapter: str | None, engine: Capabilities) -> None:
+    """Raise `EngineRefusedError` if the engine has no adapter of this name."""
+    if adapter is not None and adapter not in engine.adapters:
         there = ", ".join(sorted(engine.adapters)) or "none"
         raise EngineRefusedError(
             f"Adapters of the engine {engine.name}: {there}.", FailureCode.ADAPTER_UNAVAILABLE

@@ -1,0 +1,79 @@
+"""Videos through a whole fleet: cut, captioned all at once, and summarised; here by an engine that writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pecia import Captions, CaptionVideo, FailureCode, JobState, ReadDocument
+from pecia.errors import JobFailedError
+from videos import video
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def captioners(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+    with run_fleet("captions", engine="simulated:instant", video_segment=timedelta(seconds=2)) as fleet:
+        yield fleet
+
+
+def test_a_long_video_comes_back_as_segments_and_a_summary(captioners: Any) -> None:
+    job = captioners.client.submit(CaptionVideo(video(7)))
+
+    captions: Captions = job.result(timeout=PATIENCE_S)
+
+    assert [(one.number, one.start.total_seconds()) for one in captions.segments] == [
+        (1, 0),
+        (2, 2),
+        (3, 4),
+        (4, 6),
+    ]
+    assert captions.segments[-1].end == timedelta(seconds=7)
+    assert {(one.frames, one.width, one.height) for one in captions.segments[:3]} == {(16, 160, 96)}
+    assert captions.summary
+    assert captions.failed == ()
+    assert (job.progress.total, job.progress.done) == (5, 5)
+
+
+def test_a_short_video_is_one_caption_without_a_summary(captioners: Any) -> None:
+    captions = captioners.client.submit(CaptionVideo(video(2.5))).result(timeout=PATIENCE_S)
+
+    assert [segment.end for segment in captions.segments] == [timedelta(seconds=2.5)]
+    assert captions.summary is None
+
+
+def test_a_video_that_breaks_off_is_partial_and_says_where(captioners: Any) -> None:
+    whole = video(9, movflags="faststart")
+    job = captioners.client.submit(CaptionVideo(whole[: len(whole) * 7 // 10])).wait(PATIENCE_S)
+
+    captions = job.result(timeout=0)
+
+    assert job.state is JobState.PARTIAL
+    assert captions.segments
+    assert {one.failure.code for one in captions.failed} == {FailureCode.DAMAGED}
+    assert len(captions.segments) + len(captions.failed) == 5
+    assert captions.failed[-1].number == 5
+    assert captions.summary, "what there is, is summarised"
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    [
+        (CaptionVideo(b"\0\0\0\x18ftypmp42" + bytes(600)), FailureCode.DAMAGED),
+        (CaptionVideo(b"\x89PNG\r\n\x1a\n" + bytes(600)), FailureCode.UNSUPPORTED_TYPE),
+        (CaptionVideo(video(0, sound=1)), FailureCode.UNSUPPORTED_TYPE),
+        (ReadDocument(video(1)), FailureCode.UNSUPPORTED_TYPE),
+    ],
+)
+def test_what_cannot_be_captioned_costs_one_clear_error(
+    captioners: Any, task: Any, code: FailureCode
+) -> None:
+    with pytest.raises(JobFailedError) as caught:
+        captioners.client.submit(task).result(timeout=PATIENCE_S)
+
+    assert caught.value.failure.code is code

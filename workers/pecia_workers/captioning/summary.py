@@ -1,0 +1,117 @@
+"""The summarize stage: what a whole video shows, written from the captions of its segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Final, cast
+from uuid import UUID
+
+from pecia_schemas import CaptionVideo, FailureCode, Segment, Summary, Timings
+from pecia_workers.captioning.instructions import instruction_for_summary
+from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
+from pecia_workers.engines.presets import sampling_for
+from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.reading.storable import storable_text
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+
+_MOST_TOKENS: Final = 512
+"""Of a summary whose task names no number."""
+_LEAST_TO_SPLIT: Final = 3
+
+CaptionsOf = Callable[[UUID], Awaitable[Sequence[Segment]]]
+"""Returns the captions of a job, in the order of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Note:
+    """What is known of a stretch of the video."""
+
+    start: timedelta
+    end: timedelta
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{_clock(self.start)} - {_clock(self.end)}] {self.text}"
+
+
+class SummarizeVideo:
+    """Summarises one video at a time, for many callers at once.
+
+    Captions that are together more than the engine's context are summarised by halves, and then the halves' summaries.
+    """
+
+    def __init__(self, captions_of: CaptionsOf, engine: Generator, settings: WorkerSettings) -> None:
+        self._captions_of = captions_of
+        self._engine = engine
+        self._most_tokens = settings.caption_tokens or _MOST_TOKENS
+
+    async def __call__(self, part: ClaimedPart) -> Done:
+        """Return the summary of the claimed job's captions. Raises `EngineError`."""
+        segments = await self._captions_of(part.job_id)
+        notes = [_Note(start=one.start, end=one.end, text=one.text) for one in segments]
+        started = monotonic()
+        written = await self._write(self._request(part), notes)
+        timings = Timings(
+            queued=part.queued_s, engine=monotonic() - started, first_token=written.first_token_s
+        )
+        return Done(
+            Summary(
+                text=storable_text(written.text),
+                verdict=written.verdict,
+                engine=self._engine.capabilities.name,
+                usage=written.usage,
+                timings=timings,
+            )
+        )
+
+    def _request(self, part: ClaimedPart) -> EngineRequest:
+        task = cast("CaptionVideo", part.task)
+        sampling, _ = sampling_for(task)
+        asked = task.options and task.options.max_output_tokens
+        return EngineRequest(
+            id=f"{part.id}:{part.attempt}",
+            part=part.id,
+            images=(),
+            workload="summary",
+            language=task.language,
+            sampling=sampling,
+            adapter=task.adapter,
+            priority=part.lane.rank,
+            max_output_tokens=asked or self._most_tokens,
+        )
+
+    async def _write(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
+        captions = "\n".join(map(str, notes))
+        instruction = instruction_for_summary(request.language or "en", captions)
+        try:
+            return await self._engine.generate(replace(request, instruction=instruction))
+        except EngineRefusedError as error:
+            if error.code is not FailureCode.TOO_LARGE or len(notes) < _LEAST_TO_SPLIT:
+                raise
+        return await self._write_by_halves(request, notes)
+
+    async def _write_by_halves(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
+        middle = len(notes) // 2
+        parted = (notes[:middle], notes[middle:])
+        halves = await asyncio.gather(
+            *(self._write(replace(request, id=f"{request.id}.{n}"), half) for n, half in enumerate(parted))
+        )
+        whole = await self._write(
+            request,
+            [
+                _Note(start=half[0].start, end=half[-1].end, text=written.text)
+                for half, written in zip(parted, halves, strict=True)
+            ],
+        )
+        return replace(whole, usage=sum((half.usage for half in halves), whole.usage))
+
+
+def _clock(moment: timedelta) -> str:
+    minutes, seconds = divmod(round(moment.total_seconds()), 60)
+    return f"{minutes}:{seconds:02}"
