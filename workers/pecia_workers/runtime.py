@@ -258,7 +258,7 @@ class Runtime:
             error=type(error).__name__,
         )
         retry_in = retry_delay(failure.code, part.strikes, self._settings)
-        return Failed(failure, retry_in, self._meter.spent(part))
+        return Failed(failure, retry_in, self._meter.spent(part.id, part.queued_s))
 
     def _cancel_job(self, job_id: UUID) -> None:
         for part, (owner, task) in self._running.items():

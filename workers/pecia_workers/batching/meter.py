@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
-    from pecia_workers.ledger import ClaimedPart
 
 
 @dataclass(slots=True)
@@ -34,15 +33,15 @@ class Meter:
         """Return the same generator, metered."""
         return _Metered(generator, self._readings)
 
-    def spent(self, part: ClaimedPart) -> Spent | None:
-        """Return what this attempt has taken so far; None if no engine was asked.
+    def spent(self, part: UUID, queued_s: float) -> Spent | None:
+        """Return what this attempt, which waited for so long, has taken so far; None if no engine was asked.
 
         A request that failed counts with its seconds: what it wrote until then nobody knows.
         """
-        reading = self._readings.get(part.id)
+        reading = self._readings.get(part)
         if reading is None:
             return None
-        timings = Timings(queued=part.queued_s, engine=reading.seconds, first_token=reading.first_token_s)
+        timings = Timings(queued=queued_s, engine=reading.seconds, first_token=reading.first_token_s)
         return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
 
     def forget(self, part: UUID) -> None:

@@ -1,0 +1,56 @@
+"""What each part has taken of the engine, kept until its attempt is over."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import numpy as np
+
+from pecia_schemas import DocumentType
+from pecia_workers.batching.meter import Meter
+from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.output_lengths import FixedLength
+from pecia_workers.engines.pricing import prompt_tokens
+from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+
+OUTPUT = 20
+ONE, OTHER = UUID(int=1), UUID(int=2)
+
+
+def asked(name: str, part: UUID | None) -> EngineRequest:
+    image = np.zeros((280, 280, 3), np.uint8)
+    return EngineRequest(id=name, part=part, images=(image,), workload=DocumentType.MIXED)
+
+
+def metered(*requests: EngineRequest) -> Meter:
+    """Return the meter after all of these were answered at the same time."""
+
+    async def story() -> Meter:
+        engine, meter = SimulatedEngine(lengths=FixedLength(OUTPUT), clock=VirtualClock()), Meter()
+        await engine.start()
+        generator = meter.on(engine)
+        await asyncio.gather(*[generator.generate(request) for request in requests])
+        await engine.stop()
+        return meter
+
+    return asyncio.run(story())
+
+
+def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
+    meter = metered(asked("a", ONE), asked("b", ONE), asked("c", OTHER), asked("nobody's", None))
+    one, other = meter.spent(ONE, queued_s=1.5), meter.spent(OTHER, queued_s=0)
+    assert one
+    assert other
+    assert (other.usage.prompt, other.usage.output) == (prompt_tokens(asked("c", OTHER)), OUTPUT)
+    assert one.usage == other.usage + other.usage
+    assert (one.engine, one.timings.queued) == ("simulated", 1.5)
+    assert (one.timings.first_token or 0) > 0
+
+
+def test_an_attempt_that_is_over_or_asked_nobody_has_taken_nothing() -> None:
+    meter = metered(asked("a", ONE))
+    meter.forget(ONE)
+    meter.forget(OTHER)
+    assert meter.spent(ONE, queued_s=1.5) is None
+    assert meter.spent(OTHER, queued_s=0) is None
