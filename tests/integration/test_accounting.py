@@ -20,7 +20,7 @@ from pecia_schemas import Stage, Timings, TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineError
 from pecia_workers.ledger import ClaimedPart, Done
-from pecia_workers.ledger.accounts import Spent
+from pecia_workers.ledger.accounts import COLUMNS, Spent
 from pecia_workers.runtime import Runtime
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
@@ -36,7 +36,7 @@ def row_of(database_url: str) -> Callable[[UUID], dict[str, Any]]:
             cursor = connection.cursor(row_factory=dict_row)
             row = cursor.execute("SELECT * FROM parts WHERE job_id = %s", (job_id,)).fetchone()
         assert row is not None
-        return {name: row[name] for name in row if name == "engine" or name.endswith(("_tokens", "_s"))}
+        return {name: row[name] for name in COLUMNS.split(", ")}
 
     return find
 
