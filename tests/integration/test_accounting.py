@@ -112,8 +112,10 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
 
         runtime._handlers[Stage.READ] = read_and_fail
         try:
+            part = part_of(job.id, stores)
             with pytest.raises(Retry):
-                await runtime.run(part_of(job.id, stores), redelivered=False)
+                await runtime.run(part, redelivered=False)
+            assert runtime._meter.spent(part, 0) is None
         finally:
             await runtime.stop()
 
@@ -127,7 +129,9 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
 def test_usage_sums_what_ended_since(
     client: Client, scribe: Any, picture: Callable[..., bytes], database_url: str
 ) -> None:
-    old, new, open_still = client.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
+    tasks = [ReadDocument(picture(shade=shade)) for shade in range(4)]
+    old, new, open_still, unread = client.submit_many(tasks)
+    scribe.fail(unread.id)  # no engine saw it
     for job in (old, new):
         scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
     scribe.fail(
