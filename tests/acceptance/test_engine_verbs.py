@@ -54,6 +54,12 @@ def test_a_plan_is_for_the_gpu_that_is_here_and_for_these_settings(two_gpus: str
     assert told["pages_at_a_time"] == told["sizes"]["max_num_seqs"] == 5
 
 
+def test_a_plan_for_workers_that_only_caption_has_a_model_for_that() -> None:
+    done = engine("plan", "--gpu", "l4", "--json", PECIA_STAGES="caption")
+
+    assert json.loads(done.stdout)["model"] == "Qwen/Qwen3-VL-8B-Instruct-FP8"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

@@ -19,6 +19,7 @@ from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnava
 from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+from pecia_workers.engines.stages import only_captions
 
 if TYPE_CHECKING:
     from pecia_workers.engines.checking import EngineCheck
@@ -59,6 +60,7 @@ def plan(
     settings = _asked(settings_or_exit(), model=model, quality=quality)
     try:
         profile, memory = _machine(gpu or settings.profile)
+        captions = captions or only_captions(settings)
         planned = plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
         raise _refused(error, _USAGE) from None

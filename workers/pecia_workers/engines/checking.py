@@ -12,6 +12,7 @@ from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_engine
+from pecia_workers.engines.stages import only_captions
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.instructions import instruction_for
@@ -52,7 +53,7 @@ class EngineCheck:
 
 async def check_engine(settings: WorkerSettings) -> EngineCheck:
     """Return what became of one page. Raises `EngineUnavailableError`, `EngineError`."""
-    chosen = await asyncio.to_thread(with_profile, settings)
+    chosen = await asyncio.to_thread(with_profile, settings, captions=only_captions(settings))
     engine = create_engine(chosen)
     try:
         started = monotonic()

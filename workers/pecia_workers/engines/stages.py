@@ -28,3 +28,8 @@ def stages_of(engine: str) -> frozenset[Stage]:
 def stages_served(settings: WorkerSettings) -> frozenset[Stage]:
     """Return the stages of an engine worker with these settings; none if its engine cannot do what it is to do."""
     return stages_of(settings.engine) & _KINDS[settings.stages]
+
+
+def only_captions(settings: WorkerSettings) -> bool:
+    """Return whether an engine worker with these settings reads no pages."""
+    return Stage.READ not in _KINDS[settings.stages]
