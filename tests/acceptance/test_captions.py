@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +64,35 @@ def test_a_video_that_breaks_off_is_partial_and_says_where(captioners: Any) -> N
     assert len(captions.segments) + len(captions.failed) == 5
     assert captions.failed[-1].number == 5
     assert captions.summary, "what there is, is summarised"
+
+
+def test_the_command_prints_captions_for_people_and_for_programs(captioners: Any, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(video(4))
+
+    def pecia(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pecia", *arguments]
+        environment = os.environ | captioners.environment
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    asked = ("caption", "clip.mp4", "--wait", "--style", "brief", "--language", "ko", "--segments", "1")
+    told, shown = pecia(*asked, "--json"), pecia(*asked)
+
+    assert (told.returncode, told.stderr) == (0, "")
+    captions = json.loads(told.stdout)
+    assert [(one["number"], one["start"], one["end"]) for one in captions["segments"]] == [
+        (1, 0, 1),
+        (2, 1, 2),
+        (3, 2, 3),
+        (4, 3, 4),
+    ]
+    assert captions["summary"] == {"text": "", "verdict": "ok"}
+    assert "--- clip.mp4, 0:03 - 0:04 (ok)" in shown.stdout
+    assert "--- clip.mp4, summary (ok)" in shown.stdout
+    assert captioners.query(
+        "SELECT task->>'style', task->>'language' FROM jobs WHERE id = %s", captions["job"]
+    ) == [("brief", "ko")]
 
 
 @pytest.mark.parametrize(

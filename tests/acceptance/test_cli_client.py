@@ -301,7 +301,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
     process = shell.start("read", "a.png", "--wait", "--json", stderr=its_end)
     os.close(its_end)
     seen = b""
-    while b"0/1 documents" not in seen:
+    while b"0/1 jobs" not in seen:
         seen += os.read(terminal, 4096)
     eventually(shell.read_all)
     out, _ = process.communicate(timeout=20)

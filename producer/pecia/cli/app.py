@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import jobs, reading, watching
+from pecia.cli import captioning, jobs, reading, watching
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -38,6 +38,7 @@ def root(
 
 
 app.command("read")(reading.read)
+app.command("caption")(captioning.caption)
 app.command("status")(jobs.status)
 app.command("wait")(jobs.wait)
 app.command("result")(jobs.result)

@@ -60,7 +60,7 @@ def _figures(group: JobGroup[Any]) -> dict[str, Any]:
     totals = [_total(job) for job in group]
     done = sum(job.done for job in group)
     return {
-        "description": f"{done}/{len(group)} documents, pages",
+        "description": f"{done}/{len(group)} jobs, parts",
         "completed": sum(job.progress.finished for job in group),
         "total": None if None in totals else sum(total for total in totals if total is not None),
     }

@@ -44,16 +44,16 @@ def result(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print what a job read, page by page.
+    """Print what a job read or captioned, piece by piece.
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --json`
     """
     with Client() as client:
         job = client.job(job_id).wait(timeout=0)
         if as_json:
-            output.json_line(output.document_json(job, None))
+            output.json_line(output.result_json(job, None))
         else:
-            output.document_text(job, None)
+            output.result_text(job, None)
     raise typer.Exit(endings.of_states([job.state]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
@@ -17,8 +17,9 @@ from rich.table import Table
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
-from pecia_schemas.results import Captions, Document, Page
+from pecia_schemas.results import Captions, Document, Page, Segment
 from pecia_schemas.states import JobState
+from pecia_schemas.tasks import CaptionVideo
 
 _COLOURS = {
     JobState.SUCCEEDED: "green",
@@ -35,26 +36,47 @@ def json_line(value: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
-def document_json(job: AnyJob, file: str | None) -> dict[str, Any]:
-    """Return a job and, if it is over, what it read."""
+def result_json(job: AnyJob, file: str | None) -> dict[str, Any]:
+    """Return a job and, if it is over, what it made."""
     result = job.result(timeout=0) if job.state.has_result else None
     return {
         "job": str(job.id),
         "file": file,
         "state": job.state,
-        **_content_json(result),
+        **_content_json(job.kind, result),
         "failure": _failure_json(job.failure),
     }
 
 
-def _content_json(result: BaseModel | None) -> dict[str, Any]:
+def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
+    content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
-        return {"segments": [segment.model_dump(mode="json") for segment in result.segments]}
-    if not isinstance(result, Document):
-        return {"pages": []}
-    pages = [_page_json(page) for page in result.pages]
-    failed = [{"number": page.number, "failure": _failure_json(page.failure)} for page in result.failed]
-    return {"pages": pages} | ({"failed": failed} if failed else {})
+        content = {
+            "segments": [_segment_json(one) for one in result.segments],
+            "summary": _summary_json(result),
+        }
+    elif isinstance(result, Document):
+        content = {"pages": [_page_json(page) for page in result.pages]}
+    if isinstance(result, Captions | Document) and result.failed:
+        content["failed"] = [
+            {"number": piece.number, "failure": _failure_json(piece.failure)} for piece in result.failed
+        ]
+    return content
+
+
+def _segment_json(segment: Segment) -> dict[str, Any]:
+    return {
+        "number": segment.number,
+        "start": segment.start.total_seconds(),
+        "end": segment.end.total_seconds(),
+        "text": segment.text,
+        "verdict": segment.verdict,
+    }
+
+
+def _summary_json(captions: Captions) -> dict[str, Any] | None:
+    summary = captions.summary
+    return {"text": summary.text, "verdict": summary.verdict} if summary else None
 
 
 def _page_json(page: Page) -> dict[str, Any]:
@@ -82,21 +104,20 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
     }
 
 
-def document_text(job: AnyJob, file: str | None) -> None:
-    """Print what a job read, page by page under a line that names it; what it could not read, on standard error."""
+def result_text(job: AnyJob, file: str | None) -> None:
+    """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
     name = file or str(job.id)
     if job.failure is not None:
         typer.echo(f"{name}: {job.failure.code}: {job.failure.message}", err=True)
     elif not job.state.has_result:
         typer.echo(f"{name}: {job.state}", err=True)
     else:
-        _result_text(job.result(timeout=0), name)
+        _content_text(job.result(timeout=0), name)
 
 
-def _result_text(result: BaseModel, name: str) -> None:
+def _content_text(result: BaseModel, name: str) -> None:
     if isinstance(result, Captions):
-        for segment in result.segments:
-            typer.echo(f"{segment.start} - {segment.end}  {segment.text}")
+        _captions_text(result, name)
     elif isinstance(result, Document):
         for page in result.pages:
             typer.echo(f"--- {name}, page {page.number} ({page.verdict})\n{page.text}\n")
@@ -106,6 +127,22 @@ def _result_text(result: BaseModel, name: str) -> None:
         for missing in result.failed:
             failure = missing.failure
             typer.echo(f"{name}, page {missing.number}: {failure.code}: {failure.message}", err=True)
+
+
+def _captions_text(captions: Captions, name: str) -> None:
+    for segment in captions.segments:
+        when = f"{_clock(segment.start)} - {_clock(segment.end)}"
+        typer.echo(f"--- {name}, {when} ({segment.verdict})\n{segment.text}\n")
+    if captions.summary:
+        typer.echo(f"--- {name}, summary ({captions.summary.verdict})\n{captions.summary.text}\n")
+    for missing in captions.failed:
+        failure = missing.failure
+        typer.echo(f"{name}, segment {missing.number}: {failure.code}: {failure.message}", err=True)
+
+
+def _clock(moment: timedelta) -> str:
+    minutes, seconds = divmod(round(moment.total_seconds()), 60)
+    return f"{minutes}:{seconds:02}"
 
 
 def console() -> Console:

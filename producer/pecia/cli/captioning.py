@@ -1,0 +1,78 @@
+"""`pecia caption`: videos in, ids or captions out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pecia.cli import generation, submitting, values
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import CaptionStyle, CaptionVideo
+
+
+class Language(StrEnum):
+    """What captions are written in."""
+
+    EN = "en"
+    KO = "ko"
+
+
+Style = Annotated[CaptionStyle, typer.Option(help="How much a caption says.")]
+InLanguage = Annotated[Language, typer.Option(help="What the captions are written in.")]
+Segments = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
+]
+
+
+def caption(
+    files: submitting.Files,
+    *,
+    priority: submitting.Priority = Lane.NORMAL,
+    style: Style = CaptionStyle.DETAILED,
+    language: InLanguage = Language.EN,
+    segments: Segments = None,
+    preset: generation.PresetOption = None,
+    temperature: generation.Temperature = None,
+    top_p: generation.TopP = None,
+    top_k: generation.TopK = None,
+    repetition_penalty: generation.RepetitionPenalty = None,
+    max_output_tokens: generation.MaxOutputTokens = None,
+    seed: generation.Seed = None,
+    adapter: generation.Adapter = None,
+    key: submitting.Key = None,
+    metadata: submitting.Metadata = None,
+    webhook: submitting.NoticeUrl = None,
+    wait: submitting.Wait = False,
+    timeout: submitting.Timeout = None,
+    as_json: submitting.AsJson = False,
+) -> None:
+    """Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with --wait the captions.
+
+    Example: `pecia caption gait.mp4 --style brief --wait`
+    """
+    options = generation.options(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        repetition_penalty=repetition_penalty,
+        max_output_tokens=max_output_tokens,
+        seed=seed,
+    )
+    tasks = [
+        CaptionVideo(
+            file,
+            style=style,
+            language=language.value,
+            segments=timedelta(seconds=segments) if segments else None,
+            preset=preset,
+            options=options,
+            adapter=adapter,
+        )
+        for file in files
+    ]
+    told = submitting.Told(priority=priority, metadata=values.metadata(metadata), webhook=webhook, key=key)
+    submitting.run(tasks, files, told, wait=wait, timeout=timeout, as_json=as_json)
