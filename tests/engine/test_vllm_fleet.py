@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,12 @@ import psycopg
 import pytest
 from PIL import Image
 
-from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, SIZES, picture
+from fleets import READY_S, fleet_of
+from offline import MOST_TOKENS, PAGES, picture
 from pecia import Client, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, DocumentType, JobState
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
-
-READY_S = 180
-
-
-@contextmanager
-def fleet_of(home: Path, model: Path, **settings: Any) -> Iterator[tuple[LocalFleet, Client]]:
-    given = {
-        **SIZES,
-        "engine": "vllm",
-        "model": str(model),
-        "kv_cache_bytes": KV_CACHE_BYTES,
-        "flower_port": 0,
-        "decode_processes": 1,
-        "max_readings": 1,
-        **settings,
-    }
-    with ExitStack() as stack:
-        fleet = stack.enter_context(LocalFleet(home, settings=WorkerSettings(**given), announce=False))
-        fleet.wait_ready(READY_S)
-        urls = fleet.settings
-        client = Client(
-            urls.database_url.get_secret_value(), urls.redis_url.get_secret_value(), urls.payload_url
-        )
-        stack.callback(client.close)
-        yield fleet, client
 
 
 def engine_of(fleet: LocalFleet) -> int:

@@ -1,0 +1,121 @@
+"""A fleet of real vLLM captions videos: what a clip shows reaches the model, and its captions the summary."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from fleets import READY_S, fleet_of
+from offline import SIZES, picture
+from pecia import (
+    Captions,
+    CaptionStyle,
+    CaptionVideo,
+    Client,
+    GenerationOptions,
+    JobState,
+    ReadDocument,
+    Verdict,
+)
+from pecia_workers.local.fleet import LocalFleet
+from videos import RATE, video
+
+GREEDY = GenerationOptions(temperature=0, repetition_penalty=1, max_output_tokens=24)
+
+
+def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
+    """Coarse noise that changes with every second."""
+    coarse = np.random.default_rng(number // RATE).integers(
+        0, 255, (height // 28, width // 28, 3), dtype=np.uint8
+    )
+    return coarse.repeat(28, axis=0).repeat(28, axis=1)
+
+
+def page() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture(1)).save(file, "PNG")
+    return file.getvalue()
+
+
+CLIP = video(8, size=(168, 112), picture=noise, codec="h264")
+
+
+@pytest.fixture(scope="module")
+def fleet(session_directory: Path, endless_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
+    """A fleet whose answers are as long as they may be."""
+    settings: dict[str, Any] = {
+        "video_segment": timedelta(seconds=2),
+        "video_frames": 6,
+        "engine_options": {"dtype": "float32"},
+    }
+    with fleet_of(session_directory / "vllm-captions", endless_checkpoint, **settings) as fleet:
+        yield fleet
+
+
+def caption(client: Client, **how: Any) -> Captions:
+    job = client.submit(CaptionVideo(CLIP, options=GREEDY, **how)).wait(READY_S)
+    assert job.state is JobState.SUCCEEDED, job.failure
+    return job.result(timeout=0)
+
+
+def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
+    fleet: tuple[LocalFleet, Client],
+) -> None:
+    captions = caption(fleet[1], style=CaptionStyle.BRIEF)
+
+    assert [(one.start.total_seconds(), one.end.total_seconds()) for one in captions.segments] == [
+        (0, 2),
+        (2, 4),
+        (4, 6),
+        (6, 8),
+    ]
+    assert len({one.text for one in captions.segments}) > 1, "the model does not look at the frames"
+    for segment in captions.segments:
+        assert segment.text
+        assert (segment.engine, segment.verdict) == ("vllm", Verdict.TRUNCATED)
+        assert (segment.frames, segment.width, segment.height) == (6, 168, 112)
+        assert segment.usage.output == 24
+        assert 0 < segment.usage.image < segment.usage.prompt
+        assert segment.timings.first_token
+    assert captions.summary
+    assert captions.summary.text
+    assert captions.summary.usage.image == 0
+    assert captions.summary.usage.prompt > sum(one.usage.output for one in captions.segments)
+
+
+def test_the_same_is_captioned_the_same_and_in_korean_otherwise(fleet: tuple[LocalFleet, Client]) -> None:
+    once, again, korean = (
+        caption(fleet[1], style=CaptionStyle.DENSE, language=language) for language in ("en", "en", "ko")
+    )
+
+    assert [one.text for one in once.segments] == [one.text for one in again.segments]
+    assert [one.text for one in once.segments] != [one.text for one in korean.segments]
+
+
+def test_captions_beyond_the_context_are_summarised_by_halves(fleet: tuple[LocalFleet, Client]) -> None:
+    captions = caption(fleet[1], segments=timedelta(seconds=0.2))
+
+    assert len(captions.segments) == 40
+    assert captions.summary
+    assert captions.summary.usage.prompt > SIZES["max_model_len"]
+    assert captions.summary.usage.output >= 3 * 24
+
+
+def test_pages_are_read_beside_and_every_price_was_right(fleet: tuple[LocalFleet, Client]) -> None:
+    running, client = fleet
+    video_job = client.submit(CaptionVideo(CLIP, options=GREEDY))
+    page_job = client.submit(ReadDocument(page(), options=GenerationOptions(max_output_tokens=24)))
+
+    assert page_job.result(READY_S).pages[0].engine == "vllm"
+    assert video_job.result(READY_S).summary
+    (engine,) = [service for service in running.services() if service.name == "engine"]
+    log = Path(engine.where).read_text()
+    assert "cost_drifted" not in log
