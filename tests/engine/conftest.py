@@ -21,6 +21,11 @@ from pecia_workers.engines import Engine, create_engine
 HERE = Path(__file__).parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """vLLM leaves a context of its sockets to the garbage collector, which may come after the last test."""
+    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """vLLM and torch warn of much, in our process too: that is theirs to mend."""
     for item in items:
