@@ -16,7 +16,7 @@ import pytest
 
 from checkpoints import make_adapter
 from offline import INSTRUCTION, picture
-from pecia_schemas import DocumentType
+from pecia_schemas import DocumentType, FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
 from pecia_workers.engines.base import ClipTimes, Sampling
@@ -121,6 +121,16 @@ def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, En
     jsonschema.validate(json.loads(answer.text), SCHEMA)
 
 
+def test_a_schema_that_cannot_be_decoded_by_is_named(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    schema = {"type": "object", "properties": {"drug": {"not": {"type": "string"}}}, "required": ["drug"]}
+
+    with pytest.raises(EngineRefusedError, match="not") as refused:
+        runner.run(engine.generate(asked(0, schema=schema)))
+
+    assert refused.value.code is FailureCode.FIELDS_UNAVAILABLE
+
+
 def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 
@@ -155,8 +165,10 @@ def test_an_adapter_changes_the_answer_and_nobody_elses(asking: tuple[asyncio.Ru
 def test_an_adapter_that_is_not_there_is_refused(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 
-    with pytest.raises(EngineRefusedError, match="adapter"):
+    with pytest.raises(EngineRefusedError, match="adapter") as refused:
         runner.run(engine.generate(asked(0, adapter="quiet")))
+
+    assert refused.value.code is FailureCode.ADAPTER_UNAVAILABLE
 
 
 def test_a_draft_changes_the_speed_and_not_the_text(

@@ -20,6 +20,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_workers.batching.cost import UnknownFamilyError, counter_for
 from pecia_workers.engines.base import (
@@ -50,6 +51,7 @@ log = structlog.get_logger(__name__)
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 
+_GRAMMAR: Final = "Grammar error"
 _DEAD: Final = "The engine's process has ended: see the worker's log."
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
 
@@ -181,7 +183,7 @@ class VllmSession:
             lora_request=self._adapter(request),
             priority=request.priority,
         )
-        with self._told_apart():
+        with self._told_apart(), _schema_refused(request):
             # To its end, for a generator that is left alone aborts its request once more.
             (output,) = [output async for output in answering]
             return _generation(rendered, output)
@@ -190,7 +192,9 @@ class VllmSession:
         if request.adapter is None:
             return None
         if request.adapter not in self._adapters:
-            raise EngineRefusedError("The task names an adapter that this engine does not have.")
+            raise EngineRefusedError(
+                "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
+            )
         return self._adapters[request.adapter]
 
     def close(self) -> None:
@@ -219,6 +223,20 @@ class VllmSession:
     def _picture_limit(self) -> int:
         limit: int = self._llm.vllm_config.scheduler_config.encoder_cache_size
         return limit
+
+
+@contextmanager
+def _schema_refused(request: EngineRequest) -> Iterator[None]:
+    """Raise our error for a schema that vLLM cannot decode by. Its words name keywords and never the picture."""
+    try:
+        yield
+    except VLLMClientError as error:
+        said, _, why = str(error).partition(": ")
+        if request.schema is None or said != _GRAMMAR:
+            raise
+        raise EngineRefusedError(
+            f"The engine cannot write by this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
+        ) from None
 
 
 class _Gauge:
