@@ -77,7 +77,8 @@ def make_checkpoint(
 ) -> Path:
     """Write a checkpoint and return its directory.
 
-    One that is `endless` never writes the token that ends an answer; one that `loops` writes nothing but one token.
+    One that is `endless` never writes the token that ends an answer; one that `loops` writes nothing but one token,
+    however it is asked.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
@@ -87,7 +88,7 @@ def make_checkpoint(
         with torch.no_grad():  # the largest of a thousand random logits is positive
             model.lm_head.weight[model.generation_config.eos_token_id] = 0
     if loops:
-        torch.nn.init.zeros_(model.lm_head.weight)
+        _fix_on(model, token=tokenizer.convert_tokens_to_ids("a"))
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     _write_processors(directory)
@@ -223,6 +224,18 @@ def _randomise(model: Any) -> None:
                 fan_in = weight[0].numel()
                 spread = 1.0 if "embed_tokens" in name else fan_in**-0.5
                 weight.copy_(torch.randn(weight.shape, generator=generator) * spread)
+
+
+def _fix_on(model: Any, token: int) -> None:
+    """Let no layer move a token's embedding, which is the same for all, and let it mean one token beyond any doubt."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "visual" not in name and name.endswith(
+                ("o_proj.weight", "down_proj.weight", "lm_head.weight")
+            ):
+                weight.zero_()
+        model.get_input_embeddings().weight.fill_(1)
+        model.lm_head.weight[token] = 1
 
 
 def _write_processors(directory: Path) -> None:

@@ -22,6 +22,7 @@ from pecia_workers.engines.reading_order import mean_confidence
 from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.reading.fields import closed
 from pecia_workers.runtime import Runtime
 
 SAMPLE = sample_document(DocumentType.PRESCRIPTION)
@@ -138,7 +139,7 @@ def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work,
     assert (page.fields_text, page.attempts, page.usage.wasted) == (None, (), 0)
     text, form = server.pages
     assert "response_format" not in text
-    assert form["response_format"]["json_schema"]["schema"] == Form.model_json_schema()
+    assert form["response_format"]["json_schema"]["schema"] == closed(Form.model_json_schema())
     assert picture_of(form["messages"][0]["content"][0]) == picture_of(text["messages"][0]["content"][0])
     assert page.usage.output == 7
 

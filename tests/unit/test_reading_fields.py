@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas import TokenUsage, Verdict
 from pecia_workers.engines.base import Generation
-from pecia_workers.reading.fields import Fields, judge, parser
+from pecia_workers.reading.fields import Fields, closed, judge, parser
 from pecia_workers.reading.instructions import fields_instruction
 from pecia_workers.reading.ladder import Reading
 from pecia_workers.reading.storable import storable
@@ -94,6 +94,33 @@ def test_texts_lose_what_postgres_does_not_store_and_nothing_else() -> None:
     assert storable({"a\0": ["\ud83d\ude00", "\ud83d", 1]}) == {
         "a": ["\N{GRINNING FACE}", "\N{REPLACEMENT CHARACTER}", 1]
     }
+
+
+def test_a_model_has_no_room_to_invent_fields() -> None:
+    drug = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    asked = {
+        "properties": {"drugs": {"items": {"$ref": "#/$defs/D"}}, "other": {"anyOf": [drug]}},
+        "$defs": {"D": drug},
+    }
+
+    shut = drug | {"additionalProperties": False}
+    assert closed(asked) == {
+        "properties": {"drugs": {"items": {"$ref": "#/$defs/D"}}, "other": {"anyOf": [shut]}},
+        "$defs": {"D": shut},
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+        {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+    ],
+)
+def test_what_was_left_open_on_purpose_stays_open(schema: dict[str, Any]) -> None:
+    assert closed(schema) == schema
 
 
 def test_an_answer_is_judged_by_the_schema_and_not_by_its_end() -> None:

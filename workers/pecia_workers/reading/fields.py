@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend, validator_for
@@ -20,6 +20,12 @@ from pecia_workers.reading.verdicts import unfenced
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Generation
+
+
+_ALL_OF: Final = '"allOf":'
+_SCHEMAS: Final = frozenset({"items", "additionalProperties"})
+_SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
+_SCHEMAS_IN_A_LIST: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,29 @@ class Fields:
             return cls(values=None, text=first.generation.text, kept=None, others=tuple(readings))
         others = tuple(reading for reading in readings if reading is not first)
         return cls(values=values, text=None, kept=first, others=others)
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with no room for properties that it does not name, where it leaves that open.
+
+    A model that decodes by it would fill that room. What `allOf` combines must stay open to the other parts.
+    """
+    return dict(schema) if _ALL_OF in json.dumps(schema) else _closed(schema)
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {name: _closed_inside(name, value) for name, value in schema.items()}
+    return {"additionalProperties": False} | inner if "properties" in schema else inner
+
+
+def _closed_inside(keyword: str, value: Any) -> Any:
+    if keyword in _SCHEMAS_BY_NAME:
+        return {name: _closed(inner) for name, inner in value.items()}
+    if keyword in _SCHEMAS_IN_A_LIST:
+        return [_closed(inner) for inner in value]
+    return _closed(value) if keyword in _SCHEMAS else value
 
 
 def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:

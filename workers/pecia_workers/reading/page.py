@@ -15,7 +15,7 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
 from pecia_workers.payloads import Spool
 from pecia_workers.reading.demands import check_demands
-from pecia_workers.reading.fields import Fields, judge
+from pecia_workers.reading.fields import Fields, closed, judge
 from pecia_workers.reading.instructions import fields_instruction, instruction_for
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
@@ -87,7 +87,7 @@ class ReadPage:
             id=f"{request.id}:fields",
             workload="fields",
             instruction=fields_instruction(schema, task.language),
-            schema=schema,
+            schema=closed(schema),
         )
         deadline = started + _FIELDS_UNTIL * self._patience
         return Fields.of(await self._for_fields.climb(form, deadline, judge=judge(schema)), schema)
