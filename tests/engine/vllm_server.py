@@ -18,6 +18,7 @@ from pathlib import Path
 from offline import KV_CACHE_BYTES, SIZES
 
 KEY = "let-me-in"
+_SERVER = "vllm.entrypoints.openai.api_server"
 _START_S = 180
 _END_S = 30
 
@@ -57,7 +58,7 @@ def serving(checkpoint: Path, adapter: Path, log: Path) -> Iterator[VllmServer]:
             env=environment,
             stdout=told,
             stderr=told,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             root = f"http://127.0.0.1:{port}"

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from chat_server import ChatServerDouble
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineRequest
+from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.openai_engine import OpenAiEngine
 from pecia_workers.engines.openai_server import Retries
@@ -37,7 +37,7 @@ def engine_at(server: ChatServerDouble, **settings: Any) -> OpenAiEngine:
 
 
 @contextmanager
-def started(engine: OpenAiEngine) -> Iterator[asyncio.Runner]:
+def started(engine: Engine) -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
         try:
             runner.run(engine.start())

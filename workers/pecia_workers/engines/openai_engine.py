@@ -17,6 +17,7 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.openai_address import ServerAddress
 from pecia_workers.engines.openai_answer import REPETITION
 from pecia_workers.engines.openai_fitting import fitted_by_count
@@ -52,7 +53,7 @@ class OpenAiEngine:
         self._slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
         self._room = asyncio.Semaphore(self._slots)
         self._running = 0
-        self._in_flight: dict[str, asyncio.Task[Generation]] = {}
+        self._in_flight = InFlight()
         self._prices = Prices()
         self._server: ChatServer | None = None
         self._served: ServedModel | None = None
@@ -103,11 +104,7 @@ class OpenAiEngine:
 
     async def stop(self) -> None:
         """End every request; callers get `asyncio.CancelledError`."""
-        reading = list(self._in_flight.values())
-        for task in reading:
-            task.cancel()
-        if reading:
-            await asyncio.wait(reading)
+        await self._in_flight.end_all()
         if self._server:
             await self._server.close()
             self._server = None
@@ -154,18 +151,11 @@ class OpenAiEngine:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what the server refuses."""
-        if request.id in self._in_flight:
-            raise EngineError("A request with this id is in flight already.")
         if self._server is None:
             raise EngineError("The engine has not started.")
         if request.adapter is not None and request.adapter not in self._settings.adapters:
             raise EngineRefusedError("The task names an adapter that this engine does not have.")
-        reading = asyncio.create_task(self._generate(self._server, request))
-        self._in_flight[request.id] = reading
-        try:
-            return await reading
-        finally:
-            del self._in_flight[request.id]
+        return await self._in_flight.run(request.id, self._generate(self._server, request))
 
     async def _generate(self, server: ChatServer, asked: EngineRequest) -> Generation:
         request = await self.fit(asked)
@@ -212,8 +202,7 @@ class OpenAiEngine:
 
     async def abort(self, request_id: str) -> None:
         """End one request; the server ends it when its connection closes."""
-        if reading := self._in_flight.get(request_id):
-            reading.cancel()
+        self._in_flight.end(request_id)
 
     def load(self) -> Load:
         """Return what this worker has at the server; the rest of what is in flight waits for a slot.

@@ -132,4 +132,4 @@ def probe(*images: NDArray[np.uint8]) -> EngineRequest:
 def _shape(request: EngineRequest) -> Hashable:
     """Return what decides how long the prompt is."""
     sizes = tuple(image.shape[:2] for image in request.images)
-    return sizes, request.instruction, request.adapter
+    return sizes, hash(request.instruction), request.adapter
