@@ -47,7 +47,7 @@ class FailureCode(StrEnum):
     )
     FIELDS_UNAVAILABLE = (
         "fields_unavailable",
-        "Submit without `fields`, or read with a language model: a worker with PECIA_ENGINE=vllm or openai.",
+        "Submit without `fields` or with a simpler schema, and to a language model (PECIA_ENGINE=vllm or openai).",
     )
     ADAPTER_UNAVAILABLE = (
         "adapter_unavailable",

@@ -195,8 +195,8 @@ class WorkerSettings(ConnectionSettings):
     max_readings: int = Field(default=4, ge=1)
     """Readings of one page by a language model, the first among them, before the best one stands. 1: never twice."""
     fallback_engine: Literal["", "rapidocr"] = ""
-    """Engine on the CPU that reads, in the end, the pages that the language model could not: those whose task names a
-    language that it knows. Empty: none."""
+    """CPU engine that gets the last try at a page of which no reading was good, if its task names a language that this
+    engine knows. Empty: none."""
     fallback_processes: int = Field(default=1, ge=1)
     """Processes of that engine, half a gigabyte each: so many pages at a time."""
     output_quantile: float = Field(default=0.75, gt=0, lt=1)

@@ -159,6 +159,15 @@ def test_an_answer_that_follows_no_schema_is_asked_for_again_and_then_kept_as_it
     assert page.usage.wasted == sum(one.usage.prompt + one.usage.output for one in page.attempts) > 0
 
 
+def test_a_schema_that_the_engine_refuses_is_told_from_a_page_that_is_too_large(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.refuses = frozenset({"response_format"})
+
+    with pytest.raises(PartFailedError, match="fields_unavailable"):
+        work(ReadDocument(scan, fields=Form))
+
+
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = ""
 

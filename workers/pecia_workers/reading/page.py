@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pecia_schemas import ReadDocument, Timings, Verdict
-from pecia_workers.engines.base import EngineRequest, Generation, Generator
+from pecia_schemas import FailureCode, ReadDocument, Timings, Verdict
+from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
@@ -90,7 +90,11 @@ class ReadPage:
             schema=closed(schema),
         )
         deadline = started + _FIELDS_UNTIL * self._patience
-        return Fields.of(await self._for_fields.climb(form, deadline, judge=judge(schema)), schema)
+        try:
+            answers = await self._for_fields.climb(form, deadline, judge=judge(schema))
+        except EngineRefusedError as error:  # the picture was read a moment ago, so the schema is too much
+            raise EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
+        return Fields.of(answers, schema)
 
 
 def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:
