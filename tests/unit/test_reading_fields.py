@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chat_server import serving
 from pecia_schemas import TokenUsage, Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.fields import Fields, closed, judge, parser
@@ -77,7 +78,10 @@ def test_a_pattern_is_the_engines_to_keep() -> None:
 
 
 def test_a_schema_that_refers_to_elsewhere_fetches_nothing() -> None:
-    assert parser({"type": "object", "$ref": "http://127.0.0.1:9/schema"})("{}") is None
+    with serving() as elsewhere:
+        assert parser({"type": "object", "$ref": f"{elsewhere.url}/models"})("{}") is None
+
+    assert elsewhere.looked == []
 
 
 @given(ANY_JSON)
