@@ -18,6 +18,7 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
+from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import expected_output, prompt_tokens
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import fits, fitted
@@ -43,7 +44,7 @@ class VllmEngine:
         self._session: VllmSession | None = None
         self._price: PromptPrice | None = None
         self._device: str | None = None
-        self._in_flight: dict[str, asyncio.Task[Generation]] = {}
+        self._in_flight = InFlight()
         self._prompts: dict[str, int] = {}
         self._drifted = 0
 
@@ -91,17 +92,10 @@ class VllmEngine:
         while not opening.done():
             kill_cores()
             await asyncio.wait([opening], timeout=_LOOK_S)
-        await self._end_requests()
+        await self._in_flight.end_all()
         self._session = None
         if not opening.cancelled() and opening.exception() is None:
             await asyncio.to_thread(opening.result().close)
-
-    async def _end_requests(self) -> None:
-        reading = list(self._in_flight.values())
-        for task in reading:
-            task.cancel()
-        if reading:
-            await asyncio.wait(reading)
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
         """Return the request, its pictures shrunk if they are more than the context or the encoder takes.
@@ -127,20 +121,19 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
-        if request.id in self._in_flight:
-            raise EngineError("A request with this id is in flight already.")
         if self._session is None:
             raise EngineError("The engine has not started.")
-        reading = asyncio.create_task(self._generate(self._session, request))
-        self._in_flight[request.id] = reading
-        try:
-            return await reading
-        finally:
-            del self._in_flight[request.id]
-            self._prompts.pop(request.id, None)
+        return await self._in_flight.run(request.id, self._fit_and_generate(self._session, request))
 
-    async def _generate(self, session: VllmSession, asked: EngineRequest) -> Generation:
+    async def _fit_and_generate(self, session: VllmSession, asked: EngineRequest) -> Generation:
         request = await self.fit(asked)
+        try:
+            generation = await self._generate(session, request)
+        finally:
+            self._prompts.pop(request.id, None)
+        return generation if request is asked else replace(generation, shrunk_to=_size(request))
+
+    async def _generate(self, session: VllmSession, request: EngineRequest) -> Generation:
         rendered = await session.render(request)
         self._compare(request, rendered)
         room = session.context - rendered.tokens
@@ -149,8 +142,7 @@ class VllmEngine:
                 f"The request's prompt is {rendered.tokens} tokens, the engine's context is {session.context}."
             )
         most = min(self._bounded(request).max_output_tokens or room, room)
-        generation = await session.generate(request, rendered, most)
-        return generation if request is asked else replace(generation, shrunk_to=_size(request))
+        return await session.generate(request, rendered, most)
 
     def _compare(self, request: EngineRequest, rendered: Rendered) -> None:
         """Hold the price against the engine's count: a difference is an alarm, for the budget rests on it."""
@@ -171,8 +163,7 @@ class VllmEngine:
 
     async def abort(self, request_id: str) -> None:
         """End one request, in the engine too."""
-        if reading := self._in_flight.get(request_id):
-            reading.cancel()
+        self._in_flight.end(request_id)
 
     def load(self) -> Load:
         """Return what the engine ran after its last step; the rest of what is in flight waits or is being prepared.
