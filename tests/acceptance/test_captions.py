@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -111,3 +112,22 @@ def test_what_cannot_be_captioned_costs_one_clear_error(
         captioners.client.submit(task).result(timeout=PATIENCE_S)
 
     assert caught.value.failure.code is code
+
+
+def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_path: Path) -> None:
+    (tmp_path / "gait.mp4").write_bytes(video(4))
+    page = (Path(__file__).parents[2] / "docs" / "captioning.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"^    pecia (caption .*)$", page, re.MULTILINE)
+
+    for run in (["-c", snippet], ["-m", "pecia", *command.split()]):
+        ended = subprocess.run(
+            [sys.executable, *run],
+            cwd=tmp_path,
+            env=os.environ | captioners.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "0:00:02" in ended.stdout or "0:00 - 0:04" in ended.stdout
