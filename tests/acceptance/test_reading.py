@@ -32,6 +32,7 @@ from pecia import (
 from pecia_schemas import TokenUsage
 from pecia_workers.local import sample_documents as samples
 from pecia_workers.local.accuracy import accuracy
+from videos import video
 
 PATIENCE_S = 60
 GOOD = 0.99
@@ -295,6 +296,19 @@ def test_work_that_no_engine_can_do_fails_at_once(fleet: Any) -> None:
     job = fleet.client.submit(CaptionVideo(b"\x00\x00\x00\x18ftypmp42" + bytes(64))).wait(PATIENCE_S)
 
     expect_failure(job, FailureCode.NO_ENGINE)
+
+
+def test_work_that_a_worker_elsewhere_can_do_waits_for_it(fleet: Any, eventually: Callable[..., Any]) -> None:
+    elsewhere = (
+        "INSERT INTO workers (name, role, stages, host, pid) VALUES (%s, 'engine', '{caption}', 'h', 1)"
+    )
+    fleet.query(elsewhere + " RETURNING name", "elsewhere")
+    job = fleet.client.submit(CaptionVideo(video(1)))
+
+    eventually(lambda: job.refresh().progress.total == 1 or job.done)
+
+    assert job.cancel(), job.failure
+    fleet.query("DELETE FROM workers WHERE name = %s RETURNING name", "elsewhere")
 
 
 # Following a job
