@@ -112,8 +112,8 @@ class WorkerSettings(ConnectionSettings):
     by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the only one it
     serves."""
     profile: str = ""
-    """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for the
-    GPU that is found, or `cpu`. `none`: vLLM's own choices."""
+    """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
+    the GPU that is found, or `cpu`. `none`: vLLM's own choices."""
     prefer_quality: bool = False
     """Whether the profile's model shall be the one that reads best, rather than the one that reads most."""
     quantization: str = ""

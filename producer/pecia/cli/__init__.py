@@ -14,7 +14,7 @@ from pecia.errors import PeciaError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command line and exit: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable."""
+    """Run one command line and exit: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is away."""
     sys.exit(run(arguments))
 
 
