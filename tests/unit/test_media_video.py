@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ CONTAINERS = [
     ("mpegts", "mpeg2video", MediaType.MPEG_TS),
 ]
 LIMITS = Limits.of(WorkerSettings())
+WHOLE = {kind: video(2, form=kind[0], codec=kind[1]) for kind in CONTAINERS}
 
 
 @pytest.fixture
@@ -219,6 +221,44 @@ def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: Callable[[bytes
 
     assert clip.damaged
     assert {0, 5} <= {second_of(frame) for frame in clip.frames}
+
+
+def test_a_title_in_another_encoding_is_no_damage(file: Callable[[bytes], Path]) -> None:
+    content = video(1, form="matroska", codec="h264")
+    writer = b"ENCODER"
+    assert writer in content
+
+    path = file(content.replace(writer, "보행".encode("euc-kr") + b"mp4"))
+
+    assert probe_video(path, LIMITS).duration == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("method", ["uniform", "fps", "scene"])
+def test_a_stretch_without_a_single_frame_is_damaged(file: Callable[[bytes], Path], method: str) -> None:
+    path = file(video(2))
+
+    expect(FailureCode.DAMAGED, lambda: clip_of(path, 8, 9, method=method))
+
+
+@given(
+    form=st.sampled_from(CONTAINERS),
+    wounds=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=40),
+    method=st.sampled_from(["uniform", "scene"]),
+)
+@settings(deadline=None)
+def test_whatever_is_broken_costs_frames_or_one_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, form: Any, wounds: list[tuple[float, int]], method: str
+) -> None:
+    content = bytearray(WHOLE[form])
+    for place, value in wounds:
+        content[12 + round(place**3 * (len(content) - 13))] = value  # more of them in the headers
+    path = tmp_path_factory.getbasetemp() / "broken"
+    path.write_bytes(content)
+
+    with suppress(MediaError):
+        info = probe_video(path, LIMITS)
+        clip = clip_of(path, 0, info.duration, method=method, most=3)
+        assert len(clip.frames) == len(clip.times) > 0
 
 
 def test_a_file_of_sound_alone_has_nothing_to_caption(file: Callable[[bytes], Path]) -> None:

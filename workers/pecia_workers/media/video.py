@@ -76,7 +76,7 @@ def sample(path: Path, media: MediaType, stretch: Stretch, plan: FramePlan, limi
         if plan.method == "scene":
             wanted = _changes(video, stretch, len(wanted))
         context = video.stream.codec_context
-        size = plan.size(len(wanted), context.width, context.height)
+        size = plan.size(max(1, len(wanted)), context.width, context.height)
         pictures, times = [], []
         for at, frame in video.shown_at(wanted):
             pictures.append(_upright(frame, size))
@@ -205,7 +205,12 @@ class _Video:
 @contextmanager
 def _opened(path: Path, media: MediaType, limits: Limits) -> Iterator[_Video]:
     try:
-        with av.open(f"file:{path.absolute()}", format=_DEMUXERS[media], options=_OPTIONS) as container:
+        with av.open(
+            f"file:{path.absolute()}",
+            format=_DEMUXERS[media],
+            options=_OPTIONS,
+            metadata_errors="replace",  # titles come in every encoding
+        ) as container:
             yield _Video(container, _picture_stream(container, limits), limits)
     except FFmpegError as error:  # its text names the file
         _check_memory(error)
