@@ -28,7 +28,7 @@ def count_done(jobs: JobGroup[Document]) -> int:
 
 
 def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> None:
-    jobs.wait(timeout=60)
+    jobs.wait(timeout=180)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     for number, document in enumerate(jobs.results(timeout=0)):
         assert document.text == f"{word} number {number}"
