@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from asking_openai import PAGE, WORDS, answer, asked, engine_at, started
 from chat_server import Behaviour, picture_of, serving
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
 from pecia_workers.engines import EngineError, EngineRefusedError
 from pecia_workers.engines.base import ClipTimes, Sampling
@@ -55,6 +55,17 @@ def test_no_model_of_the_servers_is_asked_for_but_those_of_the_settings() -> Non
         answer(server, asked(adapter="another"), model="tiny")
 
     assert not server.pages
+
+
+def test_a_schema_that_the_server_refuses_is_told_from_a_page_that_is_too_large() -> None:
+    with serving(Behaviour(refuses=frozenset({"response_format"}))) as server:
+        engine = engine_at(server)
+        with started(engine) as runner:
+            runner.run(engine.generate(asked()))
+            with pytest.raises(EngineRefusedError) as refused:
+                runner.run(engine.generate(asked(schema=SCHEMA)))
+
+    assert refused.value.code is FailureCode.FIELDS_UNAVAILABLE
 
 
 def test_the_frames_of_a_clip_are_pictures() -> None:

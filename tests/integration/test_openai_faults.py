@@ -38,9 +38,10 @@ def refusal(server: ChatServerDouble, **settings: Any) -> Exception:
         Fault(status=500),
         Fault(cut_after=0),
         Fault(cut_after=2),
+        Fault(ends_after=2),
         Fault(status=500, error_after=1),
     ],
-    ids=["429", "503", "500", "cut at once", "cut in the midst", "error in the midst"],
+    ids=["429", "503", "500", "cut at once", "cut in the midst", "ended in the midst", "error in the midst"],
 )
 def test_a_request_that_got_no_answer_is_asked_again(fault: Fault) -> None:
     with serving(Behaviour(faults=[fault])) as server:

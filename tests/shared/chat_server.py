@@ -31,6 +31,8 @@ class Fault:
     """How long nothing is said before."""
     cut_after: int | None = None
     """Pieces of the answer that come before the connection is reset."""
+    ends_after: int | None = None
+    """Pieces that come before the stream ends as if that were all."""
     error_after: int | None = None
     """Pieces that come before the stream says that it failed with `status`."""
 
@@ -204,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if number == fault.cut_after:
                     _reset(self.connection)
                     return
+                if number == fault.ends_after:
+                    break
                 if number == fault.error_after:
                     self._event({"error": {"code": fault.status, "message": fault.body.decode()}})
                     break

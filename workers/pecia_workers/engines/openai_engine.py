@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_workers.engines.base import (
     Budget,
@@ -154,7 +155,9 @@ class OpenAiEngine:
         if self._server is None:
             raise EngineError("The engine has not started.")
         if request.adapter is not None and request.adapter not in self._settings.adapters:
-            raise EngineRefusedError("The task names an adapter that this engine does not have.")
+            raise EngineRefusedError(
+                "The task names an adapter that this engine does not have.", FailureCode.ADAPTER_UNAVAILABLE
+            )
         return await self._in_flight.run(request.id, self._generate(self._server, request))
 
     async def _generate(self, server: ChatServer, asked: EngineRequest) -> Generation:
@@ -181,7 +184,9 @@ class OpenAiEngine:
             most = min(most, room) if most else None
         try:
             return await server.ask(await asyncio.to_thread(chat_body, request, self._dialect, most))
-        except EngineRefusedError:
+        except EngineRefusedError as error:
+            if request.schema is not None and prompt is not None and self._context:  # so it is not the length
+                raise EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
             if most is None or prompt is not None:
                 raise
         # Perhaps there is no room for so long an answer. One without a limit ends with the context.

@@ -29,10 +29,6 @@ class UnansweredError(Exception):
         """How long the server wants to be left alone."""
 
 
-class UnreachableError(UnansweredError):
-    """There was no connection: the server knows nothing of the request."""
-
-
 class LockedOutError(Exception):
     """The server does not take the key."""
 

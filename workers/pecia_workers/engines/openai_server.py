@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.openai_answer import read_answer
-from pecia_workers.engines.openai_errors import LockedOutError, UnansweredError, UnreachableError, error_of
+from pecia_workers.engines.openai_errors import LockedOutError, UnansweredError, error_of
 from pecia_workers.engines.openai_watch import ServerWatch
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class ChatServer:
     async def ask(self, body: bytes) -> Answer:
         """Return the answer to a chat request, asked again as often as it takes and is allowed.
 
-        While the server is away the request waits, and that counts for no attempt. Cancelling the caller closes the
-        connection, by which the server knows. Raises `EngineError`.
+        While the server is away the request waits. Cancelling the caller closes the connection, by which the server
+        knows. Raises `EngineError`.
         """
         failed = 0
         while True:
@@ -145,7 +145,7 @@ class ChatServer:
             except LockedOutError:
                 self._watch.give_up("The engine's server does not take PECIA_ENGINE_API_KEY any more.")
             except UnansweredError as error:
-                failed += not isinstance(error, UnreachableError)
+                failed += 1
                 if failed >= self._retries.attempts:
                     raise EngineError(
                         f"The server gave no answer in {failed} attempts, at last: {error}."
@@ -229,7 +229,7 @@ def _told_apart() -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout):
-        raise UnreachableError("it cannot be reached") from None
+        raise UnansweredError("it cannot be reached") from None
     except httpx2.TimeoutException:
         raise UnansweredError("it fell silent") from None
     except httpx2.HTTPError:
