@@ -174,9 +174,9 @@ def test_all_frames_together_keep_to_the_pixels_and_their_shape(
 def test_a_clip_from_a_phone_stands_upright(
     file: Callable[[bytes], Path], degrees: int, corner: tuple[int, int]
 ) -> None:
-    clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=1)
+    clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=3)
 
-    (frame,) = clip.frames
+    frame = clip.frames[-1]
     assert frame.shape == ((160, 96, 3) if degrees % 180 else (96, 160, 3))
     assert frame[corner].mean() > 200
     others = [frame[at].mean() for at in [(0, 0), (0, -1), (-1, -1), (-1, 0)] if at != corner]

@@ -77,9 +77,11 @@ def sample(path: Path, media: MediaType, stretch: Stretch, plan: FramePlan, limi
             wanted = _changes(video, stretch, len(wanted))
         context = video.stream.codec_context
         size = plan.size(max(1, len(wanted)), context.width, context.height)
-        pictures, times = [], []
+        turns, pictures, times = 0, [], []
         for at, frame in video.shown_at(wanted):
-            pictures.append(_upright(frame, size))
+            if not pictures:
+                turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
+            pictures.append(_pixels(frame, size, turns))
             times.append(at)
     if not pictures:
         raise MediaError(FailureCode.DAMAGED, "No frame of this part of the video can be decoded.")
@@ -254,12 +256,12 @@ def _check_memory(error: FFmpegError) -> None:
         raise MemoryError from None
 
 
-def _upright(frame: VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the frame scaled to this size, as it is coded, then turned as it says."""
+def _pixels(frame: VideoFrame, size: tuple[int, int], turns: int) -> NDArray[np.uint8]:
+    """Return the frame scaled to this size, as it is coded, then turned by so many quarters, counterclockwise."""
     scaled: Any = frame.reformat(
         width=size[0], height=size[1], format="rgb24", interpolation="AREA"
     ).to_ndarray()
-    return np.ascontiguousarray(np.rot90(scaled, round(frame.rotation / _QUARTER_TURN) % _TURNS))
+    return np.ascontiguousarray(np.rot90(scaled, turns))
 
 
 def _thumbnail(frame: VideoFrame) -> NDArray[np.int16]:
