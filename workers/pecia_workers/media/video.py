@@ -77,7 +77,9 @@ def sample(path: Path, media: MediaType, stretch: Stretch, plan: FramePlan, limi
             wanted = _changes(video, stretch, len(wanted))
         context = video.stream.codec_context
         size = plan.size(max(1, len(wanted)), context.width, context.height)
-        turns, pictures, times = 0, [], []
+        pictures: list[NDArray[np.uint8]] = []
+        times: list[float] = []
+        turns = 0
         for at, frame in video.shown_at(wanted):
             if not pictures:
                 turns = round(frame.rotation / _QUARTER_TURN) % _TURNS
