@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from chat_server import Behaviour, ChatServerDouble, picture_of, serving
-from pecia import Client, Job, Page, ReadDocument, Verdict
+from pecia import Client, GenerationOptions, Job, Page, Preset, ReadDocument, Verdict
 from pecia_schemas import Document, DocumentType, Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
@@ -23,6 +23,7 @@ from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.reading.fields import closed
+from pecia_workers.reading.instructions import instruction_for
 from pecia_workers.runtime import Runtime
 
 SAMPLE = sample_document(DocumentType.PRESCRIPTION)
@@ -122,6 +123,29 @@ def test_a_worker_whose_own_engine_is_the_fallback_starts_it_once(
 
     assert started == ["rapidocr"]
     assert page.attempts == ()
+
+
+def test_what_a_task_says_of_how_to_read_reaches_the_engine(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.models = ({"id": "tiny"}, {"id": "radiology", "parent": "tiny"})
+    server.behaviour.finish_reason = "length"
+    options = GenerationOptions(top_k=5, max_output_tokens=2)
+    task = ReadDocument(
+        scan,
+        document_type=DocumentType.CHART,
+        language="ko",
+        preset=Preset.FACTUAL,
+        options=options,
+        adapter="radiology",
+    )
+
+    page = only_page(work(task, adapters={"radiology": "/models/radiology"}))
+
+    (asked,) = server.pages
+    assert (asked["model"], asked["temperature"], asked["top_k"]) == ("radiology", 0.3, 5)
+    assert asked["messages"][0]["content"][1]["text"] == instruction_for(DocumentType.CHART, "ko")
+    assert (page.text, page.usage.output) == ("Amoxicillin 500", 2)
 
 
 class Form(BaseModel):
