@@ -48,9 +48,9 @@ class Limits:
     def check_page(self, width: int, height: int) -> None:
         """Raise `MediaError` if a picture of this size may not be decoded."""
         if width < 1 or height < 1:
-            raise MediaError(FailureCode.DAMAGED, "A page has no pixels.")
+            raise MediaError(FailureCode.DAMAGED, "A page or frame has no pixels.")
         if width * height > self.page_pixels or max(width, height) > MAX_SIDE:
-            raise MediaError(FailureCode.TOO_LARGE, f"A page has {width} x {height} pixels.")
+            raise MediaError(FailureCode.TOO_LARGE, f"A page or frame has {width} x {height} pixels.")
 
     def check_total(self, pixels: int) -> None:
         """Raise `MediaError` if all pages together have too many pixels."""
