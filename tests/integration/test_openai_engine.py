@@ -138,6 +138,7 @@ def test_what_was_counted_once_is_an_exact_price_for_pages_of_its_size() -> None
             estimate = engine.cost(asked())
             prompt = runner.run(engine.generate(asked())).usage.prompt
             exact = engine.cost(asked(1, images=(255 - PAGE,)))
+            assert engine.cost(asked(2, instruction=f"{WORDS} And more.")) == estimate
 
     expected = EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
     assert estimate == PROMPT_TOKENS + 6 + expected
