@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from checkpoints import make_adapter
-from offline import INSTRUCTION, picture
+from offline import INSTRUCTION, SIZES, picture
 from pecia_schemas import DocumentType, FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
@@ -44,9 +44,8 @@ def asking(
     make_vllm: Callable[..., Engine], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[asyncio.Runner, Engine]]:
     adapter = make_adapter(checkpoint, tmp_path_factory.mktemp("adapters") / "loud")
-    engine = make_vllm(
-        checkpoint, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options={"dtype": "float32"}
-    )
+    options = {"dtype": "float32", "enable_chunked_prefill": False}  # on the CPU, seeds need whole prompts
+    engine = make_vllm(checkpoint, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options=options)
     with started(engine) as runner:
         yield runner, engine
 
@@ -142,6 +141,24 @@ def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> N
     assert len({hot, text(), text(temperature=1.5, seed=2)}) == 3
     assert text(temperature=1.5, top_k=1, seed=1) == text()
     assert text(repetition_penalty=1.9) != text()
+
+
+def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
+    make_vllm: Callable[..., Engine], checkpoint: Path
+) -> None:
+    engine = make_vllm(checkpoint)
+    clips = [
+        replace(clip(40, seed=seed, side=196), sampling=Sampling(temperature=1, seed=seed))
+        for seed in range(4)
+    ]
+
+    async def together() -> int:
+        return len(await asyncio.gather(*map(engine.generate, clips)))
+
+    with started(engine) as runner:
+        assert sum(map(engine.cost, clips)) > 2 * SIZES["max_num_batched_tokens"]
+        assert runner.run(together()) == len(clips)
+        assert engine.load().running == 0
 
 
 def test_an_adapter_changes_the_answer_and_nobody_elses(asking: tuple[asyncio.Runner, Engine]) -> None:

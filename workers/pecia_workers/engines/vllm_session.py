@@ -139,6 +139,15 @@ class VllmSession:
             modalities,
         )
 
+    @property
+    def _takes_seeds(self) -> bool:
+        """Whether requests may have seeds of their own.
+
+        Where a prompt is cut, vLLM 0.32 winds its seed's generator back (`GPUModelRunner._bookkeeping_sync`). A CPU's
+        generator cannot be, and the whole engine would end.
+        """
+        return self.device != "cpu" or not self._llm.vllm_config.scheduler_config.enable_chunked_prefill
+
     def _limit(self, modality: str) -> int:
         limit: int = self._llm.model_config.multimodal_config.get_limit_per_prompt(modality)
         return limit
@@ -176,6 +185,9 @@ class VllmSession:
     async def generate(self, request: EngineRequest, rendered: Rendered, most_tokens: int) -> Generation:
         """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
         params = _sampling(request, most_tokens)
+        if params.seed is not None and not self._takes_seeds:
+            params.seed = None
+            log.warning("seed_left_out", request=request.id)
         answering = self._llm.generate(
             rendered.prompt,
             params,
