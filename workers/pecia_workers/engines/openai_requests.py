@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from pecia_workers.engines.base import EngineRequest
 
-EXTRAS: Final = ("top_k", "repetition_penalty", "repetition_detection", "priority")
+EXTRAS: Final = ("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval")
 """What vLLM takes beside OpenAI's own options, and other servers may not."""
 
 _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
+_TOKENS_A_PIECE: Final = 16
+"""Nobody reads along; the first token comes at once all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ def _extras(request: EngineRequest) -> dict[str, Any]:
         "repetition_penalty": request.sampling.repetition_penalty,
         "repetition_detection": LOOPS,
         "priority": request.priority,
+        "stream_interval": _TOKENS_A_PIECE,
     }
 
 
