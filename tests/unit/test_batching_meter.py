@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from uuid import UUID
 
 import numpy as np
 
-from pecia_schemas import DocumentType
+from pecia_schemas import DocumentType, Summary, Timings, Verdict
+from pecia_workers.batching.batcher import Batcher
+from pecia_workers.batching.lengths import LearnedLengths
 from pecia_workers.batching.meter import Meter
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.output_lengths import FixedLength
 from pecia_workers.engines.pricing import prompt_tokens
 from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+from pecia_workers.ledger import Done
 
 OUTPUT = 20
 ONE, OTHER = UUID(int=1), UUID(int=2)
@@ -54,3 +60,35 @@ def test_an_attempt_that_is_over_or_asked_nobody_has_taken_nothing() -> None:
     meter.forget(OTHER)
     assert meter.spent(ONE, queued_s=1.5) is None
     assert meter.spent(OTHER, queued_s=0) is None
+
+
+def test_waiting_for_room_is_not_the_engines_time() -> None:
+    """On one slot, a fifth of a second each: the second waits for the first."""
+
+    async def story() -> tuple[Timings, Timings]:
+        model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
+        engine, meter = SimulatedEngine(model, FixedLength(OUTPUT)), Meter()
+        policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
+        batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
+        generator = meter.on(batcher)
+        await engine.start()
+
+        async def read(name: str, part: UUID) -> Timings:
+            began = monotonic()
+            await generator.generate(asked(name, part))
+            told = Timings(queued=1.0, engine=monotonic() - began)
+            settled = meter.settled(part, Done(Summary(text="", verdict=Verdict.OK, engine="", timings=told)))
+            spent = meter.spent(part, queued_s=1.0)
+            assert isinstance(settled, Done)
+            assert spent
+            assert spent.timings.queued == settled.content.timings.queued
+            return settled.content.timings
+
+        both = await asyncio.gather(read("a", ONE), read("b", OTHER))
+        await engine.stop()
+        return both
+
+    first, second = asyncio.run(story())
+    assert first.queued < 1.1
+    assert second.queued > 1.1
+    assert second.engine < second.queued - 1.0 + 0.2

@@ -6,6 +6,7 @@ the runtime's. What crosses over goes in groups, with one wake-up for all of the
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import logging
 import os
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _PUMP_S = 0.01
+_GATHER_S = 0.02
+"""How long ends are gathered before the hub hears of them; the engine lives on what was claimed ahead meanwhile."""
 _SETTLE_S = 5.0
 
 
@@ -165,7 +168,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _wake_to_collect(self) -> None:
         if not self._woken and self._hub:
             self._woken = True
-            self._hub.call_soon(self._collect)
+            asyncio.get_running_loop().call_later(_GATHER_S, self._wake)
+
+    def _wake(self) -> None:
+        self._hub.call_soon(self._collect)
 
     def _collect(self) -> None:
         """Tell Celery and Redis what has ended, then claim into the room it left."""

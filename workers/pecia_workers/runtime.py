@@ -231,7 +231,8 @@ class Runtime:
         self._running[part.id] = (part.job_id, task)
         try:
             async with asyncio.timeout(self._settings.part_timeout.total_seconds()):
-                return await self._handlers[part.stage](part)
+                outcome = await self._handlers[part.stage](part)
+                return self._meter.settled(part.id, outcome)
         except asyncio.CancelledError:
             # Old news, if the job was retried since: then the part is still ours, and goes on elsewhere.
             if part.id in self._cancelled and not await self._ledger.give_back([part.id]):

@@ -53,8 +53,11 @@ class Batcher:
         tokens = self._engine.cost(fitted)
         if fitted.part is not None:
             self._priced(fitted.part, tokens)
+        clock = asyncio.get_running_loop().time
+        offered = clock()
         async with self._room(fitted, tokens):
-            generation = await self._engine.generate(fitted)
+            waited = clock() - offered
+            generation = replace(await self._engine.generate(fitted), waited_s=waited)
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
         if not _same_pictures(request, fitted):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from pecia_schemas.results import Timings, TokenUsage
+from pecia_workers.ledger import Done
 from pecia_workers.ledger.accounts import Spent
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
+    from pecia_workers.ledger import Outcome
 
 
 @dataclass(slots=True)
@@ -20,6 +22,7 @@ class _Reading:
     engine: str
     usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
     seconds: float = 0.0
+    waited: float = 0.0
     first_token_s: float | None = None
 
 
@@ -42,11 +45,26 @@ class Meter:
         if reading is None:
             return None
         timings = Timings(queued=queued_s, engine=reading.seconds, first_token=reading.first_token_s)
-        return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
+        told = _without_waiting(timings, reading.waited)
+        return Spent(engine=reading.engine, usage=reading.usage, timings=told)
+
+    def settled(self, part: UUID, outcome: Outcome) -> Outcome:
+        """Return a result with the time in which its requests waited for room told as waiting; others as they are."""
+        reading = self._readings.get(part)
+        if reading is None or not isinstance(outcome, Done):
+            return outcome
+        timings = _without_waiting(outcome.content.timings, reading.waited)
+        return replace(outcome, content=outcome.content.model_copy(update={"timings": timings}))
 
     def forget(self, part: UUID) -> None:
         """Drop what was kept of a part: its attempt is over."""
         self._readings.pop(part, None)
+
+
+def _without_waiting(timings: Timings, waited: float) -> Timings:
+    """Return the timings with what was waited taken from the engine's; several requests may have waited at once."""
+    queued, engine = timings.queued + waited, max(0.0, timings.engine - waited)
+    return timings.model_copy(update={"queued": queued, "engine": engine})
 
 
 class _Metered:
@@ -68,5 +86,6 @@ class _Metered:
         finally:
             reading.seconds += monotonic() - began
         reading.usage += generation.usage
+        reading.waited += generation.waited_s
         reading.first_token_s = reading.first_token_s or generation.first_token_s
         return generation

@@ -104,6 +104,8 @@ class Generation:
     lines: tuple[Line, ...] = ()
     """Where the text stands, in reading order, in pixels of the image; empty if the engine cannot tell."""
     first_token_s: float | None = None
+    waited_s: float = 0.0
+    """Before there was room for it; not the engine's time."""
     shrunk_to: tuple[int, int] | None = None
     """Width and height, in pixels, at which the engine saw the images, if they had to be shrunk."""
 
