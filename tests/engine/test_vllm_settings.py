@@ -29,7 +29,7 @@ SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """
 from pecia_workers.engines.vllm_processes import prepare_environment
 
-prepare_environment("error")
+prepare_environment("error", on_cpu=True)
 
 from huggingface_hub import constants
 from vllm.usage.usage_lib import is_usage_stats_enabled
@@ -41,7 +41,7 @@ print(is_usage_stats_enabled(), constants.HF_HUB_DISABLE_TELEMETRY)
 @pytest.fixture(scope="module")
 def configured(checkpoint: Path) -> Callable[..., Any]:
     """Returns what vLLM makes of the settings; nothing is started."""
-    prepare_environment("error")
+    prepare_environment("error", on_cpu=True)
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415  after the environment
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}

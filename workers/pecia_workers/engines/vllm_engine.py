@@ -190,7 +190,8 @@ def _device(session: VllmSession, settings: WorkerSettings) -> str:
 
 
 def _open(settings: WorkerSettings) -> VllmSession:
-    prepare_environment(settings.log_level)
+    on_cpu = not visible_gpus() and gpus_per_worker(settings) == 1
+    prepare_environment(settings.log_level, on_cpu=on_cpu)
     from pecia_workers.engines.vllm_session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
 
     return VllmSession.open(settings)

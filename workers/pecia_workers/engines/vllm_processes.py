@@ -22,7 +22,7 @@ _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK"
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
 
 
-def prepare_environment(log_level: str) -> None:
+def prepare_environment(log_level: str, *, on_cpu: bool) -> None:
     """Set what vLLM reads from the environment; before it is imported. What an operator has set stays."""
     os.environ[_GUARDED] = "1"
     # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.
@@ -30,6 +30,11 @@ def prepare_environment(log_level: str) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", log_level.upper())
     for reports_nothing in _NO_REPORTS:
         os.environ.setdefault(reports_nothing, "1")
+    if on_cpu:
+        # The scheduler computes by itself, as on one GPU: a second process would only spin on a core while it waits.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        # Then nobody else bounds the threads; vLLM's own bound leaves one core to us as well.
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 1)))
 
 
 @contextlib.contextmanager
