@@ -32,7 +32,9 @@ def configure_logs(settings: WorkerSettings) -> None:
         )
     )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    if settings.log_level.upper() == "INFO":  # that a part has arrived is Flower's to show: a line each is many
+    if (
+        settings.log_level.upper() == "INFO"
+    ):  # that a part has arrived is Flower's to show: a line each is many
         logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     structlog.configure(
         processors=[
