@@ -8,6 +8,7 @@ import pytest
 
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.lengths import ENOUGH, STEPS, LearnedLengths, length_of, step_of
+from pecia_workers.batching.sharing import shared_lengths
 from pecia_workers.ledger import open_database
 from pecia_workers.ledger.output_lengths import share_output_lengths
 
@@ -75,3 +76,54 @@ def test_workers_that_share_at_the_same_time_lose_nothing(database_url: str) -> 
             await database.dispose()
 
     assert sum(asyncio.run(story())["chart"]) == pytest.approx(80, abs=0.01)
+
+
+def test_a_worker_begins_with_what_others_saw_before_they_stopped(database_url: str) -> None:
+    async def story() -> int:
+        database = open_database(database_url)
+        try:
+            async with shared_lengths(database, 0.75) as former:
+                for _ in range(ENOUGH):
+                    former.observe("chart", 100)
+            async with shared_lengths(database, 0.75) as new:
+                return new.expected("chart")
+        finally:
+            await database.dispose()
+
+    assert asyncio.run(story()) == length_of(step_of(100))
+
+
+def test_workers_hear_of_each_other_while_they_run(database_url: str) -> None:
+    async def story() -> None:
+        database = open_database(database_url)
+        try:
+            async with (
+                shared_lengths(database, 0.75, every_s=0.02) as one,
+                shared_lengths(database, 0.75, every_s=0.02) as other,
+            ):
+                for _ in range(ENOUGH):
+                    one.observe("chart", 100)
+                async with asyncio.timeout(10):
+                    while other.expected("chart") != length_of(step_of(100)):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+        finally:
+            await database.dispose()
+
+    asyncio.run(story())
+
+
+def test_a_database_that_is_away_costs_nothing_that_was_seen(database_url: str) -> None:
+    async def story() -> int:
+        away, database = open_database("postgresql://nobody@127.0.0.1:1/none"), open_database(database_url)
+        try:
+            async with shared_lengths(away, 0.75) as lengths:
+                for _ in range(ENOUGH):
+                    lengths.observe("chart", 100)
+            await share(database_url, lengths)
+            async with shared_lengths(database, 0.75) as new:
+                return new.expected("chart")
+        finally:
+            await away.dispose()
+            await database.dispose()
+
+    assert asyncio.run(story()) == length_of(step_of(100))

@@ -17,9 +17,9 @@ from pecia_schemas import Failure, FailureCode, Stage
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.batcher import Batcher, Priced
-from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.batching.sharing import shared_lengths
 from pecia_workers.bus import Bus
 from pecia_workers.captioning.segment import CaptionSegment
 from pecia_workers.captioning.summary import SummarizeVideo
@@ -47,7 +47,6 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.database import UNAVAILABLE
-from pecia_workers.ledger.output_lengths import share_output_lengths
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 from pecia_workers.media.decoder import Decoder
@@ -61,8 +60,6 @@ log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
-_SHARE_S = 5.0
-"""How often workers tell each other how long output was."""
 
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
@@ -137,38 +134,16 @@ class Runtime:
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
         settings = self._settings
-        self._lengths = LearnedLengths(settings.output_quantile)
-        await self._share_lengths()
-        self._in_background(self._keep_sharing())
-        self._resources.push_async_callback(self._share_lengths)
-        limits = BatchLimits(
-            least=settings.batch_min,
-            most=settings.batch_max,
-            tokens=settings.batch_tokens,
-            concurrent=settings.batch_concurrent,
-            window_s=settings.batch_window.total_seconds(),
-        )
-        policy = policy_named(PolicyName(settings.admission), limits)
-        batcher = Batcher(engine, policy, self._lengths, priced=priced)
+        sharing = shared_lengths(self._database, settings.output_quantile)
+        lengths = await self._resources.enter_async_context(sharing)
+        policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
+        batcher = Batcher(engine, policy, lengths, priced=priced)
         self._resources.callback(_tell_use, engine, batcher)
         return batcher
 
     async def _stages_served(self) -> frozenset[Stage]:
         """Return what the fleet can do: by its settings, whether or not it has started, and by who is on duty."""
         return stages_served(self._settings) | await stages_on_duty(self._database)
-
-    async def _keep_sharing(self) -> None:
-        while True:
-            await asyncio.sleep(_SHARE_S)
-            await self._share_lengths()
-
-    async def _share_lengths(self) -> None:
-        """Tell the fleet what was seen and hear what it knows; what cannot be told now is told later."""
-        seen = self._lengths.take_seen()
-        try:
-            self._lengths.learn(await share_output_lengths(self._database, seen, half_life=HALF_LIFE))
-        except UNAVAILABLE:
-            self._lengths.put_back(seen)
 
     def _open_spool(self) -> Spool:
         directory = self._resources.enter_context(

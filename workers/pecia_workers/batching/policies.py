@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from pecia_workers.batching.waiting import Item, Waiting
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
 
 
 class PolicyName(StrEnum):
@@ -52,6 +55,17 @@ class BatchLimits:
     """Batches in the engine at a time."""
     window_s: float = 0.1
     """How long the first of a batch waits for others."""
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> Self:
+        """Return the bounds that the settings name."""
+        return cls(
+            least=settings.batch_min,
+            most=settings.batch_max,
+            tokens=settings.batch_tokens,
+            concurrent=settings.batch_concurrent,
+            window_s=settings.batch_window.total_seconds(),
+        )
 
     def size(self, mean_tokens: float) -> int:
         """Return how many requests of this mean size make a full batch."""

@@ -1,0 +1,54 @@
+"""Learned lengths of one worker, kept together with those of all others through Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
+from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.output_lengths import share_output_lengths
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+_EVERY_S: Final = 5.0
+
+
+@asynccontextmanager
+async def shared_lengths(
+    database: AsyncEngine, share: float, *, every_s: float = _EVERY_S
+) -> AsyncIterator[LearnedLengths]:
+    """Yield lengths that begin with what the fleet knows, and tell it at times, and at the end, what was seen here.
+
+    `share` is that of `LearnedLengths`.
+    """
+    lengths = LearnedLengths(share)
+    await _share(database, lengths)
+    sharing = asyncio.create_task(_keep_sharing(database, lengths, every_s))
+    try:
+        yield lengths
+    finally:
+        sharing.cancel()
+        await asyncio.wait([sharing])
+        await _share(database, lengths)
+
+
+async def _keep_sharing(database: AsyncEngine, lengths: LearnedLengths, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        await _share(database, lengths)
+
+
+async def _share(database: AsyncEngine, lengths: LearnedLengths) -> None:
+    """Tell the fleet what was seen and hear what it knows; what cannot be told now is told later."""
+    seen = lengths.take_seen()
+    try:
+        lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
+    except UNAVAILABLE:
+        lengths.put_back(seen)
+    except asyncio.CancelledError:
+        lengths.put_back(seen)
+        raise
