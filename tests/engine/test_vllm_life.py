@@ -155,7 +155,7 @@ def test_nothing_of_the_engine_outlives_a_killed_worker(
 ) -> None:
     assert said(worker) == "reading"
     processes = engine_processes(worker.pid)
-    assert len(processes) > 1
+    assert processes
 
     worker.kill()
     worker.wait()
