@@ -65,6 +65,11 @@ class FailureCode(StrEnum):
         "payload_corrupt",
         "The stored payload does not match its checksum: check the store's disk and submit again.",
     )
+    KEY_UNAVAILABLE = (
+        "key_unavailable",
+        "Encrypted under a key that the worker does not have: add it to the fleet's PECIA_ENCRYPTION_KEYS, then retry.",
+        True,
+    )
     ENGINE_ERROR = (
         "engine_error",
         "The engine failed on this part; it is tried again, then look at the worker's log.",

@@ -1,4 +1,4 @@
-"""The payload store: documents by the hash of their content, in a directory or in S3.
+"""The payload store: documents by the hash of their content, in a directory or in S3; encrypted if there is a key.
 
 A payload is written once, under `sha256/ab/abcd…`, and verified whenever it is read. Object stores do not survive a
 fork: open one in each process.
@@ -6,6 +6,7 @@ fork: open one in each process.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import tempfile
@@ -18,13 +19,16 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, S3Store
 
+from pecia_schemas.encryption import Keyring, KeyUnavailableError
 from pecia_schemas.media import HEAD_BYTES, sniff
+from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
 from pecia_schemas.tasks import PayloadRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from obstore.store import ObjectStore, S3Config
+    from typing_extensions import Buffer
 
 _CHUNK = 1024 * 1024
 _ONE_PUT = 16 * _CHUNK
@@ -39,47 +43,69 @@ class PayloadCorruptError(ValueError):
     """The stored bytes are not those that were put in."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deposit:
+    """A payload that was put into the store."""
+
+    reference: PayloadRef
+    sha256: str
+    """Of its content, in hexadecimal."""
+
+
 @dataclass(frozen=True, slots=True)
 class PayloadStore:
     """Documents by content. Safe to share between threads, not across a fork."""
 
     _store: ObjectStore
     _root: Path | None
+    _keys: Keyring
 
     @classmethod
-    def open(cls, url: str, options: Mapping[str, str] | None = None) -> PayloadStore:
+    def open(
+        cls, url: str, options: Mapping[str, str] | None = None, *, keys: Keyring | None = None
+    ) -> PayloadStore:
         """Open a directory (a path or `file://…`, made if missing) or `s3://bucket/prefix`.
 
         `options` are obstore's for S3, such as `endpoint`, `region`, `access_key_id`, `secret_access_key`; what they
-        leave out comes from the usual `AWS_*` variables.
+        leave out comes from the usual `AWS_*` variables. What is put is encrypted under the current one of `keys`.
         """
         if url.startswith("s3://"):
             config = cast("S3Config", dict(options or {}))
             plain_http = (options or {}).get("endpoint", "").startswith("http://")
-            return cls(S3Store.from_url(url, config=config, client_options={"allow_http": plain_http}), None)
+            s3 = S3Store.from_url(url, config=config, client_options={"allow_http": plain_http})
+            return cls(s3, None, keys or Keyring())
         root = Path(url.removeprefix("file://")).expanduser().resolve()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return cls(LocalStore(root), root)
+        return cls(LocalStore(root), root, keys or Keyring())
 
     def put(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> PayloadRef:
         """Store a path, bytes or a binary file object from where it stands; return the reference to it.
 
         Raises `OSError` if the source cannot be read, obstore's errors if the store cannot be written.
         """
+        return self.deposit(source).reference
+
+    def deposit(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> Deposit:
+        """Store it as `put` does; return what its content hashes to beside."""
         with _as_file(source) as file:
             start = file.tell()
-            digest, size, head = _measure(file)
-            reference = PayloadRef(sha256=digest, size=size, media_type=sniff(head))
+            sha256, size, head = _measure(file)
+            key = self._keys.current
+            name = self._keys.name_of(sha256, key)
+            reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
             file.seek(start)
-            self._write_once(key_of(reference), file, size)
-        return reference
+            self._write_once(reference, file)
+        return Deposit(reference=reference, sha256=sha256)
 
-    def _write_once(self, key: str, file: IO[bytes], size: int) -> None:
+    def _write_once(self, reference: PayloadRef, file: IO[bytes]) -> None:
+        key, size = key_of(reference), reference.size
+        sealed = reference.key and seal(file, reference.sha256, self._keys, reference.key)
         if size <= _ONE_PUT:
+            content = b"".join(sealed) if sealed else file.read(size)
             with suppress(AlreadyExistsError):
-                obstore.put(self._store, key, file.read(size), mode="create")
-        elif not self._exists(key, size):
-            obstore.put(self._store, key, file)
+                obstore.put(self._store, key, content, mode="create")
+        elif not self._exists(key, sealed_size(size, reference.key) if reference.key else size):
+            obstore.put(self._store, key, sealed or file)
 
     def _exists(self, key: str, size: int) -> bool:
         try:
@@ -87,31 +113,70 @@ class PayloadStore:
         except FileNotFoundError:
             return False
 
+    def delete(self, reference: PayloadRef) -> None:
+        """Remove a payload; one that is not there is no error."""
+        with suppress(FileNotFoundError):
+            obstore.delete(self._store, key_of(reference))
+
     def path_of(self, reference: PayloadRef) -> Path | None:
-        """Return where the payload lies on this machine, unverified; None if the store is no directory."""
-        return self._root / key_of(reference) if self._root else None
+        """Return where the payload lies on this machine, unverified, as a reader wants it.
+
+        None if the store is no directory, or the payload is encrypted.
+        """
+        return self._root / key_of(reference) if self._root and reference.key is None else None
 
     async def download(self, reference: PayloadRef, target: Path) -> None:
-        """Copy a payload to a new file, in constant memory, and verify it.
+        """Copy a payload to a new file, decrypted and in constant memory, and verify it.
 
-        Raises `PayloadMissingError` or `PayloadCorruptError`; then no file is left.
+        Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`; then no file is left.
         """
         try:
             response = await obstore.get_async(self._store, key_of(reference))
         except FileNotFoundError as error:
             raise PayloadMissingError(reference.sha256) from error
-        digest = hashlib.sha256()
         partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb") as file:
+                copy = _Copy(file, reference, self._keys)
                 async for chunk in response.stream(min_chunk_size=_CHUNK):
-                    digest.update(chunk)
-                    file.write(chunk)
-            if digest.hexdigest() != reference.sha256:
-                raise PayloadCorruptError(reference.sha256)
+                    await asyncio.to_thread(copy.write, chunk)
+                await asyncio.to_thread(copy.finish)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
+
+
+class _Copy:
+    """A payload on its way out of the store: decrypted, hashed and written, and compared in the end."""
+
+    def __init__(self, file: IO[bytes], reference: PayloadRef, keys: Keyring) -> None:
+        self._file, self._reference, self._keys = file, reference, keys
+        self._unsealer = Unsealer(reference.sha256, keys, reference.key) if reference.key else None
+        self._digest = hashlib.sha256()
+
+    def write(self, chunk: Buffer) -> None:
+        with self._telling():
+            self._take(self._unsealer.feed(chunk) if self._unsealer else chunk)
+
+    def finish(self) -> None:
+        with self._telling():
+            if self._unsealer:
+                self._take(self._unsealer.end())
+            if self._keys.name_of(self._digest.hexdigest(), self._reference.key) != self._reference.sha256:
+                raise ValueError
+
+    def _take(self, content: Buffer) -> None:
+        self._digest.update(content)
+        self._file.write(content)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyUnavailableError:
+            raise
+        except ValueError:
+            raise PayloadCorruptError(self._reference.sha256) from None
 
 
 def key_of(reference: PayloadRef) -> str:

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pecia_schemas.encryption import Keyring
+
 PREFIX = "PECIA_"
 
 S = TypeVar("S", bound="ConnectionSettings")
@@ -55,6 +57,20 @@ class ConnectionSettings(BaseSettings):
     """Where documents are stored: a directory or `s3://bucket/prefix`. Empty: as above."""
     payload_options: dict[str, str] = Field(default_factory=dict)
     """Options of the object store as JSON, for example `{"endpoint": "https://…", "region": "…"}`."""
+    encryption_keys: SecretStr = SecretStr("")
+    """Keys that documents and results are encrypted under, as JSON: `{"name": "32 bytes in base64"}`. The first
+    encrypts, the others only decrypt. Empty: nothing is encrypted."""
+
+    @field_validator("encryption_keys")
+    @classmethod
+    def _are_keys(cls, setting: SecretStr) -> SecretStr:
+        Keyring.of(setting)
+        return setting
+
+    @property
+    def keyring(self) -> Keyring:
+        """The encryption keys, ready for use."""
+        return Keyring.of(self.encryption_keys)
 
     @model_validator(mode="before")
     @classmethod

@@ -43,10 +43,13 @@ class PayloadRef(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of its content; of an encrypted one the HMAC-SHA-256, by which nobody without the key can look for it."""
     size: int = Field(ge=0)
-    """Bytes."""
+    """Bytes, before encryption."""
     media_type: MediaType | None
     """As its content tells; None if it is nothing that Pecia reads."""
+    key: str | None = None
+    """The name of the key that it is encrypted under; None: it is not."""
 
 
 if TYPE_CHECKING:
