@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
     from pecia_schemas.results import (
+        CachedFrom,
         Captions,
         Change,
         Document,
@@ -87,6 +88,7 @@ _HOMES = {
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
     "pecia_schemas.results": [
+        "CachedFrom",
         "Captions",
         "Change",
         "Document",
@@ -115,6 +117,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
     "Captions",

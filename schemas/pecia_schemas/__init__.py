@@ -6,6 +6,7 @@ from pecia_schemas.ids import new_id
 from pecia_schemas.media import MediaType
 from pecia_schemas.results import (
     Box,
+    CachedFrom,
     Captions,
     Change,
     Document,
@@ -38,6 +39,7 @@ from pecia_schemas.tasks import (
 __all__ = [
     "AnyTask",
     "Box",
+    "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
     "Captions",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -107,6 +108,17 @@ class Shrunk(_Result):
     height: int
 
 
+class CachedFrom(_Result):
+    """The earlier reading that is the result, so that no engine was asked; `usage` and `timings.engine` are 0 then."""
+
+    part: UUID
+    """Whose reading it was; it may have been erased since."""
+    read_at: datetime
+    """When it was read, by the database's clock."""
+    usage: TokenUsage = TokenUsage()
+    """What the engine spent on it then."""
+
+
 class Page(_Result):
     """One page as it was read."""
 
@@ -137,6 +149,8 @@ class Page(_Result):
     usage: TokenUsage = TokenUsage()
     """Of all readings; `wasted` holds those of `attempts`."""
     timings: Timings = Timings()
+    cached_from: CachedFrom | None = None
+    """Set if the same page had been read before, in the same way."""
 
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as the model that `fields=` was given; None if there are none.
@@ -192,6 +206,8 @@ class Segment(_Result):
     shrunk: Shrunk | None = None
     usage: TokenUsage = TokenUsage()
     timings: Timings = Timings()
+    cached_from: CachedFrom | None = None
+    """Set if the same frames had been captioned before, in the same way."""
 
 
 class SegmentFailure(_Result):
@@ -209,6 +225,8 @@ class Summary(_Result):
     engine: str
     usage: TokenUsage = TokenUsage()
     timings: Timings = Timings()
+    cached_from: CachedFrom | None = None
+    """Set if the same captions had been summarised before, in the same way."""
 
 
 class Captions(_Result):

@@ -215,6 +215,14 @@ class WorkerSettings(ConnectionSettings):
     engine knows. Empty: none."""
     fallback_processes: int = Field(default=1, ge=1)
     """Processes of that engine, half a gigabyte each: so many pages at a time."""
+    cache: bool = True
+    """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
+    cache_by: str = ""
+    """Metadata key by which results are shared: jobs with the same value share theirs. Empty, or a job without that
+    key: only jobs of the same client with the very same metadata."""
+    cache_revision: str = ""
+    """Any text that changes when the model or its adapters do, for what Pecia cannot see: the server that `openai`
+    asks. Its results are shared only if this is set."""
     output_quantile: float = Field(default=0.75, gt=0, lt=1)
     """Share of a workload's outputs that are no longer than what is reserved for one."""
     drain_timeout: Duration = timedelta(seconds=30)

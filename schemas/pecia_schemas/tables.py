@@ -17,6 +17,7 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
+    LargeBinary,
     MetaData,
     Text,
     UniqueConstraint,
@@ -133,6 +134,7 @@ class PartRow(Base):
     decode_s: Mapped[float | None]
     engine_s: Mapped[float | None]
     first_token_s: Mapped[float | None]
+    saved_tokens: Mapped[int | None]  # what the reading took that is its result; None: it was read itself
 
     __table_args__ = (
         _one_of("state", PartState),
@@ -167,6 +169,17 @@ class ResultRow(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
     __table_args__ = (Index("results_job_id_ordinal_idx", "job_id", "ordinal"),)
+
+
+class CachedResultRow(Base):
+    """Which result is that of a request: found by its key, gone with the result. Holds nothing of either."""
+
+    __tablename__ = "result_cache"
+
+    key: Mapped[bytes] = mapped_column(LargeBinary(), primary_key=True)
+    part_id: Mapped[UUID] = mapped_column(ForeignKey("results.part_id", ondelete="CASCADE"))
+
+    __table_args__ = (Index("result_cache_part_id_idx", "part_id"),)
 
 
 class JobEventRow(Base):

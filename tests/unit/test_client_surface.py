@@ -12,6 +12,7 @@ import pecia
 from pecia import errors
 
 PUBLIC = [
+    "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
     "Captions",
