@@ -209,7 +209,7 @@ class Client:
         payloads = connections.payloads
         stored = store(lambda task: sources.store(payloads, task.source), tasks)
         batch = [
-            submission.new_job(task, source, asked, key)
+            submission.new_job(task, source, asked, key, connections.keys)
             for task, source, key in zip(tasks, stored, keys, strict=True)
         ]
         accepted = connections.store.accept(batch)

@@ -34,7 +34,8 @@ class Connections:
             settings.database_url.get_secret_value(), connect_timeout=settings.connect_timeout
         )
         self.client = client_name(settings)
-        self.store = Store(self._database)
+        self.keys = settings.keyring
+        self.store = Store(self._database, self.keys)
         self.transitions = Transitions(self._database, client=self.client)
         self.accounts = Accounts(self._database)
         self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
@@ -49,7 +50,9 @@ class Connections:
             )
         _payload_processes.add(os.getpid())
         try:
-            return PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
+            return PayloadStore.open(
+                self._settings.payload_url, self._settings.payload_options, keys=self.keys
+            )
         except (BaseError, OSError) as error:
             raise PayloadStoreUnavailableError(
                 f"The payload store cannot be opened ({type(error).__name__}): check PECIA_PAYLOAD_URL, "

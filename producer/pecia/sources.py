@@ -29,6 +29,8 @@ class StoredSource:
     """A document in the payload store."""
 
     payload: PayloadRef
+    sha256: str | None = None
+    """Of its content; None: it was in the store before."""
     pixels: tuple[int, int] | None = None
     """Width and height of the upright picture; None: the fleet has to look inside."""
 
@@ -43,7 +45,7 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
     with _opened(source) as file:
         start = file.tell()
         try:
-            payload = payloads.put(file)
+            stored = payloads.deposit(file)
         except BaseError as error:
             raise PayloadStoreUnavailableError(
                 f"The payload store refused a document ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
@@ -51,7 +53,8 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
             ) from error
         except (OSError, TypeError) as error:
             raise _unreadable(error) from error
-        return StoredSource(payload=payload, pixels=_measure(file, payload) if start == 0 else None)
+        pixels = _measure(file, stored.reference) if start == 0 else None
+        return StoredSource(payload=stored.reference, sha256=stored.sha256, pixels=pixels)
 
 
 def check(source: object) -> None:

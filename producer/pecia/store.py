@@ -12,10 +12,11 @@ from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, func,
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from pecia.database import Database
-from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError
+from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError, InvalidSettingError
 from pecia.submission import NewJob
 from pecia.view import JobView
 from pecia_schemas.duty import UNSERVED, Lack
+from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, PartState, Stage
@@ -74,10 +75,11 @@ class PartOutcome:
 
 
 class Store:
-    """The rows of jobs, as a client sees and writes them."""
+    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keys: Keyring) -> None:
         self._database = database
+        self._keys = keys
 
     def accept(self, batch: Sequence[NewJob]) -> list[Accepted]:
         """Write the jobs, all or none; those whose key is known already are read back instead.
@@ -123,9 +125,12 @@ class Store:
     def outcomes(
         self, job_id: UUID, *, skip: Collection[int] = (), limit: int | None = None
     ) -> list[PartOutcome]:
-        """Return the parts that have ended, in order, without those whose ordinal is to be skipped."""
+        """Return the parts that have ended, in order, without those whose ordinal is to be skipped.
+
+        Raises `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
+        """
         ended = (
-            select(_parts.c.stage, _parts.c.ordinal, _parts.c.failure, _results.c.content)
+            select(_parts.c.id, _parts.c.stage, _parts.c.ordinal, _parts.c.failure, _results.c.content)
             .join(_results, _results.c.part_id == _parts.c.id, isouter=True)
             .where(
                 _parts.c.job_id == job_id,
@@ -137,7 +142,7 @@ class Store:
         )
         if skip:
             ended = ended.where(_parts.c.ordinal.not_in(skip))
-        return [_outcome(row) for row in self._rows(ended)]
+        return [_outcome(row, self._keys) for row in self._rows(ended)]
 
     def first_unfinished(self, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
@@ -188,7 +193,7 @@ def _first_event(new: NewJob) -> dict[str, Any]:
 
 def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, JobView]:
     """Return the jobs that bear these keys already."""
-    digests = {new.key: new.job["task_digest"] for new in repeated}
+    digests = {new.key: new.digests for new in repeated}
     if not digests:
         return {}
     query = select(*_VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest)
@@ -196,7 +201,7 @@ def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, JobV
     if len(rows) < len(digests):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
     for row in rows:
-        if row["task_digest"] != digests[row["idempotency_key"]]:
+        if row["task_digest"] not in digests[row["idempotency_key"]]:
             raise IdempotencyConflictError(row["id"])
     return {row["idempotency_key"]: JobView.of(dict(row)) for row in rows}
 
@@ -220,8 +225,10 @@ def _oldest_id(since: datetime) -> UUID:
     return UUID(int=max(0, int(since.timestamp() * 1000)) << 80)
 
 
-def _outcome(row: Mapping[str, Any]) -> PartOutcome:
+def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:
     failure = Failure.model_validate(row["failure"]) if row["failure"] else None
-    return PartOutcome(
-        stage=Stage(row["stage"]), ordinal=row["ordinal"], content=row["content"], failure=failure
-    )
+    try:
+        content = keys.unseal(row["content"], row["id"])
+    except DecryptionError as error:
+        raise InvalidSettingError(f"A result cannot be read. {error}") from None
+    return PartOutcome(stage=Stage(row["stage"]), ordinal=row["ordinal"], content=content, failure=failure)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,10 +13,12 @@ from pydantic import ValidationError
 from pecia.errors import InvalidOptionError
 from pecia.sources import StoredSource
 from pecia_schemas.cost import page_cost
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import Webhook
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
+from pecia_schemas.stored_tasks import seal_task, task_digest
 from pecia_schemas.tasks import ReadDocument, Task, task_to_json
 
 _MOST_KEYS = 64
@@ -44,6 +44,8 @@ class NewJob:
 
     job: Mapping[str, Any]
     part: Mapping[str, Any]
+    digests: tuple[str, ...]
+    """What the same work may be known by, under whichever key it was submitted before; its own first."""
 
     @property
     def id(self) -> UUID:
@@ -85,16 +87,20 @@ def options(
     )
 
 
-def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | None) -> NewJob:
-    """Return the rows of one job. Without a key it gets one of its own, so that repeating the insert is safe."""
-    stored = task_to_json(replace(task, source=source.payload))
+def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring) -> NewJob:
+    """Return the rows of one job, encrypted under the current one of `keys`.
+
+    Without an idempotency key it gets one of its own, so that repeating the insert is safe.
+    """
+    written = task_to_json(replace(task, source=source.payload))
+    digests = _digests(task.kind, written, asked.lane, source, keys)
     job_id = new_id()
     job: dict[str, Any] = {
         "id": job_id,
         "kind": task.kind,
         "lane": asked.lane,
-        "task": stored,
-        "task_digest": digest(task.kind, stored, asked.lane),
+        "task": seal_task(written, job_id, keys),
+        "task_digest": digests[0],
         "payload": source.payload.sha256,
         "idempotency_key": str(job_id) if key is None else checked_key(key),
         "client": asked.client,
@@ -106,13 +112,24 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
     job["total"] = None if part["stage"] is Stage.INGEST else 1
     if asked.webhook:
         job["webhook"] = asked.webhook.model_dump(mode="json")
-    return NewJob(job=job, part=part)
+    return NewJob(job=job, part=part, digests=digests)
 
 
-def digest(kind: str, stored_task: Mapping[str, Any], lane: Lane) -> str:
-    """Return what two submits of the same work have in common, and no two others."""
-    canonical = json.dumps([kind, stored_task, lane], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def _digests(
+    kind: str, written: Mapping[str, Any], lane: Lane, source: StoredSource, keys: Keyring
+) -> tuple[str, ...]:
+    return tuple(
+        task_digest(kind, {**written, "source": _source_under(key, source, keys)}, lane, keys, key)
+        for key in keys
+    )
+
+
+def _source_under(key: str | None, source: StoredSource, keys: Keyring) -> dict[str, Any]:
+    """Return the reference that the same document has if it was stored under that key."""
+    payload = source.payload
+    if source.sha256 is not None:
+        payload = payload.model_copy(update={"sha256": keys.name_of(source.sha256, key), "key": key})
+    return payload.model_dump(mode="json")
 
 
 def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:

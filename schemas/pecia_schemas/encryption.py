@@ -142,7 +142,7 @@ def new_key() -> str:
 def checked_key_id(key: str) -> str:
     """Return the name of a key. Raises `ValueError` if it is none."""
     if not _KEY_ID.fullmatch(key):
-        message = "holds a key without a name: 1 to 64 letters, digits, dots, dashes and underscores."
+        message = "names a key by 1 to 64 letters, digits, dots, dashes and underscores."
         raise ValueError(message)
     return key
 
