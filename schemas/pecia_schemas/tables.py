@@ -84,12 +84,26 @@ class JobRow(Base):
     expires_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    payload_released_at: Mapped[datetime | None]  # None: the job holds its document; see `discards`
+    erased_at: Mapped[datetime | None]  # since when its results are gone
 
     __table_args__ = (
         _one_of("state", JobState),
         Index("jobs_state_idx", "state", "id"),
         Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
         Index("jobs_expires_at_idx", "expires_at", postgresql_where=text("state IN ('queued', 'running')")),
+        Index("jobs_payload_idx", "payload", postgresql_where=text("payload_released_at IS NULL")),
+        Index("jobs_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+        Index(
+            "jobs_payload_due_idx",
+            "finished_at",
+            postgresql_where=text("payload_released_at IS NULL AND finished_at IS NOT NULL"),
+        ),
+        Index(
+            "jobs_results_due_idx",
+            "finished_at",
+            postgresql_where=text("erased_at IS NULL AND finished_at IS NOT NULL"),
+        ),
         {"postgresql_with": {"fillfactor": "70"}},  # counters are updated in place (HOT)
     )
 
@@ -223,6 +237,7 @@ class DeliveryRow(Base):
         CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
         Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending'")),
         Index("deliveries_job_id_idx", "job_id"),
+        Index("deliveries_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     )
 
 
@@ -253,3 +268,54 @@ class OutputLengthsRow(Base):
     workload: Mapped[str] = mapped_column(primary_key=True)
     weights: Mapped[list[float]]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class DiscardedPayloadRow(Base):
+    """A payload that a job let go of: to be removed if nobody holds it, or removed lately; see `discards`."""
+
+    __tablename__ = "discarded_payloads"
+
+    payload: Mapped[str] = mapped_column(primary_key=True)
+    discarded_at: Mapped[datetime | None]  # None: settled
+    erased_at: Mapped[datetime | None]  # when it was last removed from the store
+
+    __table_args__ = (
+        Index(
+            "discarded_payloads_discarded_at_idx",
+            "discarded_at",
+            postgresql_where=text("discarded_at IS NOT NULL"),
+        ),
+    )
+
+
+class ReadRow(Base):
+    """Who read a result. It outlives the job."""
+
+    __tablename__ = "reads"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    job_id: Mapped[UUID]
+    client: Mapped[str]
+    what: Mapped[str]  # `result` as a whole, or `pages` one after the other
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+    __table_args__ = (
+        CheckConstraint("what IN ('result', 'pages')", name="what"),
+        Index("reads_job_id_idx", "job_id"),
+        Index("reads_at_idx", "at"),
+    )
+
+
+class ErasureRow(Base):
+    """What was erased of a job, by whom and why, without any of it. It outlives the job."""
+
+    __tablename__ = "erasures"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    job_id: Mapped[UUID]
+    actor: Mapped[str]
+    reason: Mapped[str | None]
+    counts: Mapped[dict[str, Any]]  # how many results, deliveries, reasons, documents
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+    __table_args__ = (Index("erasures_job_id_idx", "job_id"), Index("erasures_at_idx", "at"))
