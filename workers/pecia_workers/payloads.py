@@ -30,7 +30,10 @@ class _Copy:
 
 
 class Spool:
-    """The payloads a worker has at hand. A directory store is read in place, S3 is copied to `directory`."""
+    """The payloads a worker has at hand. A directory store is read in place, S3 is copied to `directory`.
+
+    Encrypted ones are decrypted into it, and removed as soon as nobody reads them.
+    """
 
     def __init__(self, store: PayloadStore, directory: Path, *, most_bytes: int = SPOOL_BYTES) -> None:
         self._store = store
@@ -42,7 +45,7 @@ class Spool:
     async def open(self, reference: PayloadRef) -> AsyncIterator[Path]:
         """Yield the path of a verified payload, which stays there until the block ends.
 
-        Raises `PayloadMissingError` or `PayloadCorruptError`.
+        Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`.
         """
         copy = self._enter(reference)
         try:
@@ -53,8 +56,8 @@ class Spool:
             yield copy.path
         finally:
             copy.users -= 1
-            if not copy.verified and not copy.users:
-                self._copies.pop(reference.sha256, None)
+            if not copy.users and (reference.key or not copy.verified):
+                self._forget(reference.sha256)
             self._evict()
 
     def _enter(self, reference: PayloadRef) -> _Copy:
@@ -78,7 +81,10 @@ class Spool:
         for key in [key for key, copy in self._copies.items() if not copy.users]:
             if excess <= 0 and len(self._copies) <= _MOST_COPIES:
                 return
-            copy = self._copies.pop(key)
-            excess -= copy.size
-            if copy.owned:
-                copy.path.unlink(missing_ok=True)
+            excess -= self._copies[key].size
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        copy = self._copies.pop(key)
+        if copy.owned:
+            copy.path.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import Failure, FailureCode, Stage
+from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.batcher import Batcher, Priced
@@ -95,7 +96,7 @@ class Runtime:
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
-        self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell)
+        self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell, keys=settings.keyring)
         budget = await self._start_stages(engine, priced)
         self._engine = engine
         registered = identity.running(engine) if engine else identity
@@ -149,7 +150,8 @@ class Runtime:
         directory = self._resources.enter_context(
             tempfile.TemporaryDirectory(prefix="pecia-spool-", dir=self._settings.spool_dir or None)
         )
-        store = PayloadStore.open(self._settings.payload_url, self._settings.payload_options)
+        settings = self._settings
+        store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
         return Spool(store, Path(directory))
 
     def _in_background(self, work: Awaitable[None]) -> None:
@@ -284,6 +286,8 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
             code = FailureCode.PAYLOAD_MISSING
         case PayloadCorruptError():
             code = FailureCode.PAYLOAD_CORRUPT
+        case DecryptionError():
+            code = FailureCode.KEY_UNAVAILABLE
         case EngineRefusedError():
             code, found = error.code, str(error)
         case EngineError():

@@ -83,7 +83,7 @@ def _look(subject: str, look: Callable[[], str], advice: str) -> Finding:
 def _look_at_payloads(settings: WorkerSettings) -> str:
     if not settings.payload_url:
         raise LookupError
-    store = PayloadStore.open(settings.payload_url, settings.payload_options)
+    store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
     reference = store.put(b"pecia doctor")
     return f"wrote and found {reference.size} bytes"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Lane, PayloadRef, Stage, Task
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.stored_tasks import unseal_task
 from pecia_schemas.tasks import task_from_json
 
 
@@ -44,14 +46,17 @@ class ClaimedPart:
     stored_task: Mapping[str, Any]
     queued_s: float
     """Seconds since it could first have run."""
+    keys: Keyring = field(default=Keyring(), repr=False, compare=False)
+    """What the task may be encrypted under."""
 
     @property
     def task(self) -> Task[Any]:
         """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
 
-        Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it.
+        Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it, `DecryptionError` if
+        this worker's keys do not decrypt it.
         """
-        return task_from_json(self.kind, self.stored_task)
+        return task_from_json(self.kind, unseal_task(self.stored_task, self.job_id, self.keys))
 
     @property
     def payload(self) -> PayloadRef:
@@ -103,7 +108,7 @@ _CLAIM = text(
 
 
 async def claim_parts(
-    database: AsyncEngine, worker: str, requests: Sequence[ClaimRequest]
+    database: AsyncEngine, worker: str, requests: Sequence[ClaimRequest], keys: Keyring
 ) -> list[ClaimedPart | None]:
     """Return each part that is now this worker's, None for those that are cancelled, done or somebody else's."""
     async with database.begin() as connection:
@@ -115,11 +120,11 @@ async def claim_parts(
                 "worker": worker,
             },
         )
-        claimed = {row["id"]: _part_of(row) for row in rows.mappings()}
+        claimed = {row["id"]: _part_of(row, keys) for row in rows.mappings()}
     return [claimed.get(request.part) for request in requests]
 
 
-def _part_of(row: RowMapping | Mapping[str, Any]) -> ClaimedPart:
+def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:
     return ClaimedPart(
         id=row["id"],
         job_id=row["job_id"],
@@ -134,4 +139,5 @@ def _part_of(row: RowMapping | Mapping[str, Any]) -> ClaimedPart:
         kind=row["kind"],
         stored_task=row["task"],
         queued_s=max(0.0, float(row["queued_s"])),
+        keys=keys,
     )

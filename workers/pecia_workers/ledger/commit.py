@@ -27,6 +27,7 @@ from pecia_schemas import (
     Summary,
     new_id,
 )
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.held import HELD
 from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
 from pecia_workers.ledger.claim import ClaimedPart
@@ -169,16 +170,18 @@ _COUNT = text(
 )
 
 
-async def commit_parts(database: AsyncEngine, worker: str, group: Sequence[Finished]) -> Committed:
+async def commit_parts(
+    database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring
+) -> Committed:
     """Commit a group. A result that the database refuses fails its own part and spoils nobody else's."""
     try:
-        return await _commit(database, worker, group)
+        return await _commit(database, worker, group, keys)
     except (DataError, IntegrityError, ValueError):  # ValueError: the result cannot even be written as UTF-8
         if len(group) == 1:
-            return await _commit(database, worker, [_refused(group[0].part)])
+            return await _commit(database, worker, [_refused(group[0].part)], keys)
     committed = Committed()
     for finished in group:
-        alone = await commit_parts(database, worker, [finished])
+        alone = await commit_parts(database, worker, [finished], keys)
         committed.parts |= alone.parts
         committed.jobs |= alone.jobs
     return committed
@@ -189,11 +192,11 @@ def _refused(part: ClaimedPart) -> Finished:
     return Finished(part=part, outcome=Failed(failure))
 
 
-async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished]) -> Committed:
+async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring) -> Committed:
     job_ids = list({finished.part.job_id for finished in group})
     async with database.begin() as connection:
         await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})
-        moved = await _move(connection, worker, group)
+        moved = await _move(connection, worker, group, keys)
         taken = [finished for finished in group if finished.part.id in moved]
         for finished in taken:
             if isinstance(finished.outcome, Cut):
@@ -208,7 +211,9 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished])
     return Committed(parts=moved, jobs=touched | ended)
 
 
-async def _move(connection: AsyncConnection, worker: str, group: Sequence[Finished]) -> set[UUID]:
+async def _move(
+    connection: AsyncConnection, worker: str, group: Sequence[Finished], keys: Keyring
+) -> set[UUID]:
     outcomes = [finished.outcome for finished in group]
     failures = [outcome.failure if isinstance(outcome, Failed) else None for outcome in outcomes]
     delays = [outcome.retry_in if isinstance(outcome, Failed) else None for outcome in outcomes]
@@ -219,16 +224,19 @@ async def _move(connection: AsyncConnection, worker: str, group: Sequence[Finish
             "ids": [finished.part.id for finished in group],
             "attempts": [finished.part.attempt for finished in group],
             "states": [_state_after(outcome) for outcome in outcomes],
-            "contents": [
-                outcome.content.model_dump_json() if isinstance(outcome, Done) else None
-                for outcome in outcomes
-            ],
+            "contents": [_content(finished, keys) for finished in group],
             "failures": [failure and failure.model_dump_json() for failure in failures],
             "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
             **values_of([_spent_on(outcome) for outcome in outcomes]),
         },
     )
     return set(rows.scalars())
+
+
+def _content(finished: Finished, keys: Keyring) -> str | None:
+    if not isinstance(finished.outcome, Done):
+        return None
+    return keys.seal(finished.outcome.content.model_dump_json(), finished.part.id)
 
 
 def _state_after(outcome: Outcome) -> PartState:

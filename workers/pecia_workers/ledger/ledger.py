@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, Segment
+from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
 from pecia_workers.ledger.commit import Finished, commit_parts
@@ -21,12 +22,18 @@ Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
 
 
 class Ledger:
-    """Claims, commits and gives back the parts of one worker. For the loop that made the database engine."""
+    """Claims, commits and gives back the parts of one worker. For the loop that made the database engine.
 
-    def __init__(self, database: AsyncEngine, worker: str, *, announce: Announce) -> None:
+    Results are encrypted under the current one of `keys`, if there are any.
+    """
+
+    def __init__(
+        self, database: AsyncEngine, worker: str, *, announce: Announce, keys: Keyring | None = None
+    ) -> None:
         self._database = database
         self._worker = worker
         self._announce = announce
+        self._keys = keys or Keyring()
         self._claims: Grouped[ClaimRequest, ClaimedPart | None] = Grouped(
             self._claim_all, most=_LARGEST_GROUP
         )
@@ -53,12 +60,12 @@ class Ledger:
 
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return what the segments of a job were captioned with, in the order of time."""
-        return await outlast(lambda: read_captions(self._database, job_id))
+        return await outlast(lambda: read_captions(self._database, job_id, self._keys))
 
     async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
-        return await outlast(lambda: claim_parts(self._database, self._worker, requests))
+        return await outlast(lambda: claim_parts(self._database, self._worker, requests, self._keys))
 
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
-        committed = await outlast(lambda: commit_parts(self._database, self._worker, group))
+        committed = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
         await self._announce(committed.jobs)
         return [finished.part.id in committed.parts for finished in group]
