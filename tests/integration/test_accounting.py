@@ -57,6 +57,7 @@ def test_a_page_that_was_read_says_what_it_took_in_its_row(
         "decode_s": 0.25,
         "engine_s": 2.0,
         "first_token_s": 0.5,
+        "saved_tokens": None,
     }
 
 

@@ -22,6 +22,7 @@ from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.batching.sharing import shared_lengths
 from pecia_workers.bus import Bus
+from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.segment import CaptionSegment
 from pecia_workers.captioning.summary import SummarizeVideo
 from pecia_workers.contract import RuntimeLostError
@@ -81,6 +82,7 @@ class Runtime:
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
         self._meter = Meter()
+        self._cache = ResultCache.off()
         self._died_on: set[UUID] = set()
 
     async def start(self, priced: Priced = _nobody) -> Budget:
@@ -115,11 +117,13 @@ class Runtime:
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
         await engine.start()
         generator = self._meter.on(await self._batcher(engine, priced))
-        self._handlers[Stage.READ] = ReadPage(
-            spool, decoder, generator, self._settings, await self._fallback()
-        )
-        self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, self._settings)
-        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(self._ledger.captions, generator, self._settings)
+        fallback, settings = await self._fallback(), self._settings
+        engines = [engine.capabilities, *([fallback.capabilities] if fallback else [])]
+        cache = self._cache = ResultCache(self._ledger.earlier, settings, engines)
+        captions_of = self._ledger.captions
+        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator, settings, cache, fallback=fallback)
+        self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
+        self._handlers[Stage.SUMMARIZE] = SummarizeVideo(captions_of, generator, settings, cache)
         return _claimable(engine.budget, decoder.slots)
 
     async def _fallback(self) -> Generator | None:
@@ -177,8 +181,12 @@ class Runtime:
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        outcome = await self._work(claimed)
-        if not await self._ledger.commit(Finished(part=claimed, outcome=outcome)):
+        try:
+            outcome = await self._work(claimed)
+            committed = await self._ledger.commit(Finished(part=claimed, outcome=outcome))
+        finally:
+            self._cache.ended(part)
+        if not committed:
             raise Ignore("the part was cancelled or taken over meanwhile")
         if isinstance(outcome, Cut) or claimed.stage is Stage.CAPTION:
             await self._publish_parts()

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings
+from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_segment
 from pecia_workers.engines.base import ClipTimes, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -24,10 +25,18 @@ if TYPE_CHECKING:
 class CaptionSegment:
     """Fetches, samples and captions one segment at a time, for many callers at once."""
 
-    def __init__(self, spool: Spool, decoder: Decoder, engine: Generator, settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        decoder: Decoder,
+        engine: Generator,
+        settings: WorkerSettings,
+        cache: ResultCache,
+    ) -> None:
         self._spool = spool
         self._decoder = decoder
         self._engine = engine
+        self._cache = cache
         self._most_tokens = settings.caption_tokens
 
     async def __call__(self, part: ClaimedPart) -> Done:
@@ -42,14 +51,15 @@ class CaptionSegment:
         async with self._spool.open(part.payload) as path:
             clip = await self._decoder.clip(path, stretch)
         decoded = monotonic()
-        generation = await self._engine.generate(self._request(part, task, clip))
-        timings = Timings(
-            queued=part.queued_s,
-            decode=decoded - started,
-            engine=monotonic() - decoded,
-            first_token=generation.first_token_s,
-        )
-        return Done(self._segment(part, clip, generation, timings))
+        request = self._request(part, task, clip)
+        look = await self._cache.look(part, [request], Segment)
+        asked = monotonic()
+        timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
+        if look.found:
+            return Done(_moved(look.found, part, clip, timings))
+        generation = await self._engine.generate(request)
+        took = {"engine": monotonic() - asked, "first_token": generation.first_token_s}
+        return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
 
     def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
         end = _stretch_of(part).end
@@ -87,6 +97,18 @@ class CaptionSegment:
             usage=generation.usage,
             timings=timings,
         )
+
+
+def _moved(earlier: Segment, part: ClaimedPart, clip: Clip, timings: Timings) -> Segment:
+    """Return the caption as this part's: the same frames may lie elsewhere in another video."""
+    stretch = _stretch_of(part)
+    place = {
+        "number": part.ordinal + 1,
+        "start": timedelta(seconds=stretch.start),
+        "end": timedelta(seconds=stretch.end),
+        "damaged": clip.damaged,
+    }
+    return earlier.model_copy(update=place | {"timings": timings})
 
 
 def _stretch_of(part: ClaimedPart) -> Stretch:

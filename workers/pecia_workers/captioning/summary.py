@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from pecia_schemas import CaptionVideo, FailureCode, Segment, Summary, Timings
+from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_summary
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -46,27 +47,33 @@ class SummarizeVideo:
     Captions that are together more than the engine's context are summarised by halves, and then the halves' summaries.
     """
 
-    def __init__(self, captions_of: CaptionsOf, engine: Generator, settings: WorkerSettings) -> None:
+    def __init__(
+        self, captions_of: CaptionsOf, engine: Generator, settings: WorkerSettings, cache: ResultCache
+    ) -> None:
         self._captions_of = captions_of
         self._engine = engine
+        self._cache = cache
         self._most_tokens = settings.caption_tokens or _MOST_TOKENS
 
     async def __call__(self, part: ClaimedPart) -> Done:
         """Return the summary of the claimed job's captions. Raises `EngineError`."""
         segments = await self._captions_of(part.job_id)
         notes = [_Note(start=one.start, end=one.end, text=one.text) for one in segments]
-        started = monotonic()
-        written = await self._write(self._request(part), notes)
-        timings = Timings(
-            queued=part.queued_s, engine=monotonic() - started, first_token=written.first_token_s
-        )
-        return Done(
+        request, began = self._request(part), monotonic()
+        look = await self._cache.look(part, [_about(request, notes)], Summary)
+        asked = monotonic()
+        timings = Timings(queued=part.queued_s + asked - began)
+        if look.found:
+            return Done(look.found.model_copy(update={"timings": timings}))
+        written = await self._write(request, notes)
+        took = {"engine": monotonic() - asked, "first_token": written.first_token_s}
+        return look.done(
             Summary(
                 text=storable_text(written.text),
                 verdict=written.verdict,
                 engine=self._engine.capabilities.name,
                 usage=written.usage,
-                timings=timings,
+                timings=timings.model_copy(update=took),
             )
         )
 
@@ -87,10 +94,8 @@ class SummarizeVideo:
         )
 
     async def _write(self, request: EngineRequest, notes: Sequence[_Note]) -> Generation:
-        captions = "\n".join(map(str, notes))
-        instruction = instruction_for_summary(request.language or "en", captions)
         try:
-            return await self._engine.generate(replace(request, instruction=instruction))
+            return await self._engine.generate(_about(request, notes))
         except EngineRefusedError as error:
             if error.code is not FailureCode.TOO_LARGE or len(notes) < _LEAST_TO_SPLIT:
                 raise
@@ -110,6 +115,11 @@ class SummarizeVideo:
             ],
         )
         return replace(whole, usage=sum((half.usage for half in halves), whole.usage))
+
+
+def _about(request: EngineRequest, notes: Sequence[_Note]) -> EngineRequest:
+    captions = "\n".join(map(str, notes))
+    return replace(request, instruction=instruction_for_summary(request.language or "en", captions))
 
 
 def _clock(moment: timedelta) -> str:

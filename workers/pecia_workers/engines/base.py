@@ -30,6 +30,8 @@ class Capabilities:
     """LoRA adapters that a task may name."""
     device: str | None = None
     """What it runs on: `cpu`, or the GPU's name; None: it cannot tell."""
+    revision: str | None = None
+    """What changes whenever its model, an adapter or its own version does; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from pecia_schemas.results import TokenUsage, Verdict
@@ -26,6 +27,7 @@ _CAPABILITIES: Final = Capabilities(
     languages=frozenset({"en", "zh"}),
     samples=False,
     device="cpu",
+    revision=" ".join(f"{name} {version(name)}" for name in ("rapidocr", "onnxruntime")),
 )
 _CHARACTERS_PER_TOKEN: Final = 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +18,7 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Load,
 )
+from pecia_workers.engines.fingerprint import revision_of
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import expected_output, prompt_tokens
@@ -44,6 +46,7 @@ class VllmEngine:
         self._session: VllmSession | None = None
         self._price: PromptPrice | None = None
         self._device: str | None = None
+        self._revision: str | None = None
         self._in_flight = InFlight()
         self._prompts: dict[str, int] = {}
         self._drifted = 0
@@ -58,6 +61,7 @@ class VllmEngine:
             fields=True,
             adapters=frozenset(self._settings.adapters),
             device=self._device,
+            revision=self._revision,
         )
 
     @property
@@ -78,6 +82,7 @@ class VllmEngine:
             session = await asyncio.shield(self._opening)
             self._price = await session.price()
             self._device = await asyncio.to_thread(_device, session, self._settings)
+            self._revision = await asyncio.to_thread(_revision, self._settings)
         except EngineUnavailableError:
             raise
         except Exception as error:
@@ -187,6 +192,12 @@ def _size(request: EngineRequest) -> tuple[int, int]:
 def _device(session: VllmSession, settings: WorkerSettings) -> str:
     names = [gpu.name for gpu in visible_gpus()[: gpus_per_worker(settings)]]
     return ", ".join(names) if names and session.device == "cuda" else session.device
+
+
+def _revision(settings: WorkerSettings) -> str | None:
+    """Return that of the model and of vLLM; nobody asks for it without a result cache."""
+    model = revision_of(settings) if settings.cache else None
+    return model and f"vllm {version('vllm')} {model}"
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pecia_schemas import Timings, TokenUsage
+from pecia_schemas import CachedFrom, Timings, TokenUsage
 
 _ADDED = {
     "prompt_tokens": "int",
@@ -22,6 +22,7 @@ _ADDED = {
     "queued_s": "float",
     "decode_s": "float",
     "engine_s": "float",
+    "saved_tokens": "int",
 }
 _REPLACED = {"engine": "text", "first_token_s": "float"}
 _TYPES = _ADDED | _REPLACED
@@ -55,6 +56,11 @@ class Accountable(Protocol):
         """Seconds."""
         ...
 
+    @property
+    def cached_from(self) -> CachedFrom | None:
+        """The earlier reading that it is, if it is one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
@@ -63,11 +69,15 @@ class Spent:
     engine: str
     usage: TokenUsage
     timings: Timings
+    saved_tokens: int | None = None
+    """What it did not take, because an earlier result was used; None if none was."""
 
     @classmethod
     def on(cls, result: Accountable) -> Spent:
         """Return what a result took."""
-        return cls(engine=result.engine, usage=result.usage, timings=result.timings)
+        earlier = result.cached_from and result.cached_from.usage
+        saved = earlier.prompt + earlier.output if earlier else None
+        return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
 
     @property
     def in_vain(self) -> Spent:
@@ -95,5 +105,6 @@ def _row(spent: Spent) -> dict[str, Any]:
         "queued_s": timings.queued,
         "decode_s": timings.decode,
         "engine_s": timings.engine,
+        "saved_tokens": spent.saved_tokens,
         "first_token_s": timings.first_token,
     }

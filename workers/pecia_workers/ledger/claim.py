@@ -46,6 +46,10 @@ class ClaimedPart:
     stored_task: Mapping[str, Any]
     queued_s: float
     """Seconds since it could first have run."""
+    client: str = ""
+    """Who submitted it."""
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the job was submitted with."""
     keys: Keyring = field(default=Keyring(), repr=False, compare=False)
     """What the task may be encrypted under."""
 
@@ -101,7 +105,8 @@ _CLAIM = text(
     )
     SELECT claimed.id, claimed.job_id, claimed.stage, claimed.ordinal, claimed.attempt, claimed.strikes,
            claimed.deaths, claimed.lane, claimed.start_s, claimed.end_s,
-           extract(epoch FROM now() - claimed.run_at) AS queued_s, jobs.kind, jobs.task
+           extract(epoch FROM now() - claimed.run_at) AS queued_s, jobs.kind, jobs.task,
+           jobs.client, jobs.metadata
     FROM claimed JOIN jobs ON jobs.id = claimed.job_id
     """
 )
@@ -139,5 +144,7 @@ def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:
         kind=row["kind"],
         stored_task=row["task"],
         queued_s=max(0.0, float(row["queued_s"])),
+        client=row["client"],
+        metadata=row["metadata"],
         keys=keys,
     )

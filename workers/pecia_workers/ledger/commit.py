@@ -33,6 +33,7 @@ from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, v
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.finish import finish_jobs
 from pecia_workers.ledger.release import release_summaries
+from pecia_workers.ledger.result_cache import keep_results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class Done:
     """The part has a result."""
 
     content: Page | Segment | Summary
+    cache_key: bytes | None = None
+    """By which later parts find it; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +210,18 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished],
         if any(finished.part.stage is Stage.CAPTION for finished in taken):
             await release_summaries(connection, job_ids, actor=worker)
         ended = await finish_jobs(connection, job_ids, actor=worker)
+        await keep_results(connection, _cache_keys(taken))
     touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
     return Committed(parts=moved, jobs=touched | ended)
+
+
+def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:
+    keys = {
+        finished.part.id: finished.outcome.cache_key
+        for finished in taken
+        if isinstance(finished.outcome, Done)
+    }
+    return {part: key for part, key in keys.items() if key is not None}
 
 
 async def _move(

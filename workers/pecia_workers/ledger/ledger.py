@@ -12,9 +12,10 @@ from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
 from pecia_workers.ledger.commit import Finished, commit_parts
-from pecia_workers.ledger.database import outlast
+from pecia_workers.ledger.database import UNAVAILABLE, outlast
 from pecia_workers.ledger.giveback import give_back, revoke_part
 from pecia_workers.ledger.groups import Grouped
+from pecia_workers.ledger.result_cache import Earlier, find_results
 
 _LARGEST_GROUP = 256
 
@@ -38,6 +39,7 @@ class Ledger:
             self._claim_all, most=_LARGEST_GROUP
         )
         self._commits: Grouped[Finished, bool] = Grouped(self._commit_all, most=_LARGEST_GROUP)
+        self._searches: Grouped[bytes, Earlier | None] = Grouped(self._find_all, most=_LARGEST_GROUP)
 
     async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
@@ -46,6 +48,10 @@ class Ledger:
     async def commit(self, finished: Finished) -> bool:
         """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
         return await self._commits(finished)
+
+    async def earlier(self, cache_key: bytes) -> Earlier | None:
+        """Return the result that is kept by this key; None if there is none, or Postgres is away."""
+        return await self._searches(cache_key)
 
     async def give_back(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.
@@ -69,3 +75,9 @@ class Ledger:
         committed = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
         await self._announce(committed.jobs)
         return [finished.part.id in committed.parts for finished in group]
+
+    async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
+        try:
+            return await find_results(self._database, cache_keys, self._keys)
+        except UNAVAILABLE:  # reading once more is sooner done than waiting
+            return [None] * len(cache_keys)

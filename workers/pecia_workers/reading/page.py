@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pecia_schemas import FailureCode, ReadDocument, Timings, Verdict
+from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict
+from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
@@ -37,11 +38,14 @@ class ReadPage:
         decoder: Decoder,
         engine: Generator,
         settings: WorkerSettings,
+        cache: ResultCache,
+        *,
         fallback: Generator | None = None,
     ) -> None:
         self._spool = spool
         self._decoder = decoder
         self._engine = engine
+        self._cache = cache
         self._for_text = Ladder(engine, fallback, most=settings.max_readings)
         self._for_fields = Ladder(engine, most=settings.max_readings)
         self._patience = settings.part_timeout.total_seconds()
@@ -59,10 +63,25 @@ class ReadPage:
             image = await self._decoder.page(path, part.ordinal)
         decoded = clock()
         request = _request(part, task, image)
+        look = await self._look(part, task, request, image)
+        asked = clock()
+        timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
+        if look.found:
+            return Done(_moved(look.found, part, image, timings))
         readings = await self._read(request, image, started)
         fields = await self._fill(request, task, readings, started)
-        timings = Timings(queued=part.queued_s, decode=decoded - started, engine=clock() - decoded)
-        return Done(page_of(part.ordinal + 1, image, readings, fields, timings))
+        took = timings.model_copy(update={"engine": clock() - asked})
+        page = page_of(part.ordinal + 1, image, readings, fields, took)
+        return look.done(page, whole=task.fields is None or page.fields is not None)
+
+    async def _look(
+        self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
+    ) -> Look[Page]:
+        """Look whether the page was read before. Nobody reads a blank one, so there is nothing to save."""
+        if image.blank:
+            return Look()
+        requests = [request, *([_form(request, task)] if task.fields is not None else [])]
+        return await self._cache.look(part, requests, Page)
 
     async def _read(self, request: EngineRequest, image: PageImage, started: float) -> list[Reading]:
         if image.blank:
@@ -79,16 +98,9 @@ class ReadPage:
 
         A page on which no text was found has no fields, whatever a model would make up for it.
         """
-        schema = cast("Mapping[str, Any] | None", task.fields)  # a stored task holds no class
-        if schema is None or best(readings).generation.verdict in (Verdict.BLANK, Verdict.UNREADABLE):
+        if task.fields is None or best(readings).generation.verdict in (Verdict.BLANK, Verdict.UNREADABLE):
             return None
-        form = replace(
-            request,
-            id=f"{request.id}:fields",
-            workload="fields",
-            instruction=fields_instruction(schema, task.language),
-            schema=closed(schema),
-        )
+        schema, form = _schema_of(task), _form(request, task)
         deadline = started + _FIELDS_UNTIL * self._patience
         try:
             answers = await self._for_fields.climb(form, deadline, judge=judge(schema))
@@ -111,3 +123,25 @@ def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineR
         priority=part.lane.rank,
         max_output_tokens=most,
     )
+
+
+def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:
+    """Return the request for the fields of the same page."""
+    schema = _schema_of(task)
+    return replace(
+        request,
+        id=f"{request.id}:fields",
+        workload="fields",
+        instruction=fields_instruction(schema, task.language),
+        schema=closed(schema),
+    )
+
+
+def _schema_of(task: ReadDocument) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", task.fields)  # a stored task holds no class
+
+
+def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings) -> Page:
+    """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
+    place = {"number": part.ordinal + 1, "rotation": image.rotation}
+    return earlier.model_copy(update=place | {"attempts": (), "timings": timings})

@@ -1,0 +1,131 @@
+"""Looks before an engine is asked whether the answer is there, or is about to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from pecia_schemas import CachedFrom, Page, Segment, Summary, TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.caching.identity import identity_of
+from pecia_workers.caching.keys import key_of, tenant_of
+from pecia_workers.ledger import Done
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
+    from pecia_workers.ledger import ClaimedPart
+    from pecia_workers.ledger.result_cache import Earlier
+
+R = TypeVar("R", Page, Segment, Summary)
+
+Find = Callable[[bytes], Awaitable["Earlier | None"]]
+
+_PATIENCE = 0.25
+"""Share of a part's time in which it waits for another part to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Generic[R]):
+    """What came of looking."""
+
+    key: bytes | None = None
+    """What a good result is to be kept by; None: it is not to be kept."""
+    found: R | None = None
+    """The earlier result, with its provenance; where it lies in its document and its timings are the earlier one's."""
+
+    def done(self, result: R, *, whole: bool = True) -> Done:
+        """Return the outcome of a part that was read, to be kept for later ones if it is good.
+
+        `whole`: it has all that the task asked for.
+        """
+        good = whole and result.verdict is Verdict.OK
+        return Done(result, cache_key=self.key if good else None)
+
+
+@dataclass(slots=True)
+class _Flight:
+    part: UUID
+    rank: int
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ResultCache:
+    """The fleet's earlier results, as the parts of one worker see them. For one loop.
+
+    Of equal parts that run here at the same time one is read; the others wait for it, but never for one of a lower
+    lane.
+    """
+
+    def __init__(
+        self, find: Find | None, settings: WorkerSettings, engines: Sequence[Capabilities] = ()
+    ) -> None:
+        """`engines`: all that may have a hand in a result, started."""
+        self._find = find if settings.cache else None
+        self._reader: Mapping[str, Any] | None = identity_of(settings, engines)
+        self._by = settings.cache_by
+        self._keyring = settings.keyring
+        self._patience = _PATIENCE * settings.part_timeout.total_seconds()
+        self._flights: dict[bytes, _Flight] = {}
+        self._keys: dict[UUID, bytes] = {}
+
+    @classmethod
+    def off(cls) -> Self:
+        """Return one that never finds anything."""
+        return cls(None, WorkerSettings())
+
+    async def look(self, part: ClaimedPart, requests: Sequence[EngineRequest], kind: type[R]) -> Look[R]:
+        """Return the earlier result of these requests, and what to keep a new one by.
+
+        Nothing is shared of a task that says so, or of words that are picked by chance.
+        """
+        if (
+            self._find is None
+            or self._reader is None
+            or not part.task.cache
+            or not all(_is_repeatable(request.sampling) for request in requests)
+        ):
+            return Look()
+        tenant = tenant_of(part, self._by)
+        key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring)
+        earlier = await self._find(key)
+        if earlier is None and await self._waited(key, part):
+            earlier = await self._find(key)
+        found = _as_found(earlier, kind) if earlier else None
+        if found is None and key not in self._flights:
+            self._flights[key] = _Flight(part.id, part.lane.rank)
+            self._keys[part.id] = key
+        return Look(key, found)
+
+    async def _waited(self, key: bytes, part: ClaimedPart) -> bool:
+        flight = self._flights.get(key)
+        if flight is None or flight.rank > part.lane.rank:
+            return False
+        with suppress(TimeoutError):
+            await asyncio.wait_for(flight.over.wait(), self._patience)
+        return True
+
+    def ended(self, part: UUID) -> None:
+        """Let those go on that wait for this part: its result is committed, or there is none."""
+        key = self._keys.pop(part, None)
+        if key is not None:
+            self._flights.pop(key).over.set()
+
+
+def _is_repeatable(sampling: Sampling) -> bool:
+    return sampling.temperature == 0 or sampling.seed is not None
+
+
+def _as_found(earlier: Earlier, kind: type[R]) -> R | None:
+    """Return the result as another part's, or None if another version wrote it in another form."""
+    try:
+        result = kind.model_validate(earlier.content)
+    except ValidationError:
+        return None
+    source = CachedFrom(part=earlier.part, read_at=earlier.read_at, usage=result.usage)
+    return result.model_copy(update={"cached_from": source, "usage": TokenUsage()})

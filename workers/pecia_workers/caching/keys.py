@@ -1,0 +1,61 @@
+"""What a result is found by: one hash over the pictures, the requests, who reads them and for whom."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pecia_schemas.encryption import Keyring
+    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.ledger import ClaimedPart
+
+_WITHOUT_EFFECT: Final = frozenset({"id", "part", "images", "priority", "expected_output_tokens"})
+"""What of a request changes nothing in its answer; the images count by their pixels."""
+
+
+def key_of(
+    reader: Mapping[str, Any], tenant: Mapping[str, Any], requests: Sequence[EngineRequest], keyring: Keyring
+) -> bytes:
+    """Return 32 bytes that two parts share only if all of it is the same. Takes milliseconds for each megapixel.
+
+    `requests` are what the engine is asked at first, about the pictures of the first of them. Under an encryption key
+    it is an HMAC: whoever has the table alone cannot look whether a document that they have was ever read.
+    """
+    described = {
+        "reader": reader,
+        "tenant": tenant,
+        "requests": [_told(request) for request in requests],
+        "pictures": [_picture(image) for image in requests[0].images],
+    }
+    canonical = json.dumps(described, sort_keys=True, separators=(",", ":"), default=asdict).encode()
+    if keyring.current is None:
+        return hashlib.sha256(canonical).digest()
+    return bytes.fromhex(keyring.fingerprint(canonical, keyring.current, purpose="result"))
+
+
+def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
+    """Return what jobs have in common that may share results: a value of the metadata key `by`.
+
+    Without such a key everything that the application has told: two of its tenants never differ in nothing.
+    """
+    if by and by in part.metadata:
+        return {"by": by, "value": part.metadata[by]}
+    return {"client": part.client, "metadata": part.metadata}
+
+
+def _told(request: EngineRequest) -> dict[str, Any]:
+    names = [field.name for field in fields(request) if field.name not in _WITHOUT_EFFECT]
+    return {name: getattr(request, name) for name in names}
+
+
+def _picture(image: NDArray[np.uint8]) -> tuple[tuple[int, ...], str]:
+    return image.shape, hashlib.sha256(np.ascontiguousarray(image)).hexdigest()
