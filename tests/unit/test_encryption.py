@@ -1,0 +1,179 @@
+"""What is sealed under a key can be read with it and in its place alone, and no error tells of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from pecia_schemas.encryption import Keyring, KeyUnavailableError, SealBrokenError, new_key
+from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
+from pecia_schemas.stored_tasks import seal_task, task_digest, unseal_task
+
+PLANTED = "Quillfeather"
+OLD, NEW = new_key(), new_key()
+PART = UUID("018f0000-0000-7000-8000-000000000001")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+def ring(**keys: str) -> Keyring:
+    return Keyring.of(SecretStr(json.dumps(keys)))
+
+
+BOTH = ring(new=NEW, old=OLD)
+
+
+def sealed(value: Any, keys: Keyring = BOTH, about: UUID = PART) -> Any:
+    return json.loads(keys.seal(json.dumps(value), about))
+
+
+@settings(deadline=None)  # the first one imports the library
+@given(JSON)
+def test_what_is_sealed_comes_back(value: Any) -> None:
+    assert BOTH.unseal(sealed(value), PART) == value
+
+
+def test_a_seal_shows_its_key_and_nothing_else() -> None:
+    envelope = sealed({"text": PLANTED * 3})
+    assert envelope.keys() == {"enc", "data"}
+    assert envelope["enc"] == "new"
+    assert PLANTED.encode() not in base64.b64decode(envelope["data"])
+
+
+def test_the_same_text_never_looks_the_same() -> None:
+    assert sealed({"text": PLANTED}) != sealed({"text": PLANTED})
+
+
+def test_former_keys_still_open_what_they_sealed() -> None:
+    assert BOTH.unseal(sealed({"text": PLANTED}, ring(old=OLD)), PART) == {"text": PLANTED}
+
+
+def test_without_keys_everything_stays_as_it_is() -> None:
+    assert sealed({"text": PLANTED}, Keyring()) == {"text": PLANTED}
+    assert Keyring().unseal({"text": PLANTED}, PART) == {"text": PLANTED}
+
+
+def test_what_was_stored_before_there_were_keys_can_be_read() -> None:
+    assert BOTH.unseal({"text": PLANTED}, PART) == {"text": PLANTED}
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(KeyUnavailableError, match=r"'new', which PECIA_ENCRYPTION_KEYS does not hold"):
+        ring(old=OLD).unseal(sealed({"text": PLANTED}), PART)
+
+
+def test_another_key_of_the_same_name_opens_nothing() -> None:
+    with pytest.raises(SealBrokenError, match="'new'"):
+        ring(new=OLD).unseal(sealed({"text": PLANTED}), PART)
+
+
+def test_a_result_is_not_taken_for_another_parts() -> None:
+    with pytest.raises(SealBrokenError):
+        BOTH.unseal(sealed({"text": PLANTED}), uuid4())
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_no_bit_can_be_changed(data: st.DataObject) -> None:
+    envelope = sealed({"text": PLANTED})
+    content = bytearray(base64.b64decode(envelope["data"]))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(SealBrokenError) as caught:
+        BOTH.unseal({**envelope, "data": base64.b64encode(content).decode()}, PART)
+    assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "QQ==", "no base64", None, 5, ["a"]])
+def test_a_seal_around_nothing_is_broken(content: Any) -> None:
+    with pytest.raises(SealBrokenError):
+        BOTH.unseal({"enc": "new", "data": content}, PART)
+
+
+# Names and digests
+
+
+def test_a_documents_name_is_not_told_by_its_content() -> None:
+    sha256 = hashlib.sha256(PLANTED.encode()).hexdigest()
+    names = [BOTH.name_of(sha256, key) for key in BOTH]
+    assert names[-1] == sha256
+    assert len(set(names)) == 3
+    assert names == [BOTH.name_of(sha256, key) for key in BOTH]
+
+
+def test_of_a_task_only_its_fields_are_sealed() -> None:
+    task = {"language": "en", "fields": {"type": "object", "title": PLANTED}, "source": {"sha256": "ab"}}
+    stored = seal_task(task, PART, BOTH)
+    assert PLANTED not in json.dumps(stored)
+    assert stored["fields"].keys() == {"enc", "data"}
+    assert {**stored, "fields": None} == {**task, "fields": None}
+    assert unseal_task(stored, PART, BOTH) == task
+
+
+@pytest.mark.parametrize("task", [{}, {"fields": None}])
+def test_a_task_without_fields_is_stored_as_it_is(task: dict[str, Any]) -> None:
+    assert seal_task(task, PART, BOTH) == task
+    assert unseal_task(task, PART, BOTH) == task
+
+
+def test_what_a_task_asks_for_cannot_be_guessed_from_its_digest() -> None:
+    digests = [task_digest("document.read", {"fields": {}}, "normal", BOTH, key) for key in BOTH]
+    assert len(set(digests)) == 3
+
+
+# The setting
+
+
+def test_client_and_fleet_read_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_ENCRYPTION_KEYS", json.dumps({"new": NEW, "old": OLD}))
+    for read in (read_settings(ClientSettings), read_settings(WorkerSettings)):
+        assert read.keyring == BOTH
+        assert read.keyring.current == "new"
+        assert NEW not in repr(read)
+        assert NEW not in repr(read.keyring)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        (PLANTED, "holds no keys"),
+        ("[]", "holds no keys"),
+        ("{}", "holds no keys"),
+        (f'{{"a": "{PLANTED}"}}', "holds something that is no key"),
+        (json.dumps({"a": base64.b64encode(b"too short").decode()}), "holds something that is no key"),
+        (json.dumps({"a": {}}), "holds something that is no key"),
+        (json.dumps({"a key": NEW}), "names a key by 1 to 64 letters"),
+        (f'{{"a": "{NEW}", "a": "{OLD}"}}', "names a key twice"),
+    ],
+)
+def test_keys_that_cannot_be_meant_are_refused_without_showing_them(
+    monkeypatch: pytest.MonkeyPatch, setting: str, why: str
+) -> None:
+    monkeypatch.setenv("PECIA_ENCRYPTION_KEYS", setting)
+    with pytest.raises(SettingsError, match=f"PECIA_ENCRYPTION_KEYS {why}") as caught:
+        read_settings(ClientSettings)
+    assert not any(secret in str(caught.value) for secret in (PLANTED, NEW, OLD))
+
+
+def test_a_client_without_keys_never_loads_the_library() -> None:
+    script = """
+import sys
+from pecia import Client, ClientSettings
+from pecia_schemas import payloads
+Client("postgresql://nowhere", "redis://nowhere", "/nowhere", settings=ClientSettings())
+print([name for name in sys.modules if name.startswith("cryptography.hazmat")])
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
