@@ -44,12 +44,13 @@ def stored_task(stores: dict[str, str]) -> ReadDocument:
 def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
     how = ["--preset", "quality", "--temperature", "0.2", "--top-k", "5", "--seed", "7"]
 
-    told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", *how)
+    told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", "--no-cache", *how)
 
     assert told.exit_code == 0, told.output
     task = stored_task(stores)
     assert (task.fields, task.adapter, task.preset) == (SCHEMA, "radiology", Preset.QUALITY)
     assert task.options == GenerationOptions(temperature=0.2, top_k=5, seed=7)
+    assert not task.cache
 
 
 def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -> None:
@@ -57,6 +58,7 @@ def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -
 
     task = stored_task(stores)
     assert (task.fields, task.adapter, task.preset, task.options) == (None, None, None, None)
+    assert task.cache
 
 
 @pytest.mark.parametrize(
