@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,16 @@ from urllib.request import Request, urlopen
 import obstore
 import pytest
 from moto.server import ThreadedMotoServer
+from pydantic import SecretStr
 
 from pecia_schemas import MediaType, PayloadRef
+from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore, key_of
 from pecia_workers.payloads import Spool
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
 BIG = b"0123456789abcdef" * (20 * 1024 * 1024 // 16)
+KEYS = Keyring.of(SecretStr(json.dumps({"key": new_key()})))
 
 
 @pytest.fixture(scope="session")
@@ -47,20 +51,35 @@ class Case:
 
 
 @pytest.fixture(params=["directory", "s3"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    if request.param == "directory":
-        store = PayloadStore.open(str(tmp_path / "store"))
-    else:
-        options = {
-            "endpoint": request.getfixturevalue("s3_endpoint"),
-            "region": "eu-central-1",
-            "access_key_id": "key",
-            "secret_access_key": "secret",
-        }
-        store = PayloadStore.open(f"s3://archive/{tmp_path.name}", options)
-    spool = tmp_path / "spool"
-    spool.mkdir()
-    return Case(store, Spool(store, spool))
+def open_case(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Keyring], Case]:
+    """Opens the test's own place in a directory, and then in S3, with some keys."""
+
+    def opened(keys: Keyring) -> Case:
+        if request.param == "directory":
+            store = PayloadStore.open(str(tmp_path / "store"), keys=keys)
+        else:
+            options = {
+                "endpoint": request.getfixturevalue("s3_endpoint"),
+                "region": "eu-central-1",
+                "access_key_id": "key",
+                "secret_access_key": "secret",
+            }
+            store = PayloadStore.open(f"s3://archive/{tmp_path.name}", options, keys=keys)
+        spool = tmp_path / "spool"
+        spool.mkdir(exist_ok=True)
+        return Case(store, Spool(store, spool))
+
+    return opened
+
+
+@pytest.fixture
+def case(open_case: Callable[[Keyring], Case]) -> Case:
+    return open_case(Keyring())
+
+
+@pytest.fixture
+def sealed(open_case: Callable[[Keyring], Case]) -> Case:
+    return open_case(KEYS)
 
 
 @pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
@@ -160,3 +179,87 @@ def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path
     asyncio.run(story())
     if case.store.path_of(references[0]) is None:
         assert len(list((tmp_path / "spool").iterdir())) == 1
+
+
+# Encrypted
+
+
+def stored(case: Case, reference: PayloadRef) -> bytes:
+    return bytes(obstore.get(case.store._store, key_of(reference)).bytes())
+
+
+@pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
+def test_what_is_encrypted_comes_back_and_neither_content_nor_name_tells_of_it(
+    sealed: Case, content: bytes
+) -> None:
+    reference = sealed.store.put(content)
+    assert (reference.key, reference.size) == ("key", len(content))
+    assert reference.sha256 != hashlib.sha256(content).hexdigest()
+    assert content[:16] not in stored(sealed, reference)[64:] or not content
+    assert sealed.read(reference) == content
+
+
+@pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
+def test_an_encrypted_document_is_written_once(sealed: Case, content: bytes) -> None:
+    first = sealed.store.put(content)
+    before = stored(sealed, first)
+    assert sealed.store.put(content) == first
+    assert stored(sealed, first) == before
+
+
+def test_a_decrypted_copy_goes_with_its_last_reader(sealed: Case, tmp_path: Path) -> None:
+    reference = sealed.store.put(PNG)
+
+    async def story() -> None:
+        async with sealed.spool.open(reference) as path:
+            async with sealed.spool.open(reference) as again:
+                assert again == path
+            assert path.read_bytes() == PNG
+
+    asyncio.run(story())
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: content[: len(content) // 2],
+        lambda content: content + b"more",
+        lambda _: b"",
+        lambda _: PNG,
+    ],
+    ids=["changed", "cut", "longer", "empty", "not encrypted"],
+)
+@pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
+def test_an_encrypted_document_that_was_changed_in_the_store_is_refused(
+    sealed: Case, tmp_path: Path, content: bytes, damage: Callable[[bytes], bytes]
+) -> None:
+    reference = sealed.store.put(content)
+    obstore.put(sealed.store._store, key_of(reference), damage(stored(sealed, reference)))
+    with pytest.raises(PayloadCorruptError) as caught:
+        sealed.read(reference)
+    assert str(caught.value) == reference.sha256
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_an_encrypted_document_cannot_take_the_place_of_another(sealed: Case) -> None:
+    one, other = sealed.store.put(PNG), sealed.store.put(b"another")
+    obstore.put(sealed.store._store, key_of(one), stored(sealed, other))
+    with pytest.raises(PayloadCorruptError):
+        sealed.read(one)
+
+
+def test_without_the_key_a_document_stays_closed(
+    sealed: Case, open_case: Callable[[Keyring], Case], tmp_path: Path
+) -> None:
+    reference = sealed.store.put(PNG)
+    with pytest.raises(KeyUnavailableError, match="'key'"):
+        open_case(Keyring()).read(reference)
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_what_was_stored_before_there_were_keys_can_be_read(
+    case: Case, open_case: Callable[[Keyring], Case]
+) -> None:
+    assert open_case(KEYS).read(case.store.put(PNG)) == PNG

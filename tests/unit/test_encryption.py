@@ -102,6 +102,12 @@ def test_a_seal_around_nothing_is_broken(content: Any) -> None:
         BOTH.unseal({"enc": "new", "data": content}, PART)
 
 
+def test_no_two_rows_and_no_two_purposes_share_a_key() -> None:
+    derived = {BOTH.derive(key, info) for key in ("new", "old") for info in (b"row a", b"row b", b"file")}
+    assert len(derived) == 6
+    assert all(base64.b64encode(key).decode() not in (NEW, OLD) for key in derived)
+
+
 # Names and digests
 
 
