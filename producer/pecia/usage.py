@@ -29,6 +29,7 @@ _SUMS = """
            coalesce(sum(prompt_tokens), 0) AS prompt, coalesce(sum(image_tokens), 0) AS image,
            coalesce(sum(cached_tokens), 0) AS cached, coalesce(sum(output_tokens), 0) AS output,
            coalesce(sum(wasted_tokens), 0) AS wasted,
+           count(saved_tokens) AS reused, coalesce(sum(saved_tokens), 0) AS saved,
            coalesce(sum(decode_s), 0) AS decode_s, coalesce(sum(engine_s), 0) AS engine_s,
            percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY queued_s) AS queued_s,
            percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY first_token_s) AS first_token_s
@@ -41,6 +42,9 @@ _SUMS = """
 """
 _ENDED_SINCE = "parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')"
 _OF_JOB = "parts.job_id = :job_id"
+
+
+_COUNTS = ("name", "jobs", "parts", "pages", "segments", "reused", "saved")
 
 
 class _Figures(BaseModel):
@@ -65,6 +69,10 @@ class UsageFigures(_Figures):
     """Of the parts, the pages that were read."""
     segments: int
     """Of the parts, the stretches of videos that were captioned."""
+    reused: int
+    """Of the parts, those whose result was that of an earlier reading."""
+    saved: int
+    """Tokens that those earlier readings took, prompt and output, and that were not spent again."""
     tokens: TokenUsage
     decode_s: float
     """Seconds in which parts were fetched and decoded, side by side."""
@@ -79,7 +87,7 @@ class UsageFigures(_Figures):
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the figures of a row of sums."""
         return cls(
-            **{name: row[name] for name in ("name", "jobs", "parts", "pages", "segments")},
+            **{name: row[name] for name in _COUNTS},
             tokens=TokenUsage(**{name: row[name] for name in TokenUsage.model_fields}),
             decode_s=row["decode_s"],
             engine_s=row["engine_s"],

@@ -43,6 +43,7 @@ def caption(
     max_output_tokens: generation.MaxOutputTokens = None,
     seed: generation.Seed = None,
     adapter: generation.Adapter = None,
+    no_cache: submitting.NoCache = False,
     key: submitting.Key = None,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
@@ -71,6 +72,7 @@ def caption(
             preset=preset,
             options=options,
             adapter=adapter,
+            cache=not no_cache,
         )
         for file in files
     ]

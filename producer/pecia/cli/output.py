@@ -17,7 +17,7 @@ from rich.table import Table
 from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
-from pecia_schemas.results import Captions, Document, Page, Segment
+from pecia_schemas.results import Captions, Document, Page, Segment, Summary
 from pecia_schemas.states import JobState
 from pecia_schemas.tasks import CaptionVideo
 
@@ -71,17 +71,26 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
         "end": segment.end.total_seconds(),
         "text": segment.text,
         "verdict": segment.verdict,
+        **_source_json(segment),
     }
 
 
 def _summary_json(captions: Captions) -> dict[str, Any] | None:
     summary = captions.summary
-    return {"text": summary.text, "verdict": summary.verdict} if summary else None
+    if summary is None:
+        return None
+    return {"text": summary.text, "verdict": summary.verdict, **_source_json(summary)}
 
 
 def _page_json(page: Page) -> dict[str, Any]:
-    told: dict[str, Any] = {"number": page.number, "text": page.text, "verdict": page.verdict}
+    told = {"number": page.number, "text": page.text, "verdict": page.verdict, **_source_json(page)}
     return told if page.fields is None else told | {"fields": page.fields}
+
+
+def _source_json(result: Page | Segment | Summary) -> dict[str, Any]:
+    """Return where a result was taken from, if no engine was asked for it."""
+    source = result.cached_from
+    return {"cached_from": source.model_dump(mode="json", include={"part", "read_at"})} if source else {}
 
 
 def _failure_json(failure: Failure | None) -> dict[str, str] | None:

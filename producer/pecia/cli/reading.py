@@ -36,6 +36,7 @@ def read(
     max_output_tokens: generation.MaxOutputTokens = None,
     seed: generation.Seed = None,
     adapter: generation.Adapter = None,
+    no_cache: submitting.NoCache = False,
     key: submitting.Key = None,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
@@ -65,6 +66,7 @@ def read(
             preset=preset,
             options=options,
             adapter=adapter,
+            cache=not no_cache,
         )
         for file in files
     ]

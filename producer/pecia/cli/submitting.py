@@ -24,6 +24,9 @@ Key = Annotated[
 ]
 Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
 NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is told when a job is over.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait, then print what was made of it, piece by piece.")]
 Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")]

@@ -17,11 +17,13 @@ _COLUMNS = (
     "parts",
     "pages",
     "segments",
+    "reused",
     "prompt",
     "image",
     "cached",
     "output",
     "wasted",
+    "saved",
     "engine s",
     "queue s p50/p95",
     "first token s p50/p95",
@@ -66,8 +68,8 @@ def _table(usage: Usage) -> Table:
 
 def _cells(figures: UsageFigures) -> list[str]:
     tokens = figures.tokens
-    counts = (figures.jobs, figures.parts, figures.pages, figures.segments)
-    spent = (tokens.prompt, tokens.image, tokens.cached, tokens.output, tokens.wasted)
+    counts = (figures.jobs, figures.parts, figures.pages, figures.segments, figures.reused)
+    spent = (tokens.prompt, tokens.image, tokens.cached, tokens.output, tokens.wasted, figures.saved)
     return [
         *(f"{count:,}" for count in (*counts, *spent)),
         f"{figures.engine_s:,.1f}",
