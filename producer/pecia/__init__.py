@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pecia.audit import AuditAction, AuditEntry
     from pecia.client import Client
     from pecia.errors import (
         ConfigurationError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         InvalidSettingError,
         InvalidSourceError,
         JobCancelledError,
+        JobErasedError,
         JobError,
         JobExpiredError,
         JobFailedError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         WebhookVerificationError,
     )
     from pecia.job import Job, JobGroup
+    from pecia.purging import DocumentFate, Erasure
     from pecia.usage import Percentiles, Usage, UsageFigures
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "pecia.audit": ["AuditAction", "AuditEntry"],
     "pecia.client": ["Client"],
     "pecia.errors": [
         "ConfigurationError",
@@ -71,6 +75,7 @@ _HOMES = {
         "InvalidSettingError",
         "InvalidSourceError",
         "JobCancelledError",
+        "JobErasedError",
         "JobError",
         "JobExpiredError",
         "JobFailedError",
@@ -84,6 +89,7 @@ _HOMES = {
         "WebhookVerificationError",
     ],
     "pecia.job": ["Job", "JobGroup"],
+    "pecia.purging": ["DocumentFate", "Erasure"],
     "pecia.usage": ["Percentiles", "Usage", "UsageFigures"],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
@@ -117,6 +123,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AuditAction",
+    "AuditEntry",
     "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
@@ -127,7 +135,9 @@ __all__ = [
     "ConfigurationError",
     "DatabaseUnavailableError",
     "Document",
+    "DocumentFate",
     "DocumentType",
+    "Erasure",
     "Failure",
     "FailureCode",
     "GenerationOptions",
@@ -137,6 +147,7 @@ __all__ = [
     "InvalidSourceError",
     "Job",
     "JobCancelledError",
+    "JobErasedError",
     "JobError",
     "JobEvent",
     "JobExpiredError",

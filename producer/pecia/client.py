@@ -14,10 +14,13 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import fields, sources, submission
+from pecia.audit import AuditEntry
+from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.job import Job, JobGroup
+from pecia.purging import Erasure, Selection
 from pecia.store import Listing
 from pecia.submission import Options
 from pecia.usage import Usage
@@ -148,6 +151,53 @@ class Client:
         """
         return self._open().accounts.since(_past(since), by)
 
+    def purge(
+        self,
+        jobs: Iterable[Job[Any] | UUID | str] | None = None,
+        *,
+        before: datetime | timedelta | None = None,
+        metadata: Mapping[str, str] | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> list[Erasure]:
+        """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
+
+        Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
+        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback tells of
+        it. Those that were purged before are left out. `reason` is kept with the record of it: write nothing of a
+        document into it. With `dry_run` nothing is erased.
+
+        Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
+        """
+        connections = self._open()
+        selection = Selection(
+            job_ids=None if jobs is None else self._known(jobs),
+            before=submission.moment(-before if isinstance(before, timedelta) else before, "before"),
+            metadata=submission.checked_metadata(metadata or {}),
+        )
+        if selection.job_ids is None and selection.before is None and not selection.metadata:
+            raise InvalidOptionError("Say what to purge: jobs, before or metadata.")
+        meant = connections.purging.fitting(selection)
+        if dry_run:
+            return connections.purging.look(meant)
+        erased, cancelled = connections.purging.erase(meant, reason, connections.remove)
+        connections.bus.announce(cancelled, JobState.CANCELLED)
+        return erased
+
+    def audit(
+        self,
+        *,
+        job: Job[Any] | UUID | str | None = None,
+        client: str | None = None,
+        since: datetime | timedelta | None = None,
+    ) -> Iterator[AuditEntry]:
+        """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
+
+        `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
+        """
+        job_id = None if job is None else _id_of(job)
+        return self._open().trail.entries(job_id=job_id, client=client, since=_past(since))
+
     def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
         """Return the jobs as one, to wait for or to cancel together."""
         return JobGroup(self._open, list(jobs))
@@ -212,7 +262,7 @@ class Client:
             submission.new_job(task, source, asked, key, connections.keys)
             for task, source, key in zip(tasks, stored, keys, strict=True)
         ]
-        accepted = connections.store.accept(batch)
+        accepted = connections.store.accept(batch, is_stored=connections.holds)
         messages = [
             new.message
             for new, known in zip(batch, accepted, strict=True)
@@ -220,6 +270,10 @@ class Client:
         ]
         connections.publish(messages)
         return [Job(self._open, known.view, created=known.created) for known in accepted]
+
+    def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
+        """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
+        return [view.id for view in look(self._open(), [_id_of(job) for job in jobs])]
 
     def _pages(self, listing: Listing, size: int) -> Iterator[Job[Any]]:
         before: UUID | None = None
@@ -233,6 +287,10 @@ class Client:
 
 def _past(since: datetime | timedelta | None) -> datetime | None:
     return submission.moment(-since if isinstance(since, timedelta) else since, "since")
+
+
+def _id_of(job: Job[Any] | UUID | str) -> UUID:
+    return job.id if isinstance(job, Job) else _uuid(job)
 
 
 def _uuid(job_id: UUID | str) -> UUID:

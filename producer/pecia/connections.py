@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 
 from obstore.exceptions import BaseError
 
+from pecia.audit import AuditTrail
 from pecia.configuration import client_name
 from pecia.database import Database
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
 from pecia.publishing import Bus
+from pecia.purging import Purging
 from pecia.store import Store
 from pecia.transitions import Transitions
 from pecia.usage import Accounts
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
 
 _payload_processes: set[int] = set()
@@ -35,9 +37,11 @@ class Connections:
         )
         self.client = client_name(settings)
         self.keys = settings.keyring
-        self.store = Store(self._database, self.keys)
+        self.store = Store(self._database, self.keys, client=self.client)
         self.transitions = Transitions(self._database, client=self.client)
         self.accounts = Accounts(self._database)
+        self.trail = AuditTrail(self._database)
+        self.purging = Purging(self._database, client=self.client)
         self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
 
     @cached_property
@@ -58,6 +62,16 @@ class Connections:
                 f"The payload store cannot be opened ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
                 "its credentials and permissions."
             ) from error
+
+    def holds(self, payload: str) -> bool:
+        """Return whether the payload store holds something of that name."""
+        with _store_answers():
+            return self.payloads.holds(payload_named(payload))
+
+    def remove(self, payload: str) -> None:
+        """Take what has that name out of the payload store."""
+        with _store_answers():
+            self.payloads.delete(payload_named(payload))
 
     @property
     def poll_s(self) -> float:
@@ -80,3 +94,13 @@ class Connections:
         self._database.dispose(close=not self.are_inherited)
         if not self.are_inherited:
             self.bus.close()
+
+
+@contextmanager
+def _store_answers() -> Iterator[None]:
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise PayloadStoreUnavailableError(
+            f"The payload store does not answer ({type(error).__name__}): check PECIA_PAYLOAD_URL and its credentials."
+        ) from error

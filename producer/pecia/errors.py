@@ -16,12 +16,14 @@
     . JobFailedError            -> failure
     . JobCancelledError
     . JobExpiredError
+    . JobErasedError            (also LookupError) -> erased_at
     . RetryRefusedError         (also ValueError)
   - WebhookVerificationError    (also ValueError)
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -131,8 +133,19 @@ class JobExpiredError(JobError):
         )
 
 
+class JobErasedError(JobError, LookupError):
+    """What the job made was erased since, by the fleet's retention or by a purge."""
+
+    def __init__(self, job_id: UUID, erased_at: datetime) -> None:
+        super().__init__(
+            job_id,
+            f"The result of job {job_id} was erased at {erased_at:%Y-%m-%d %H:%M:%S %Z}: submit the document anew.",
+        )
+        self.erased_at = erased_at
+
+
 class RetryRefusedError(JobError, ValueError):
-    """The job is still at work, or has succeeded: there is nothing to run again."""
+    """There is nothing to run again: the job is at work, has succeeded, or its document was erased."""
 
 
 class WebhookVerificationError(PeciaError, ValueError):

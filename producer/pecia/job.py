@@ -10,9 +10,16 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from pecia import assembly, streaming
+from pecia.audit import AuditAction
 from pecia.completion import Deadline, finished, look
 from pecia.connections import Connections
-from pecia.errors import JobCancelledError, JobExpiredError, JobFailedError, JobNotFoundError
+from pecia.errors import (
+    JobCancelledError,
+    JobErasedError,
+    JobExpiredError,
+    JobFailedError,
+    JobNotFoundError,
+)
 from pecia.usage import UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent, Progress
@@ -89,6 +96,11 @@ class Job(Generic[R_co]):
         return self._view.finished_at
 
     @property
+    def erased_at(self) -> datetime | None:
+        """When its result was erased, by the fleet's retention or by a purge."""
+        return self._view.erased_at
+
+    @property
     def done(self) -> bool:
         """Whether it was over, well or badly."""
         return self.state.is_terminal
@@ -110,11 +122,12 @@ class Job(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job and return its result; that of a `partial` job says what is missing.
 
-        Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none.
+        Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
+        erased.
         """
         self.wait(timeout)
         self._raise_without_result()
-        outcomes = self._open().store.outcomes(self.id)
+        outcomes = self._open().store.outcomes(self.id, read_as=AuditAction.RESULT)
         return cast("R_co", assembly.assemble(self.kind, outcomes))
 
     def pages(self, *, as_completed: bool = False, timeout: float | None = None) -> Iterator[Page]:
@@ -131,6 +144,7 @@ class Job(Generic[R_co]):
         ):
             if outcome.content is not None:
                 yield assembly.page(outcome)
+        self.refresh()  # what was erased meanwhile was left out
         self._raise_without_result()
 
     def events(self, timeout: float | None = None) -> Iterator[JobEvent]:
@@ -182,6 +196,8 @@ class Job(Generic[R_co]):
             raise JobCancelledError(self.id)
         if self.state is JobState.EXPIRED:
             raise JobExpiredError(self.id)
+        if self.erased_at is not None:
+            raise JobErasedError(self.id, self.erased_at)
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -11,10 +11,17 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, func, insert, select, true, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from pecia.audit import AuditAction, note_read
 from pecia.database import Database
-from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError, InvalidSettingError
+from pecia.errors import (
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    InvalidSettingError,
+    PayloadStoreUnavailableError,
+)
 from pecia.submission import NewJob
 from pecia.view import JobView
+from pecia_schemas import discards
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
@@ -41,6 +48,7 @@ _VIEW = [
     _jobs.c.created_at,
     _jobs.c.started_at,
     _jobs.c.finished_at,
+    _jobs.c.erased_at,
 ]
 
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
@@ -77,16 +85,18 @@ class PartOutcome:
 class Store:
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
 
-    def __init__(self, database: Database, keys: Keyring) -> None:
+    def __init__(self, database: Database, keys: Keyring, *, client: str) -> None:
         self._database = database
         self._keys = keys
+        self._client = client
 
-    def accept(self, batch: Sequence[NewJob]) -> list[Accepted]:
+    def accept(self, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]) -> list[Accepted]:
         """Write the jobs, all or none; those whose key is known already are read back instead.
 
-        Raises `IdempotencyConflictError` if a key names a job for another task.
+        `is_stored` tells whether a payload is in the store, if it was removed lately. Raises `IdempotencyConflictError`
+        if a key names a job for another task, `PayloadStoreUnavailableError` if a document was removed meanwhile.
         """
-        return self._database.transaction(lambda connection: _accept(connection, batch))
+        return self._database.transaction(lambda connection: _accept(connection, batch, is_stored))
 
     def mark_published(self, part_ids: Collection[UUID]) -> None:
         """Note that these parts, never tried before, are in Redis.
@@ -123,11 +133,17 @@ class Store:
         return [Lack(**row) for row in self._rows(UNSERVED.bindparams(job_ids=list(job_ids)))]
 
     def outcomes(
-        self, job_id: UUID, *, skip: Collection[int] = (), limit: int | None = None
+        self,
+        job_id: UUID,
+        *,
+        skip: Collection[int] = (),
+        limit: int | None = None,
+        read_as: AuditAction | None = None,
     ) -> list[PartOutcome]:
         """Return the parts that have ended, in order, without those whose ordinal is to be skipped.
 
-        Raises `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
+        `read_as` notes who has read them, if there is anything to read. Raises `JobErasedError` if it was erased,
+        `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
         """
         ended = (
             select(_parts.c.id, _parts.c.stage, _parts.c.ordinal, _parts.c.failure, _results.c.content)
@@ -142,7 +158,14 @@ class Store:
         )
         if skip:
             ended = ended.where(_parts.c.ordinal.not_in(skip))
-        return [_outcome(row, self._keys) for row in self._rows(ended)]
+
+        def read(connection: Connection) -> list[Mapping[str, Any]]:
+            rows = [dict(row) for row in connection.execute(ended).mappings()]
+            if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
+                note_read(connection, job_id, client=self._client, what=read_as)
+            return rows
+
+        return [_outcome(row, self._keys) for row in self._database.transaction(read)]
 
     def first_unfinished(self, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
@@ -168,8 +191,11 @@ class Store:
         return self._database.transaction(read)
 
 
-def _accept(connection: Connection, batch: Sequence[NewJob]) -> list[Accepted]:
+def _accept(
+    connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
+) -> list[Accepted]:
     """Insert in the order of keys, so that two clients with the same keys wait for each other only one way round."""
+    _keep_payloads(connection, batch, is_stored)
     ordered = sorted(batch, key=lambda new: new.key)
     inserting = upsert(_jobs).on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(*_VIEW)
     rows = connection.execute(inserting, [dict(new.job) for new in ordered]).mappings()
@@ -178,13 +204,36 @@ def _accept(connection: Connection, batch: Sequence[NewJob]) -> list[Accepted]:
     if created:
         connection.execute(insert(_parts), [dict(new.part) for new in created])
         connection.execute(insert(_events), [_first_event(new) for new in created])
-    known = _known(connection, [new for new in batch if new.id not in views])
+    repeated = [new for new in batch if new.id not in views]
+    known = _known(connection, repeated)
+    _discard_unheld(connection, repeated)
     return [
         Accepted(view=views[new.id], created=True)
         if new.id in views
         else Accepted(view=known[new.key], created=known[new.key].id == new.id)
         for new in batch
     ]
+
+
+def _keep_payloads(connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]) -> None:
+    """Keep the documents of the jobs in the store until their rows are there to hold them."""
+    payloads = {"payloads": [new.job["payload"] for new in batch]}
+    connection.execute(discards.SHARE_LOCKS, payloads)
+    removed = connection.execute(discards.REMOVED_LATELY, payloads).scalars().all()
+    if not all(is_stored(payload) for payload in removed):
+        raise PayloadStoreUnavailableError(
+            "A document with the same content was erased at this very moment: submit again."
+        )
+
+
+def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
+    """Let go of documents that were stored for jobs that have no use for them any more."""
+    if not repeated:
+        return
+    payloads = [new.job["payload"] for new in repeated]
+    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars().all()
+    if unheld:
+        connection.execute(discards.DISCARD, {"payloads": unheld})
 
 
 def _first_event(new: NewJob) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from pecia.audit import AuditAction
 from pecia.completion import Deadline, announcements, outlast
 from pecia.connections import Connections
 from pecia.store import PartOutcome
@@ -26,11 +27,17 @@ def parts(
     store = connections.store
     seen: set[int] = set()
     held: list[PartOutcome] = []
+    read_as: AuditAction | None = AuditAction.PAGES
     with announcements(connections, [job_id], deadline) as news:
         while True:
             over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
             barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
-            fresh = outlast(lambda: store.outcomes(job_id, skip=seen, limit=_FETCH), deadline)
+            fresh = outlast(
+                lambda: store.outcomes(job_id, skip=seen, limit=_FETCH, read_as=read_as),  # noqa: B023  called at once
+                deadline,
+            )
+            if any(outcome.content for outcome in fresh):
+                read_as = None  # one note for each call
             seen.update(outcome.ordinal for outcome in fresh)
             held = sorted(held + fresh, key=lambda outcome: outcome.ordinal)
             ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]

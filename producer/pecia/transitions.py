@@ -50,7 +50,9 @@ _CANCEL = text(
     """
 )
 
-_LOCK_JOB = text("SELECT state FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
+_LOCK_JOB = text(
+    "SELECT state, coalesce(erased_at, payload_released_at) AS erased_at FROM jobs WHERE id = :job_id FOR NO KEY UPDATE"
+)
 
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = text(
@@ -98,6 +100,16 @@ _REOPEN_JOB = text(
 )
 
 
+def end_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str, reason: str | None) -> None:
+    """Cancel jobs that are not over, with their open parts. The caller holds the jobs' locks."""
+    connection.execute(_CANCEL, {"job_ids": list(job_ids), "actor": actor, "reason": reason})
+
+
+def checked_reason(reason: str | None) -> str | None:
+    """Return a reason as it can be stored: short, and without what Postgres does not take."""
+    return reason and reason.replace("\0", "")[:_LONGEST_REASON]
+
+
 class Transitions:
     """What a client may do to jobs that exist."""
 
@@ -107,12 +119,12 @@ class Transitions:
 
     def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
-        said = reason and reason.replace("\0", "")[:_LONGEST_REASON]
+        said = checked_reason(reason)
 
         def work(connection: Connection) -> list[UUID]:
             unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
             if unfinished:
-                connection.execute(_CANCEL, {"job_ids": unfinished, "actor": self._actor, "reason": said})
+                end_jobs(connection, unfinished, actor=self._actor, reason=said)
                 connection.execute(PROMISE_CALLBACKS, {"job_ids": unfinished})
             return unfinished
 
@@ -123,16 +135,19 @@ class Transitions:
 
         With a segment its video's summary runs again too.
 
-        Raises `RetryRefusedError` if the job is at work or has succeeded.
+        Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
         """
         return self._database.transaction(
             lambda connection: self._reopen(connection, job_id), repeatable=False
         )
 
     def _reopen(self, connection: Connection, job_id: UUID) -> list[PartMessage]:
-        state = connection.execute(_LOCK_JOB, {"job_id": job_id}).scalar()
-        if state is None:
+        job = connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
+        if job is None:
             raise JobNotFoundError(job_id)
+        state: str = job.state
+        if job.erased_at is not None:
+            raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it anew.")
         if state == JobState.SUCCEEDED or not JobState(state).is_terminal:
             raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
         rows = connection.execute(_REOPEN_PARTS, {"job_id": job_id, "actor": self._actor}).all()

@@ -28,6 +28,7 @@ class JobView:
     submitted_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    erased_at: datetime | None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> JobView:
@@ -45,4 +46,5 @@ class JobView:
             submitted_at=row["created_at"],
             started_at=row["started_at"],
             finished_at=row["finished_at"],
+            erased_at=row["erased_at"],
         )

@@ -113,6 +113,14 @@ class PayloadStore:
         except FileNotFoundError:
             return False
 
+    def holds(self, reference: PayloadRef) -> bool:
+        """Return whether there is a payload of that name; what is in it nobody looks at."""
+        try:
+            obstore.head(self._store, key_of(reference))
+        except FileNotFoundError:
+            return False
+        return True
+
     def delete(self, reference: PayloadRef) -> None:
         """Remove a payload; one that is not there is no error."""
         with suppress(FileNotFoundError):
@@ -177,6 +185,11 @@ class _Copy:
             raise
         except ValueError:
             raise PayloadCorruptError(self._reference.sha256) from None
+
+
+def payload_named(name: str) -> PayloadRef:
+    """Return a reference by which a payload can be found and deleted, but not read."""
+    return PayloadRef(sha256=name, size=0, media_type=None)
 
 
 def key_of(reference: PayloadRef) -> str:

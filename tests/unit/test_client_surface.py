@@ -12,6 +12,8 @@ import pecia
 from pecia import errors
 
 PUBLIC = [
+    "AuditAction",
+    "AuditEntry",
     "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
@@ -22,7 +24,9 @@ PUBLIC = [
     "ConfigurationError",
     "DatabaseUnavailableError",
     "Document",
+    "DocumentFate",
     "DocumentType",
+    "Erasure",
     "Failure",
     "FailureCode",
     "GenerationOptions",
@@ -32,6 +36,7 @@ PUBLIC = [
     "InvalidSourceError",
     "Job",
     "JobCancelledError",
+    "JobErasedError",
     "JobError",
     "JobEvent",
     "JobExpiredError",

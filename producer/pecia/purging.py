@@ -1,0 +1,218 @@
+"""Erasing what jobs hold of documents, at once and for good. What stays is that they were, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from pecia.database import Database
+from pecia.errors import PayloadStoreUnavailableError
+from pecia.transitions import checked_reason, end_jobs
+from pecia_schemas import discards
+
+_BATCH = 50  # jobs in one transaction
+_FIRST = UUID(int=0)
+
+# A job without a payload was purged before.
+_FITTING = text(
+    """
+    SELECT id FROM jobs
+    WHERE id > :after AND payload <> '' AND metadata @> :metadata
+      AND (CAST(:job_ids AS uuid[]) IS NULL OR id = ANY(CAST(:job_ids AS uuid[])))
+      AND created_at < coalesce(CAST(:before AS timestamptz), 'infinity')
+    ORDER BY id LIMIT :limit
+    """
+).bindparams(bindparam("metadata", type_=JSONB))
+
+_LOOK = text(
+    """
+    SELECT id AS job_id,
+           (SELECT count(*) FROM results WHERE results.job_id = jobs.id) AS results,
+           (SELECT count(*) FROM deliveries WHERE deliveries.job_id = jobs.id) AS deliveries,
+           (SELECT count(*) FROM job_events WHERE job_events.job_id = jobs.id AND reason IS NOT NULL) AS reasons
+    FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id
+    """
+)
+
+_LOCK = text(
+    """
+    SELECT id, payload, state IN ('queued', 'running') AS open FROM jobs
+    WHERE id = ANY(CAST(:job_ids AS uuid[])) AND payload <> ''
+    ORDER BY id FOR NO KEY UPDATE
+    """
+)
+
+# What tells something of the document or of whom it is about goes; what was done, when, and what it took stays.
+_ERASE = text(
+    """
+    WITH results_gone AS (
+        DELETE FROM results WHERE job_id = ANY(CAST(:job_ids AS uuid[])) RETURNING job_id
+    ), deliveries_gone AS (
+        DELETE FROM deliveries WHERE job_id = ANY(CAST(:job_ids AS uuid[])) RETURNING job_id
+    ), reasons_gone AS (
+        UPDATE job_events SET reason = NULL WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND reason IS NOT NULL
+        RETURNING job_id
+    ), emptied AS (
+        UPDATE jobs
+        SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields', task_digest = '', payload = '',
+            idempotency_key = 'erased/' || id, payload_released_at = now(), erased_at = now()
+        WHERE id = ANY(CAST(:job_ids AS uuid[]))
+        RETURNING id
+    ), counted AS (
+        SELECT id AS job_id,
+               (SELECT count(*) FROM results_gone WHERE results_gone.job_id = id) AS results,
+               (SELECT count(*) FROM deliveries_gone WHERE deliveries_gone.job_id = id) AS deliveries,
+               (SELECT count(*) FROM reasons_gone WHERE reasons_gone.job_id = id) AS reasons
+        FROM emptied
+    ), recorded AS (
+        INSERT INTO erasures (job_id, actor, reason, counts)
+        SELECT job_id, :actor, :reason,
+               jsonb_build_object('results', results, 'deliveries', deliveries, 'reasons', reasons, 'documents', 1)
+        FROM counted
+    )
+    SELECT * FROM counted
+    """
+)
+
+
+class DocumentFate(StrEnum):
+    """What became of a purged job's document in the payload store."""
+
+    ERASED = "erased"
+    SHARED = "shared"
+    """Another job was given the same document and holds it: purge that one too, if it is meant."""
+    PENDING = "pending"
+    """The payload store did not answer: upkeep removes it once it does."""
+
+
+class Erasure(BaseModel):
+    """What was erased of one job, or what would be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: UUID
+    results: int
+    """Pages, segments and summaries."""
+    deliveries: int
+    """Callbacks, those not delivered yet among them."""
+    reasons: int
+    """Events that said why."""
+    document: DocumentFate | None = None
+    """None if it was only asked what would be erased."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which jobs are meant: those to which all of it applies."""
+
+    job_ids: Collection[UUID] | None = None
+    before: datetime | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """What one transaction erased."""
+
+    erasures: Sequence[Erasure]
+    cancelled: Sequence[UUID]
+    """Jobs that were not over."""
+    payloads: Mapping[UUID, str]
+
+
+class Purging:
+    """What a client may erase."""
+
+    def __init__(self, database: Database, *, client: str) -> None:
+        self._database = database
+        self._actor = f"client:{client}"
+
+    def fitting(self, selection: Selection) -> list[UUID]:
+        """Return the jobs that are meant and still hold something."""
+        found: list[UUID] = []
+        while page := self._fitting(selection, after=found[-1] if found else _FIRST):
+            found += page
+        return found
+
+    def _fitting(self, selection: Selection, *, after: UUID) -> list[UUID]:
+        asked = {
+            "after": after,
+            "metadata": dict(selection.metadata or {}),
+            "job_ids": None if selection.job_ids is None else list(selection.job_ids),
+            "before": selection.before,
+            "limit": 20 * _BATCH,
+        }
+        return self._database.transaction(
+            lambda connection: list(connection.execute(_FITTING, asked).scalars())
+        )
+
+    def look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
+        """Return what there is to erase of these jobs."""
+        return [found for batch in _batches(job_ids) for found in self._look(batch)]
+
+    def _look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
+        return self._database.transaction(
+            lambda connection: [
+                Erasure(**row) for row in connection.execute(_LOOK, {"job_ids": job_ids}).mappings()
+            ]
+        )
+
+    def erase(
+        self, job_ids: Sequence[UUID], reason: str | None, remove: Callable[[str], None]
+    ) -> tuple[list[Erasure], list[UUID]]:
+        """Erase what these jobs hold; return what that was, and which of them were cancelled for it.
+
+        `remove` takes a payload out of the store.
+        """
+        erased: list[Erasure] = []
+        cancelled: list[UUID] = []
+        for batch in _batches(job_ids):
+            purged = self._erase(batch, checked_reason(reason))
+            fates = {payload: self._remove(payload, remove) for payload in set(purged.payloads.values())}
+            cancelled += purged.cancelled
+            erased += [
+                one.model_copy(update={"document": fates[purged.payloads[one.job_id]]})
+                for one in purged.erasures
+            ]
+        return erased, cancelled
+
+    def _erase(self, job_ids: Sequence[UUID], reason: str | None) -> Purged:
+        def work(connection: Connection) -> Purged:
+            jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
+            unfinished = [job.id for job in jobs if job.open]
+            if unfinished:
+                end_jobs(connection, unfinished, actor=self._actor, reason=None)
+            erasing = {"job_ids": [job.id for job in jobs], "actor": self._actor, "reason": reason}
+            erasures = [Erasure(**row) for row in connection.execute(_ERASE, erasing).mappings()]
+            payloads = {job.id: job.payload for job in jobs}
+            connection.execute(discards.DISCARD, {"payloads": list(payloads.values())})
+            return Purged(erasures=erasures, cancelled=unfinished, payloads=payloads)
+
+        return self._database.transaction(work, repeatable=False)
+
+    def _remove(self, payload: str, remove: Callable[[str], None]) -> DocumentFate:
+        def work(connection: Connection) -> DocumentFate:
+            connection.execute(discards.LOCK, {"payload": payload})
+            held = connection.execute(discards.STILL_HELD, {"payload": payload}).scalar()
+            if held is None:
+                return DocumentFate.PENDING
+            if not held:
+                remove(payload)
+            connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
+            return DocumentFate.SHARED if held else DocumentFate.ERASED
+
+        try:
+            return self._database.transaction(work)
+        except PayloadStoreUnavailableError:
+            return DocumentFate.PENDING
+
+
+def _batches(job_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
+    return [job_ids[start : start + _BATCH] for start in range(0, len(job_ids), _BATCH)]

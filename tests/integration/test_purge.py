@@ -1,0 +1,424 @@
+"""A purge takes everything of a document at once and for good, and leaves nobody else's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pecia import (
+    Client,
+    DocumentFate,
+    InvalidOptionError,
+    Job,
+    JobErasedError,
+    JobNotFoundError,
+    PayloadStoreUnavailableError,
+    ReadDocument,
+    RetryRefusedError,
+)
+from pecia_schemas import FailureCode, JobState, discards, new_id
+
+PRINTED = "Quillfeather"
+METADATA = "Marigoldby"
+KEY = "Saffronwick"
+HOOK = "juniperstow"
+REASON = "Mulberrycombe"
+FIELD = "Thistlewood"
+PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def query(database_url: str) -> Callable[..., list[tuple[Any, ...]]]:
+    def run(statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(database_url) as connection:
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+def held_words(database_url: str, payload_url: str) -> Callable[[], set[str]]:
+    """Tells which planted words are in any table or stored document."""
+
+    def look() -> set[str]:
+        everything = dump(database_url) + "".join(
+            path.read_bytes().decode("latin1") for path in Path(payload_url).rglob("*") if path.is_file()
+        )
+        return {word for word in PLANTED if word in everything}
+
+    return look
+
+
+def dump(database_url: str) -> str:
+    with psycopg.connect(database_url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        rows = [
+            row
+            for (table,) in tables
+            for row in connection.execute(
+                sql.SQL("SELECT CAST(t AS text) FROM {} AS t").format(sql.Identifier(table))
+            )
+        ]
+    return "\n".join(row for (row,) in rows)
+
+
+@pytest.fixture
+def submit(client: Client) -> Callable[..., Job[Any]]:
+    """Submits a document full of planted words."""
+
+    def run(content: bytes = PRINTED.encode(), **options: Any) -> Job[Any]:
+        fields = {"type": "object", "properties": {"who": {"enum": [FIELD]}}}
+        asked = {
+            "metadata": {"patient": METADATA},
+            "webhook": f"https://hook.example/{HOOK}",
+            "idempotency_key": f"{KEY} {new_id()}",
+        }
+        return client.submit(ReadDocument(content, fields=fields), **(asked | options))
+
+    return run
+
+
+@pytest.fixture
+def read(submit: Callable[..., Job[Any]], scribe: Any) -> Callable[..., Job[Any]]:
+    """Submits a document and has it read: of its two pages one failed."""
+
+    def run(**options: Any) -> Job[Any]:
+        job = submit(**options)
+        scribe.cut(job.id, 2)
+        scribe.read(job.id, 0, text=PRINTED, fields={"who": FIELD})
+        scribe.fail(job.id, 1)
+        return job.refresh()
+
+    return run
+
+
+def stored(payload_url: str) -> list[Path]:
+    return [path for path in Path(payload_url).rglob("*") if path.is_file()]
+
+
+# What goes
+
+
+def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
+    client: Client,
+    read: Callable[..., Job[Any]],
+    submit: Callable[..., Job[Any]],
+    held_words: Callable[[], set[str]],
+) -> None:
+    job, open_job = read(), submit()
+    open_job.cancel(reason=REASON)
+    assert held_words() == set(PLANTED)
+
+    erased = client.purge([job, open_job])
+
+    assert held_words() == set()
+    assert {one.job_id for one in erased} == {job.id, open_job.id}
+    assert {one.document for one in erased} == {DocumentFate.ERASED}
+
+
+def test_what_was_erased_is_recorded_without_content(client: Client, read: Callable[..., Job[Any]]) -> None:
+    job = read()
+    client.purge([job], reason="request 4711")
+
+    (entry,) = client.audit(job=job)
+
+    assert (entry.action, entry.reason) == ("erased", "request 4711")
+    assert entry.actor.startswith("client:")
+    assert entry.counts == {"results": 1, "deliveries": 1, "reasons": 1, "documents": 1}
+
+
+def test_the_job_stays_with_its_counters_and_says_that_it_was_erased(
+    client: Client, read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+    client.purge([job])
+    job.refresh()
+
+    assert job.state is JobState.PARTIAL
+    assert (job.progress.done, job.progress.failed, job.progress.total) == (1, 1, 2)
+    with pytest.raises(JobErasedError) as raised:
+        job.result()
+    assert raised.value.erased_at == job.erased_at
+    with pytest.raises(JobErasedError):
+        list(job.pages())
+    with pytest.raises(RetryRefusedError):
+        job.retry()
+
+
+def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
+    client: Client,
+    read: Callable[..., Job[Any]],
+    query: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = read()
+    client.purge([client.job(job.id)])
+    monkeypatch.setattr(job, "wait", lambda _timeout: job)  # it looked before the purge
+
+    with pytest.raises(JobErasedError):
+        job.result()
+    assert query("SELECT count(*) FROM reads") == [(0,)]
+
+
+def test_a_purged_key_is_free_again(client: Client, submit: Callable[..., Job[Any]]) -> None:
+    first = submit(idempotency_key=KEY)
+    client.purge([first])
+
+    again = submit(idempotency_key=KEY)
+
+    assert again.created
+    assert again.id != first.id
+
+
+# Jobs at work
+
+
+def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
+    client: Client,
+    submit: Callable[..., Job[Any]],
+    scribe: Any,
+    held_words: Callable[[], set[str]],
+    query: Callable[..., Any],
+) -> None:
+    job = submit()
+    scribe.cut(job.id, 1)
+    query("UPDATE parts SET state = 'running', worker = 'scribe', attempt = 1 WHERE stage = 'read'")
+
+    client.purge([job])
+
+    assert job.refresh().state is JobState.CANCELLED
+    with pytest.raises(AssertionError, match="cannot be claimed"):
+        scribe.read(job.id, text=PRINTED)
+    assert held_words() == set()
+    assert query("SELECT count(*) FROM deliveries") == [(0,)]
+
+
+def test_nobody_is_called_back_about_a_purged_job(
+    client: Client, read: Callable[..., Job[Any]], query: Callable[..., Any]
+) -> None:
+    job = read()
+    assert query("SELECT state FROM deliveries") == [("pending",)]
+
+    client.purge([job])
+
+    assert query("SELECT state FROM deliveries") == []
+
+
+# Which jobs
+
+
+def test_jobs_are_chosen_by_metadata_age_and_id_together(
+    client: Client, submit: Callable[..., Job[Any]], query: Callable[..., Any]
+) -> None:
+    old, new, other = submit(), submit(), submit(metadata={"patient": "another"})
+    query("UPDATE jobs SET created_at = now() - interval '1 day' WHERE id = ANY(%s)", [old.id, other.id])
+
+    def meant(**which: Any) -> set[UUID]:
+        return {one.job_id for one in client.purge(dry_run=True, **which)}
+
+    assert meant(metadata={"patient": METADATA}) == {old.id, new.id}
+    assert meant(before=HOUR) == {old.id, other.id}
+    assert meant(before=HOUR, metadata={"patient": METADATA}) == {old.id}
+    assert meant(jobs=[new, other], before=HOUR) == {other.id}
+
+
+def test_a_dry_run_counts_and_erases_nothing(
+    client: Client, read: Callable[..., Job[Any]], held_words: Callable[[], set[str]]
+) -> None:
+    job = read()
+
+    (found,) = client.purge([job], dry_run=True)
+
+    assert (found.results, found.deliveries, found.document) == (1, 1, None)
+    assert PRINTED in held_words()
+    assert job.result().pages[0].text == PRINTED
+
+
+def test_a_purge_of_no_jobs_in_particular_is_refused(client: Client, submit: Callable[..., Job[Any]]) -> None:
+    job = submit()
+
+    with pytest.raises(InvalidOptionError):
+        client.purge()
+    with pytest.raises(JobNotFoundError):
+        client.purge([new_id()])
+    assert client.purge([]) == []
+    assert job.refresh().state is JobState.QUEUED
+
+
+def test_a_second_purge_finds_nothing(client: Client, submit: Callable[..., Job[Any]]) -> None:
+    job = submit()
+    assert len(client.purge([job])) == 1
+
+    assert client.purge([job]) == []
+    assert len(list(client.audit(job=job))) == 1
+
+
+# Documents that others hold
+
+
+def test_a_document_that_another_job_holds_stays_until_that_one_is_purged(
+    client: Client, submit: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    first, second = submit(), submit()
+
+    (of_first,) = client.purge([first])
+    assert of_first.document is DocumentFate.SHARED
+    assert len(stored(payload_url)) == 1
+
+    (of_second,) = client.purge([second])
+    assert of_second.document is DocumentFate.ERASED
+    assert stored(payload_url) == []
+
+
+def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(
+    client: Client, submit: Callable[..., Job[Any]], payload_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = submit()
+    store = client._open().store
+    accept = store.accept
+
+    def purge_first(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        client.purge([former])
+        return accept(*args, **options)
+
+    monkeypatch.setattr(store, "accept", purge_first)
+    with pytest.raises(PayloadStoreUnavailableError) as raised:
+        submit()
+
+    assert raised.value.retryable
+    assert stored(payload_url) == []
+    submit()
+    assert len(stored(payload_url)) == 1
+
+
+def test_a_document_stored_again_after_its_removal_is_taken(
+    client: Client, submit: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    client.purge([submit()])
+
+    submit()
+
+    assert len(stored(payload_url)) == 1
+
+
+def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
+    client: Client,
+    submit: Callable[..., Job[Any]],
+    database_url: str,
+    payload_url: str,
+    eventually: Callable[..., Any],
+) -> None:
+    former, other = submit(), submit()
+    with submitting(database_url, other.id) as finish, ThreadPoolExecutor(1) as thread:
+        purge = thread.submit(client.purge, [former])
+        eventually(lambda: is_waiting(database_url))
+        finish()
+        (erased,) = purge.result(timeout=10)
+
+    assert erased.document is DocumentFate.SHARED
+    assert len(stored(payload_url)) == 1
+
+
+@contextmanager
+def submitting(database_url: str, job_id: UUID) -> Iterator[Callable[[], None]]:
+    """A submit that has seen the document of that job, and gets to writing its own job when it is told to."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT payload FROM jobs WHERE id = %s", (job_id,)).fetchone()
+        assert row is not None
+        connection.execute("UPDATE jobs SET payload_released_at = now() WHERE id = %s", (job_id,))
+        connection.commit()
+        statement = discards.SHARE_LOCKS.text.replace(":payloads", "%s").encode()
+        connection.execute(statement, (list(row),))
+
+        def finish() -> None:
+            connection.execute("UPDATE jobs SET payload_released_at = NULL WHERE id = %s", (job_id,))
+            connection.commit()
+
+        yield finish
+
+
+def is_waiting(database_url: str) -> bool:
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        ).fetchone()
+    return found is not None and found[0] > 0
+
+
+def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_stays_has_it(
+    client: Client, submit: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    until = time.monotonic() + 1.5
+    kept: list[Job[Any]] = []
+    again = threading.Event()
+
+    def purge_all_but_the_last() -> None:
+        while time.monotonic() < until:
+            try:
+                job = submit()
+            except PayloadStoreUnavailableError:
+                again.set()
+                continue
+            client.purge([job])
+
+    def keep() -> None:
+        while time.monotonic() < until and not kept:
+            try:
+                kept.append(submit())
+            except PayloadStoreUnavailableError:
+                again.set()
+
+    for _ in range(3):
+        kept.clear()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda work: work(), [purge_all_but_the_last, purge_all_but_the_last, keep]))
+        assert len(stored(payload_url)) == len(kept) == 1
+        client.purge(kept)
+        assert stored(payload_url) == []
+        until = time.monotonic() + 1.0
+
+
+def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
+    submit: Callable[..., Job[Any]], scribe: Any, query: Callable[..., Any]
+) -> None:
+    job = submit(idempotency_key=KEY)
+    scribe.fail(job.id, code=FailureCode.DAMAGED, stage="ingest")
+    query("UPDATE jobs SET payload_released_at = now()")
+
+    assert not submit(idempotency_key=KEY).created
+
+    assert query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
+
+
+def test_a_payload_store_that_is_away_keeps_nothing_from_being_erased_elsewhere(
+    client: Client, read: Callable[..., Job[Any]], payload_url: str, query: Callable[..., Any]
+) -> None:
+    job = read()
+    connections = client._open()
+    away = Path(payload_url).with_name("away")
+    Path(payload_url).rename(away)
+    Path(payload_url).write_text("no directory")
+    try:
+        (erased,) = client.purge([job])
+    finally:
+        Path(payload_url).unlink()
+        away.rename(payload_url)
+
+    assert erased.document is DocumentFate.PENDING
+    assert query("SELECT count(*) FROM results") == [(0,)]
+    assert query("SELECT count(*) FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [(1,)]
+    assert connections is client._open()
