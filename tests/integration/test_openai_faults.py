@@ -17,6 +17,9 @@ from structlog.testing import capture_logs
 from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from pecia_schemas import Verdict
+from pecia_workers.batching.batcher import Batcher
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines import EngineDeadError, EngineError, EngineRefusedError, EngineUnavailableError
 from pecia_workers.engines.base import Generation, Load
 
@@ -65,6 +68,23 @@ def test_a_request_is_not_asked_for_ever() -> None:
         answer(server)
 
     assert len(server.pages) == 3
+
+
+def test_a_server_that_has_no_room_for_so_many_is_asked_by_fewer_at_a_time() -> None:
+    with serving(Behaviour(takes_s=0.1, most_at_a_time=2)) as server:
+        engine = engine_at(server, engine_connections=12)
+        policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
+        batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
+
+        async def story() -> list[Generation]:
+            return await asyncio.gather(*(batcher.generate(asked(number)) for number in range(12)))
+
+        with started(engine) as runner:
+            answers = runner.run(story())
+        refused = len(server.pages) - len(answers)
+
+    assert [one.text for one in answers] == ["Amoxicillin 500 mg"] * 12
+    assert refused <= 3 * 2 * len(answers), "a storm: half of them wait after each shortage"
 
 
 def test_a_server_that_falls_silent_is_not_waited_for_for_ever() -> None:

@@ -51,6 +51,8 @@ class Behaviour:
     refuses: frozenset[str] = frozenset()
     """Options that make a request a bad one."""
     most_pictures: int = 64
+    most_at_a_time: int | None = None
+    """Further requests beside so many are answered with 503."""
     most_answer: int | None = None
     """A longer `max_tokens` is refused, as by a server whose context is full."""
     key: str = ""
@@ -173,16 +175,20 @@ class _Handler(BaseHTTPRequestHandler):
         elif self._is_bad(body):
             self._reply(400, json.dumps(body).encode())
         else:
-            with self._counted():
-                self._stream(body, fault)
+            with self._counted() as there_is_room:
+                if there_is_room:
+                    self._stream(body, fault)
+                else:
+                    self._reply(503, b"")
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        server = self.server
+    def _counted(self) -> Iterator[bool]:
+        server, most = self.server, self.server.behaviour.most_at_a_time
         with server.lock:
             server.answering += 1
             server.most_answering = max(server.most_answering, server.answering)
-        yield
+            there_is_room = most is None or server.answering <= most
+        yield there_is_room
         with server.lock:
             server.answering -= 1
 

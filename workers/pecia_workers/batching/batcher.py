@@ -14,9 +14,11 @@ import structlog
 
 from pecia_schemas.results import Verdict
 from pecia_workers.batching.headroom import Headroom
+from pecia_workers.batching.memory import Memory
 from pecia_workers.batching.packing import Packing
 from pecia_workers.batching.policies import Policy, Room
 from pecia_workers.batching.waiting import Item
+from pecia_workers.engines.base import EngineOverloadedError
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -37,6 +39,7 @@ class Batcher:
         self._lengths = lengths
         self._priced = priced
         self._headroom = Headroom()
+        self._memory = Memory()
         self._entering: dict[str, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.packing = Packing()
@@ -53,17 +56,28 @@ class Batcher:
         tokens = self._engine.cost(fitted)
         if fitted.part is not None:
             self._priced(fitted.part, tokens)
-        clock = asyncio.get_running_loop().time
-        offered = clock()
-        async with self._room(fitted, tokens):
-            waited = clock() - offered
-            generation = replace(await self._engine.generate(fitted), waited_s=waited)
+        generation = await self._answer(fitted, tokens)
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
         if not _same_pictures(request, fitted):
             height, width = fitted.images[0].shape[:2]
             return replace(generation, shrunk_to=(width, height))
         return generation
+
+    async def _answer(self, request: EngineRequest, tokens: int) -> Generation:
+        """Return the engine's answer. A request that ran out of memory among others waits for room once more."""
+        clock = asyncio.get_running_loop().time
+        waited = 0.0
+        while True:
+            offered = clock()
+            async with self._room(request, tokens):
+                waited += clock() - offered
+                try:
+                    return replace(await self._engine.generate(request), waited_s=waited)
+                except EngineOverloadedError:
+                    if not self._memory.ran_out(request.id, self._engine.budget):
+                        raise
+                    log.warning("engine_out_of_memory", request=request.id, share=self._memory.share)
 
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
@@ -74,8 +88,10 @@ class Batcher:
         try:
             self._admit()
             await entering
+            self._memory.enter(request.id, tokens)
             yield
         finally:
+            self._memory.leave(request.id)
             self._entering.pop(request.id, None)
             self._policy.withdraw(request.id)
             self.packing.ended(request.id, loop.time(), self._policy.waiting)
@@ -95,10 +111,11 @@ class Batcher:
 
     def _available(self, now: float) -> Room:
         budget = self._engine.budget
-        if budget.tokens is None:
-            return Room(slots=budget.slots, tokens=None)
+        room = self._memory.room(budget, now)
+        if budget.tokens is None or room.tokens is None:
+            return room
         self._headroom.look(self._engine.load(), now)
-        return Room(slots=budget.slots, tokens=math.floor(budget.tokens * self._headroom.share))
+        return replace(room, tokens=min(room.tokens, math.floor(budget.tokens * self._headroom.share)))
 
     def _look_again(self, now: float) -> None:
         if self._timer:

@@ -139,6 +139,10 @@ class EngineRefusedError(EngineError):
         """What the part fails with."""
 
 
+class EngineOverloadedError(EngineError):
+    """There was no memory for this request beside the others; with fewer of them there may be."""
+
+
 class EngineDeadError(EngineError):
     """The engine is gone and every request with it."""
 

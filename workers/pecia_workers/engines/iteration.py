@@ -20,6 +20,8 @@ class IterationModel:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 16_384
     kv_blocks: int = 8_192
+    memory_tokens: int | None = None
+    """Tokens of running sequences for which there is memory; None: for all that the cache holds."""
     base_s: float = 0.008
     """Seconds each iteration takes whatever it does."""
     prefill_token_s: float = 0.000_02
@@ -73,6 +75,10 @@ class Sequence:
         return freed
 
 
+class OutOfMemoryError(Exception):
+    """An iteration is larger than the memory: nothing that runs survives it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """What one iteration did."""
@@ -120,10 +126,11 @@ class IterationScheduler:
             self.waiting.remove(sequence)
 
     def step(self) -> Iteration:
-        """Run one iteration."""
+        """Run one iteration. Raises `OutOfMemoryError`; then remove what runs."""
         plan, preempted = self._continue_running()
         if not preempted:
             self._admit(plan)
+        self._check_memory(plan)
         return self._compute(plan, preempted)
 
     def _continue_running(self) -> tuple[dict[Sequence, int], int]:
@@ -151,6 +158,11 @@ class IterationScheduler:
             self.running.append(self.waiting.popleft())
             plan[sequence] = chunk
             budget -= chunk
+
+    def _check_memory(self, plan: dict[Sequence, int]) -> None:
+        limit = self.model.memory_tokens
+        if limit is not None and sum(one.computed for one in self.running) + sum(plan.values()) > limit:
+            raise OutOfMemoryError
 
     def _compute(self, plan: dict[Sequence, int], preempted: int) -> Iteration:
         decoding = [sequence for sequence in plan if sequence.is_decoding]

@@ -14,7 +14,7 @@ import httpx2
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
+from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError, EngineUnavailableError
 from pecia_workers.engines.openai_answer import read_answer
 from pecia_workers.engines.openai_errors import LockedOutError, UnansweredError, error_of
 from pecia_workers.engines.openai_watch import ServerWatch
@@ -135,7 +135,7 @@ class ChatServer:
         """Return the answer to a chat request, asked again as often as it takes and is allowed.
 
         While the server is away the request waits. Cancelling the caller closes the connection, by which the server
-        knows. Raises `EngineError`.
+        knows. Raises `EngineError`; if there never was an answer, `EngineOverloadedError`: with fewer there may be.
         """
         failed = 0
         while True:
@@ -147,7 +147,7 @@ class ChatServer:
             except UnansweredError as error:
                 failed += 1
                 if failed >= self._retries.attempts:
-                    raise EngineError(
+                    raise EngineOverloadedError(
                         f"The server gave no answer in {failed} attempts, at last: {error}."
                     ) from None
                 if error.status is None or error.status >= _FAILED:

@@ -8,8 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_workers.engines.base import Budget, Capabilities, EngineError, Generation, Load
-from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel, IterationScheduler, Sequence
+from pecia_workers.engines.base import (
+    Budget,
+    Capabilities,
+    EngineError,
+    EngineOverloadedError,
+    Generation,
+    Load,
+)
+from pecia_workers.engines.iteration import (
+    BLOCK_TOKENS,
+    Iteration,
+    IterationModel,
+    IterationScheduler,
+    OutOfMemoryError,
+    Sequence,
+)
 from pecia_workers.engines.output_lengths import DrawnLengths
 from pecia_workers.engines.pricing import picture_tokens, prompt_tokens, request_cost
 from pecia_workers.engines.stages import LANGUAGE_MODEL
@@ -183,15 +197,30 @@ class SimulatedEngine:
             if not self._in_flight:
                 self._work.clear()
                 await self._work.wait()
-            iteration = self._scheduler.step()
-            await self._clock.sleep(iteration.duration)
-            for sequence in iteration.started:
-                if (running := self._in_flight.get(sequence.id)) is not None:
-                    running.first_token_s = self._clock.now - running.arrived
-            for sequence in iteration.finished:
-                running = self._in_flight.get(sequence.id)
-                if running is not None and running.sequence is sequence and not running.answer.done():
-                    running.answer.set_result(None)
+            try:
+                iteration = self._scheduler.step()
+            except OutOfMemoryError:
+                self._fail_running()
+                await self._clock.sleep(self._scheduler.model.base_s)
+            else:
+                await self._clock.sleep(iteration.duration)
+                self._tell(iteration)
+
+    def _fail_running(self) -> None:
+        for sequence in tuple(self._scheduler.running):
+            self._scheduler.remove(sequence)
+            running = self._in_flight.get(sequence.id)
+            if running is not None and running.sequence is sequence and not running.answer.done():
+                running.answer.set_exception(EngineOverloadedError("The engine ran out of memory."))
+
+    def _tell(self, iteration: Iteration) -> None:
+        for sequence in iteration.started:
+            if (running := self._in_flight.get(sequence.id)) is not None:
+                running.first_token_s = self._clock.now - running.arrived
+        for sequence in iteration.finished:
+            running = self._in_flight.get(sequence.id)
+            if running is not None and running.sequence is sequence and not running.answer.done():
+                running.answer.set_result(None)
 
 
 class InstantEngine:

@@ -27,6 +27,7 @@ from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,
     EngineError,
+    EngineOverloadedError,
     EngineRefusedError,
     Generation,
     Load,
@@ -53,6 +54,7 @@ _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "
 
 _GRAMMAR: Final = "Grammar error"
 _DEAD: Final = "The engine's process has ended: see the worker's log."
+_NO_MEMORY: Final = ("OutOfMemoryError", "MemoryError")
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
 
 
@@ -229,6 +231,8 @@ class VllmSession:
                     f" one picture {self._picture_limit} of them at most."
                 ) from None
             cause = type(error.__cause__ or error).__name__
+            if cause in _NO_MEMORY:
+                raise EngineOverloadedError("There was no memory for this request beside the others.") from None
             raise EngineError(f"The engine failed on this request: {cause}.") from None
 
     @property

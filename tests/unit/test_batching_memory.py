@@ -1,0 +1,144 @@
+"""An engine that runs out of memory: the work is done all the same, by fewer requests at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecia_schemas import DocumentType
+from pecia_workers.batching.batcher import Batcher
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.memory import Memory
+from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
+from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.output_lengths import FixedLength
+from pecia_workers.engines.pricing import prompt_tokens
+from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+
+OUTPUT = 20
+SIDES = (56, 140, 280, 420)
+
+
+def asked(number: int, side: int) -> EngineRequest:
+    return EngineRequest(
+        id=str(number),
+        images=(np.zeros((side, side, 3), np.uint8),),
+        workload=DocumentType.LAB_RESULT,
+        priority=1,
+    )
+
+
+def largest(requests: Sequence[EngineRequest]) -> int:
+    """Return the memory that the largest of the requests takes alone, in tokens."""
+    return max(map(prompt_tokens, requests)) + OUTPUT
+
+
+class Counted(SimulatedEngine):
+    """The simulated engine, which counts the tries and how many of them found no memory."""
+
+    def __init__(self, memory_tokens: int) -> None:
+        model = IterationModel(kv_blocks=200_000 // BLOCK_TOKENS, memory_tokens=memory_tokens)
+        super().__init__(model, FixedLength(OUTPUT), VirtualClock())
+        self.tries = self.overloaded = 0
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        self.tries += 1
+        try:
+            return await super().generate(request)
+        except EngineOverloadedError:
+            self.overloaded += 1
+            raise
+
+
+def answered(engine: Counted, policy: PolicyName, requests: Sequence[EngineRequest]) -> int:
+    """Return how many of the requests, all at once, the engine has answered."""
+
+    async def story() -> int:
+        batcher = Batcher(
+            engine, policy_named(policy, BatchLimits()), LearnedLengths(0.75), priced=lambda *_: None
+        )
+        await engine.start()
+        try:
+            async with asyncio.timeout(30):
+                return len(await asyncio.gather(*map(batcher.generate, requests)))
+        finally:
+            await engine.stop()
+
+    return asyncio.run(story())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sides=st.lists(st.sampled_from(SIDES), min_size=1, max_size=40),
+    beside=st.integers(0, 6),
+    policy=st.sampled_from((PolicyName.CONTINUOUS, PolicyName.DYNAMIC)),
+)
+def test_whatever_fits_alone_is_answered_without_a_storm_of_tries(
+    sides: list[int], beside: int, policy: PolicyName
+) -> None:
+    requests = [asked(number, side) for number, side in enumerate(sides)]
+    engine = Counted(largest(requests) * (1 + beside))
+
+    assert answered(engine, policy, requests) == len(requests)
+
+    # Halved at each shortage, what is inside is one request after the sixth at the latest.
+    assert engine.tries <= len(requests) + engine.overloaded
+    assert engine.overloaded <= 2 * len(requests) + 6
+
+
+def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
+    requests = [asked(number, 56) for number in range(8)]
+    engine = Counted(largest(requests) * 2)
+
+    async def story() -> list[Generation | BaseException]:
+        policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
+        batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
+        await engine.start()
+        ends = (batcher.generate(one) for one in (*requests, asked(8, 1120)))
+        try:
+            return await asyncio.gather(*ends, return_exceptions=True)
+        finally:
+            await engine.stop()
+
+    *fine, too_large = asyncio.run(story())
+    assert all(isinstance(end, Generation) for end in fine)
+    assert isinstance(too_large, EngineOverloadedError)
+
+
+@pytest.mark.parametrize(
+    ("budget", "halved", "whole"),
+    [
+        (Budget(slots=32, tokens=1000), Room(slots=32, tokens=200), Room(slots=32, tokens=1000)),
+        (Budget(slots=10, tokens=None), Room(slots=2, tokens=None), Room(slots=10, tokens=None)),
+    ],
+)
+def test_half_of_what_was_in_use_is_left_and_time_brings_it_back(
+    budget: Budget, halved: Room, whole: Room
+) -> None:
+    memory = Memory()
+    assert memory.room(budget, 0) == whole
+    for number in range(4):
+        memory.enter(str(number), 100)
+
+    assert all(memory.ran_out(str(number), budget) for number in range(4))
+
+    assert memory.room(budget, 0) == halved
+    assert memory.room(budget, 600) == whole
+
+
+def test_one_request_always_has_room() -> None:
+    budget, memory = Budget(slots=4, tokens=100), Memory()
+    for round_ in range(50):
+        for name in ("a", "b"):
+            memory.enter(f"{name}{round_}", 1)
+        assert memory.ran_out(f"a{round_}", budget)
+        for name in ("a", "b"):
+            memory.leave(f"{name}{round_}")
+
+    assert memory.room(budget, 0) == Room(slots=4, tokens=1)

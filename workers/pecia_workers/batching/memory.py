@@ -1,0 +1,73 @@
+"""How much of the engine's room there is memory for: found out by running out of it, forgotten slowly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pecia_workers.batching.policies import Room
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import Budget
+
+_REGROWTH: Final = 0.002
+"""Of the room, for each second since the engine ran out of memory: all of it is back after eight minutes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Guest:
+    tokens: int
+    shortages: int
+    """How many there had been when it entered."""
+    alone: bool
+
+
+class Memory:
+    """A share of the room: half of what was in use when memory ran out, and larger again with time.
+
+    A request that ran out of memory waits for room once more, so its part neither fails nor has to be decoded again.
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
+        self._inside: dict[str, _Guest] = {}
+        self._shortages = 0
+        self._looked: float | None = None
+
+    def room(self, budget: Budget, now: float) -> Room:
+        """Return what is left of the budget at `now`, in seconds; never less than one request needs."""
+        passed = 0.0 if self._looked is None else now - self._looked
+        self._looked = now
+        self.share = min(1.0, self.share + _REGROWTH * passed)
+        if budget.tokens is None:
+            return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
+        return Room(slots=budget.slots, tokens=max(1, math.floor(budget.tokens * self.share)))
+
+    def enter(self, request_id: str, tokens: int) -> None:
+        """Take note that a request entered the engine."""
+        for guest in self._inside.values():
+            guest.alone = False
+        self._inside[request_id] = _Guest(tokens=tokens, shortages=self._shortages, alone=not self._inside)
+
+    def leave(self, request_id: str) -> None:
+        """Forget a request; one that is not inside is no error."""
+        self._inside.pop(request_id, None)
+
+    def ran_out(self, request_id: str, budget: Budget) -> bool:
+        """Take note that there was no memory for a request that is still inside; return whether fewer may do better.
+
+        All that were inside together run out together: the share shrinks once for all of them.
+        """
+        guest = self._inside[request_id]
+        if guest.alone:
+            return False
+        if guest.shortages == self._shortages:
+            self._shortages += 1
+            self.share = min(self.share, self._used(budget)) / 2
+        return True
+
+    def _used(self, budget: Budget) -> float:
+        if budget.tokens is None:
+            return len(self._inside) / budget.slots
+        return sum(guest.tokens for guest in self._inside.values()) / budget.tokens
