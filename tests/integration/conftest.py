@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Client
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
 from pecia_workers.ledger import (
     ClaimRequest,
@@ -41,6 +42,7 @@ class Scribe:
 
     database_url: str
     redis_url: str | None
+    keys: Keyring = field(default_factory=Keyring)
 
     def cut(self, job_id: UUID, pages: int) -> None:
         """Ingest the job's payload into that many pages."""
@@ -99,7 +101,7 @@ class Scribe:
             await database.dispose()
 
     async def _claim_and_commit(self, database: AsyncEngine, part_id: UUID, outcome: Outcome) -> None:
-        ledger = Ledger(database, "scribe", announce=self._announce)
+        ledger = Ledger(database, "scribe", announce=self._announce, keys=self.keys)
         part = await ledger.claim(ClaimRequest(part=part_id))
         assert part is not None, "the part cannot be claimed"
         assert await ledger.commit(Finished(part=part, outcome=outcome))

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
+from obstore.exceptions import BaseError
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.encryption import SETTING, checked_key_id, new_key
-from pecia_workers.commands.settings import settings_or_exit
+from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
+from pecia_workers.ledger.database import UNAVAILABLE, open_database
+from pecia_workers.ledger.rekeying import Holdings, holdings
+from pecia_workers.rekeying import Rekeyed, Rekeying
 
-_USAGE = 2
+_LEFT, _USAGE, _UNAVAILABLE = 1, 2, 4
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+R = TypeVar("R")
 
 keys = typer.Typer(
     no_args_is_help=True,
@@ -20,16 +39,11 @@ keys = typer.Typer(
 )
 
 
-@keys.callback()
-def root() -> None:
-    """Let a single verb stay a verb."""
-
-
 @keys.command()
 def new(
     name: Annotated[str, typer.Argument(help="What to call it. Default: today's date.")] = "",
 ) -> None:
-    """Print a fresh key as an entry of PECIA_ENCRYPTION_KEYS. It is stored nowhere: losing it loses the documents.
+    """Print a fresh key as PECIA_ENCRYPTION_KEYS takes it. It is kept nowhere: who loses it loses the documents.
 
     Example: `pecia keys new`
     """
@@ -37,12 +51,128 @@ def new(
     try:
         checked_key_id(called)
     except ValueError as error:
-        raise _refused(f"{SETTING} {error}") from None
+        raise _refused(f"{SETTING} {error}", _USAGE) from None
     if called in settings_or_exit().keyring:
-        raise _refused(f"There is a key {called!r} already: give the new one another name.")
+        raise _refused(f"There is a key {called!r} already: give the new one another name.", _USAGE)
     typer.echo(json.dumps({called: new_key()}))
 
 
-def _refused(sentence: str) -> typer.Exit:
+@keys.command()
+def status(*, as_json: AsJson = False) -> None:
+    """Count what is stored under each key. Exit 1 if something is under a key that PECIA_ENCRYPTION_KEYS lacks.
+
+    Example: `pecia keys status`
+    """
+    settings = settings_of_fleet()
+    held = _with_database(settings, holdings)
+    if as_json:
+        typer.echo(json.dumps(_status_json(held, settings.keyring)))
+    else:
+        Console(highlight=False).print(_status_table(held, settings.keyring))
+    if not all(one.key in settings.keyring for one in held):
+        raise typer.Exit(_LEFT)
+
+
+@keys.command()
+def rotate(*, as_json: AsJson = False) -> None:
+    """Encrypt anew, under the first key, what is stored under another one or none; the fleet may work meanwhile.
+
+    It can be broken off and begun again. Exit 1 if something was left, for jobs that are not over: run it again.
+
+    Example: `pecia keys rotate`
+    """
+    settings = settings_of_fleet()
+    if settings.keyring.current is None:
+        raise _refused(f"There is no key to encrypt with: set {SETTING}; `pecia keys new` makes one.", _USAGE)
+    rekeyed = _with_database(settings, lambda database: _rotate(database, settings, quiet=as_json))
+    if as_json:
+        typer.echo(json.dumps(asdict(rekeyed)))
+    else:
+        _tell(rekeyed)
+    if rekeyed.in_use or rekeyed.refused:
+        raise typer.Exit(_LEFT)
+
+
+async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: bool) -> Rekeyed:
+    keyring = settings.keyring
+    rekeying = Rekeying(
+        database=database,
+        store=PayloadStore.open(settings.payload_url, settings.payload_options, keys=keyring),
+        keys=keyring,
+        spool=Path(settings.spool_dir) if settings.spool_dir else None,
+    )
+    due = sum(
+        one.payloads + one.schemas + one.results
+        for one in await holdings(database)
+        if one.key != keyring.current
+    )
+    with Progress(console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("encrypting", total=due)
+        return await rekeying.run(lambda number: progress.advance(task, number))
+
+
+def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Coroutine[Any, Any, R]]) -> R:
+    """Run it on a database of its own. Exits 4 with a sentence if a store is away."""
+    url = settings.database_url.get_secret_value()
+    if not url:
+        raise _refused("Set PECIA_DATABASE_URL, or start `pecia up`.", _USAGE)
+
+    async def run() -> R:
+        database = open_database(url, connections=1)
+        try:
+            return await work(database)
+        finally:
+            await database.dispose()
+
+    try:
+        return asyncio.run(run())
+    except UNAVAILABLE:
+        raise _refused(
+            "Postgres does not answer: start it, or correct PECIA_DATABASE_URL.", _UNAVAILABLE
+        ) from None
+    except ProgrammingError:
+        raise _refused("The tables are not this version's: run `pecia migrate`.", _UNAVAILABLE) from None
+    except (BaseError, OSError) as error:
+        name = type(error).__name__
+        raise _refused(
+            f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", _UNAVAILABLE
+        ) from None
+
+
+def _status_json(held: list[Holdings], keyring: Keyring) -> dict[str, Any]:
+    stored = [asdict(one) | {"available": one.key in keyring} for one in held]
+    return {"current": keyring.current, "stored": stored}
+
+
+def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("key", "", "documents", "results", "schemas of fields"):
+        table.add_column(title, justify="left" if title in ("key", "") else "right")
+    for one in held:
+        table.add_row(
+            one.key or "none", _mark(one.key, keyring), str(one.payloads), str(one.results), str(one.schemas)
+        )
+    return table
+
+
+def _mark(key: str | None, keyring: Keyring) -> str:
+    if key is None:
+        return "[yellow]not encrypted[/]" if keyring.current else "not encrypted"
+    if key not in keyring:
+        return "[red]not here[/]"
+    return "[green]current[/]" if key == keyring.current else "[yellow]former[/]"
+
+
+def _tell(rekeyed: Rekeyed) -> None:
+    typer.echo(
+        f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.schemas} schemas of fields."
+    )
+    if rekeyed.in_use:
+        typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)
+    if rekeyed.refused:
+        typer.echo(f"{rekeyed.refused} are missing, damaged, or under a key that {SETTING} lacks.", err=True)
+
+
+def _refused(sentence: str, code: int) -> typer.Exit:
     typer.echo(sentence, err=True)
-    return typer.Exit(_USAGE)
+    return typer.Exit(code)

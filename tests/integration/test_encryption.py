@@ -1,0 +1,349 @@
+"""With keys nothing that is stored tells of a document; keys can be changed while the fleet works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+from pydantic import BaseModel, Field, SecretStr
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia import (
+    CaptionVideo,
+    Client,
+    ClientSettings,
+    ConfigurationError,
+    IdempotencyConflictError,
+    Job,
+    ReadDocument,
+)
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import PayloadRef
+from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, open_database
+from pecia_workers.ledger.rekeying import Holdings, holdings, payloads_due
+from pecia_workers.rekeying import Rekeyed, Rekeying
+
+R = TypeVar("R")
+
+PLANTED = "Quillfeather"
+OLD = {"old": new_key()}
+NEW = {"new": new_key()}
+DOCUMENT = b"%PDF-1.7\n" + PLANTED.encode() * 10
+VIDEO = b"\x00\x00\x00\x18ftypmp42" + PLANTED.encode() * 10
+
+
+class Asked(BaseModel):
+    """A form whose very schema tells of the patient."""
+
+    answer: str | None = Field(None, description=f"what {PLANTED} takes")
+
+
+@dataclass
+class House:
+    """One fleet's stores, as clients and workers with different keys see them."""
+
+    database_url: str
+    redis_url: str
+    payload_url: str
+    scribe_type: Any
+    open: ExitStack
+
+    def client(self, **keys: str) -> Client:
+        settings = ClientSettings(encryption_keys=SecretStr(json.dumps(keys) if keys else ""))
+        client = Client(self.database_url, self.redis_url, self.payload_url, settings=settings)
+        return self.open.enter_context(client)
+
+    def scribe(self, **keys: str) -> Any:
+        return self.scribe_type(self.database_url, self.redis_url, ring(**keys))
+
+    def read(self, text: str = PLANTED, *, keys: dict[str, str], **task: Any) -> Job[Any]:
+        """Have a document of one page read, under these keys."""
+        job = self.client(**keys).submit(ReadDocument(DOCUMENT, **task))
+        scribe = self.scribe(**keys)
+        scribe.cut(job.id, 1)
+        scribe.read(job.id, 0, text)
+        return job.refresh()
+
+    def rotate(self, told: Callable[[int], None] = lambda _: None, **keys: str) -> Rekeyed:
+        def rotating(database: AsyncEngine) -> Awaitable[Rekeyed]:
+            store = PayloadStore.open(self.payload_url, keys=ring(**keys))
+            return Rekeying(database=database, store=store, keys=ring(**keys)).run(told)
+
+        return self.ask(rotating)
+
+    def holdings(self) -> dict[str | None, tuple[int, int, int]]:
+        """Documents, schemas and results by key."""
+        held: list[Holdings] = self.ask(holdings)
+        return {one.key: (one.payloads, one.schemas, one.results) for one in held}
+
+    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
+        async def story() -> R:
+            database = open_database(self.database_url)
+            try:
+                return await question(database)
+            finally:
+                await database.dispose()
+
+        return asyncio.run(story())
+
+    def claim(self, job: Job[Any], **keys: str) -> ClaimedPart:
+        """Claim the first part of a job as a worker with these keys does."""
+        (part,) = self.rows("SELECT id FROM parts WHERE job_id = %s AND state = 'queued'", job.id)
+
+        async def claim(database: AsyncEngine) -> ClaimedPart | None:
+            ledger = Ledger(database, "worker", announce=_hear, keys=ring(**keys))
+            return await ledger.claim(ClaimRequest(part=part["id"]))
+
+        claimed = self.ask(claim)
+        assert claimed is not None
+        return claimed
+
+    def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
+        with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def tables(self) -> str:
+        """Every row of every table."""
+        named = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        with psycopg.connect(self.database_url) as connection:
+            names = [sql.Identifier(name) for (name,) in connection.execute(named)]
+            tables = [sql.SQL("SELECT t::text FROM {} AS t").format(name) for name in names]
+            return "\n".join(str(connection.execute(table).fetchall()) for table in tables)
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the payload store."""
+        return {path.name: path.read_bytes() for path in Path(self.payload_url).rglob("*") if path.is_file()}
+
+
+async def _hear(_: object) -> None:
+    """Nobody to tell."""
+
+
+def ring(**keys: str) -> Keyring:
+    return Keyring.of(SecretStr(json.dumps(keys) if keys else ""))
+
+
+@pytest.fixture
+def house(database_url: str, redis_url: str, payload_url: str, scribe: Any) -> Iterator[House]:
+    with ExitStack() as stack:
+        yield House(database_url, redis_url, payload_url, type(scribe), stack)
+
+
+# At rest
+
+
+def test_neither_the_tables_nor_the_store_tell_of_a_document(house: House) -> None:
+    job = house.read(keys=NEW, fields=Asked)
+
+    assert job.result(timeout=0).text == PLANTED
+    assert PLANTED not in house.tables()
+    assert not any(PLANTED.encode() in content for content in house.files().values())
+
+
+def test_without_keys_they_would(house: House) -> None:
+    house.read(keys={}, fields=Asked)
+
+    assert PLANTED in house.tables()
+    assert any(PLANTED.encode() in content for content in house.files().values())
+
+
+def test_a_worker_knows_what_is_asked_for(house: House) -> None:
+    job = house.client(**NEW).submit(ReadDocument(DOCUMENT, fields=Asked))
+
+    task = house.claim(job, **NEW).task
+
+    assert isinstance(task, ReadDocument)
+    assert task.fields == Asked.model_json_schema()
+
+
+def test_captions_reach_their_summary_and_the_client(house: House) -> None:
+    job = house.client(**NEW).submit(CaptionVideo(VIDEO))
+    scribe = house.scribe(**NEW)
+    scribe.cut_video(job.id, 2)
+    for ordinal in range(2):
+        scribe.caption(job.id, ordinal, f"{PLANTED} {ordinal}")
+
+    async def captions(database: AsyncEngine) -> Any:
+        return await Ledger(database, "worker", announce=_hear, keys=ring(**NEW)).captions(job.id)
+
+    assert [segment.text for segment in house.ask(captions)] == [f"{PLANTED} 0", f"{PLANTED} 1"]
+    scribe.summarize(job.id, 2, f"all of {PLANTED}")
+    summary = job.result(timeout=0).summary
+    assert summary is not None
+    assert summary.text == f"all of {PLANTED}"
+    assert PLANTED not in house.tables()
+
+
+def test_pages_are_decrypted_as_they_come(house: House) -> None:
+    job = house.read(keys=NEW)
+    assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
+
+
+@pytest.mark.parametrize("keys", [{}, OLD, {"new": new_key()}], ids=["none", "another", "of the same name"])
+def test_a_client_without_the_key_is_told_which_setting(house: House, keys: dict[str, str]) -> None:
+    job = house.read(keys=NEW)
+
+    with pytest.raises(ConfigurationError, match=r"'new'.*PECIA_ENCRYPTION_KEYS") as caught:
+        house.client(**keys).job(job.id).result(timeout=0)
+
+    assert PLANTED not in str(caught.value)
+
+
+def test_what_was_read_before_there_were_keys_stays_readable(house: House) -> None:
+    job = house.read(keys={}, fields=Asked)
+    assert house.client(**NEW).job(job.id).result(timeout=0).text == PLANTED
+
+
+# A repeated submit
+
+
+@pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
+def test_a_repeated_key_finds_its_job_whatever_key_it_was_encrypted_under(
+    house: House, former: dict[str, str]
+) -> None:
+    task = ReadDocument(DOCUMENT, fields=Asked)
+    first = house.client(**former).submit(task, idempotency_key="k")
+
+    again = house.client(**NEW, **former).submit(task, idempotency_key="k")
+
+    assert (again.id, again.created) == (first.id, False)
+    with pytest.raises(IdempotencyConflictError):
+        house.client(**NEW, **former).submit(ReadDocument(VIDEO), idempotency_key="k")
+
+
+def test_a_repeated_key_finds_its_job_after_a_rotation(house: House) -> None:
+    task = ReadDocument(DOCUMENT, fields=Asked)
+    first = house.client(**OLD).submit(task, idempotency_key="k")
+    first.cancel()
+    house.rotate(**NEW, **OLD)
+
+    again = house.client(**NEW).submit(task, idempotency_key="k")
+
+    assert (again.id, again.created) == (first.id, False)
+
+
+# Rotation
+
+
+@pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
+def test_after_a_rotation_the_former_key_is_not_needed(house: House, former: dict[str, str]) -> None:
+    job = house.read(keys=former, fields=Asked)
+    name = next(iter(house.files()))
+    assert house.holdings() == {next(iter(former), None): (1, 1, 1)}
+
+    assert house.rotate(**NEW, **former) == Rekeyed(payloads=1, schemas=0, results=1)
+
+    assert house.holdings() == {"new": (1, 1, 1)}
+    assert house.client(**NEW).job(job.id).result(timeout=0).text == PLANTED
+    assert PLANTED not in house.tables()
+    assert house.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
+        {"payload": name}
+    ]
+
+
+def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(house: House, tmp_path: Path) -> None:
+    job = house.client(**OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+    job.cancel()
+    house.rotate(**NEW, **OLD)
+    (former,) = house.rows("SELECT payload FROM discarded_payloads")
+    store = PayloadStore.open(house.payload_url, keys=ring(**NEW))
+    store.delete(PayloadRef(sha256=former["payload"], size=0, media_type=None))
+
+    house.client(**NEW).job(job.id).retry()
+    part = house.claim(job, **NEW)
+
+    asyncio.run(store.download(part.payload, tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == DOCUMENT
+    assert isinstance(part.task, ReadDocument)
+    assert part.task.fields == Asked.model_json_schema()
+
+
+def test_a_document_stays_as_it_is_while_a_job_needs_it(house: House) -> None:
+    done = house.read(keys=OLD)
+    waiting = house.client(**OLD).submit(ReadDocument(DOCUMENT))
+
+    assert house.rotate(**NEW, **OLD) == Rekeyed(in_use=1, results=1)
+    assert house.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
+
+    waiting.cancel()
+    assert house.rotate(**NEW, **OLD) == Rekeyed(payloads=1)
+    assert house.holdings() == {"new": (1, 0, 1)}
+    assert house.client(**NEW).job(done.id).result(timeout=0).text == PLANTED
+
+
+def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: House) -> None:
+    job = house.client(**OLD).submit(ReadDocument(DOCUMENT))
+    job.cancel()
+
+    async def retried_meanwhile(database: AsyncEngine) -> Rekeyed:
+        store = PayloadStore.open(house.payload_url, keys=ring(**NEW, **OLD))
+        rekeying = Rekeying(database=database, store=store, keys=ring(**NEW, **OLD))
+        (due,) = await payloads_due(database, rekeying.keys, after="", limit=10)
+        await asyncio.to_thread(job.retry)
+        await rekeying._document(due)
+        return rekeying.done
+
+    assert house.ask(retried_meanwhile) == Rekeyed(in_use=1)
+    assert house.claim(job, **OLD).payload.key == "old"
+
+
+def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> None:
+    job = house.client(**OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+
+    assert house.rotate(**NEW, **OLD) == Rekeyed(in_use=1, schemas=1)
+
+    task = house.claim(job, **NEW).task
+    assert isinstance(task, ReadDocument)
+    assert task.fields == Asked.model_json_schema()
+
+
+def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> None:
+    for text in ("one", "two", "three"):
+        house.read(text, keys=OLD)
+    seen: list[int] = []
+
+    def break_off(number: int) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        house.rotate(break_off, **NEW, **OLD)
+
+    assert house.holdings() == {"new": (1, 0, 0), "old": (0, 0, 3)}
+    assert house.rotate(**NEW, **OLD) == Rekeyed(results=3)
+
+
+def test_what_cannot_be_decrypted_is_left_and_stops_nothing(house: House) -> None:
+    lost = house.read("lost", keys={"lost": new_key()})
+    kept = house.read("kept", keys=OLD)
+
+    assert house.rotate(**NEW, **OLD) == Rekeyed(payloads=1, results=1, refused=2)
+
+    assert house.holdings() == {"lost": (1, 0, 1), "new": (1, 0, 1)}
+    assert house.client(**NEW).job(kept.id).result(timeout=0).text == "kept"
+    assert lost.refresh().state == "succeeded"
+
+
+def test_a_result_that_somebody_holds_is_left_to_a_later_pass(house: House) -> None:
+    held, free = house.read("held", keys=OLD), house.read("free", keys=OLD)
+
+    with psycopg.connect(house.database_url) as holding:
+        holding.execute("SELECT FROM results WHERE job_id = %s FOR UPDATE", (held.id,))
+        assert house.rotate(**NEW, **OLD).results == 1
+
+    assert house.rotate(**NEW, **OLD).results == 1
+    assert [house.client(**NEW).job(job.id).result(timeout=0).text for job in (held, free)] == [
+        "held",
+        "free",
+    ]

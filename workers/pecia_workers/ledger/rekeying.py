@@ -1,0 +1,228 @@
+"""What is stored under which encryption key, and how it comes under another one beside a fleet that works.
+
+Everything is locked in the order of its ids, and what somebody else holds is left to a later pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pecia_schemas import PayloadRef
+from pecia_schemas.discards import DISCARD, SHARE_LOCKS
+from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.states import JobState
+from pecia_schemas.stored_tasks import seal_task, task_digest, unseal_task
+
+_HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
+_HAS_FIELDS = "jsonb_typeof(task->'fields') = 'object'"
+
+_COUNT_PAYLOADS = text(
+    f"""
+    SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number
+    FROM jobs WHERE {_HOLDS_PAYLOAD} GROUP BY 1
+    """  # noqa: S608  constants of this module
+)
+_COUNT_SCHEMAS = text(
+    f"SELECT task->'fields'->>'enc' AS key, count(*) AS number FROM jobs WHERE {_HAS_FIELDS} GROUP BY 1"  # noqa: S608
+)
+_COUNT_RESULTS = text("SELECT content->>'enc' AS key, count(*) AS number FROM results GROUP BY 1")
+
+# A worker may have read the name of a document whose job goes on: its former copy must not be removed.
+_PAYLOADS_DUE = text(
+    f"""
+    SELECT DISTINCT ON (payload) payload AS id, task->'source' AS source, EXISTS (
+               SELECT FROM jobs AS other WHERE other.payload = jobs.payload AND other.state IN ('queued', 'running')
+           ) AS in_use
+    FROM jobs
+    WHERE {_HOLDS_PAYLOAD} AND payload > :after AND task->'source'->>'key' IS DISTINCT FROM :current
+    ORDER BY payload LIMIT :limit
+    """  # noqa: S608  constants of this module
+)
+_LOCK_JOBS_OF = text(
+    """
+    SELECT id, kind, lane, state, task FROM jobs WHERE payload = :payload AND payload_released_at IS NULL
+    ORDER BY id FOR NO KEY UPDATE
+    """
+)
+_MOVE_JOBS = text(
+    """
+    UPDATE jobs SET payload = :payload, task = CAST(new.task AS jsonb), task_digest = new.digest
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:tasks AS text[]), CAST(:digests AS text[])) AS new (id, task, digest)
+    WHERE jobs.id = new.id
+    """
+)
+
+_LOCK_SCHEMAS = text(
+    f"""
+    SELECT id, task AS content FROM jobs
+    WHERE id > :after AND {_HAS_FIELDS} AND task->'fields'->>'enc' IS DISTINCT FROM :current
+    ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    """  # noqa: S608  constants of this module
+)
+_WRITE_SCHEMAS = text(
+    """
+    UPDATE jobs SET task = CAST(new.content AS jsonb)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content) WHERE jobs.id = new.id
+    """
+)
+
+_LOCK_RESULTS = text(
+    """
+    SELECT part_id AS id, content FROM results
+    WHERE part_id > :after AND content->>'enc' IS DISTINCT FROM :current
+    ORDER BY part_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    """
+)
+# What the cache finds them by was made under the key they had: it is of no use any more.
+_WRITE_RESULTS = text(
+    """
+    WITH new AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
+    ), forgotten AS (
+        DELETE FROM result_cache USING new WHERE result_cache.part_id = new.id
+    )
+    UPDATE results SET content = CAST(new.content AS jsonb) FROM new WHERE results.part_id = new.id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """How much is stored under one key; None: as it is."""
+
+    key: str | None
+    payloads: int = 0
+    schemas: int = 0
+    """Jobs whose task has `fields`."""
+    results: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadDue:
+    """A document that is stored under another key than the current one."""
+
+    reference: PayloadRef
+    in_use: bool
+    """Whether a job that is not over needs it: then it stays as it is for now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Some rows that were gone through."""
+
+    rewritten: int
+    refused: int
+    """Those that the keys do not decrypt."""
+    last: UUID | None
+    """Where the next batch begins; None: there were none."""
+
+
+async def holdings(database: AsyncEngine) -> list[Holdings]:
+    """Return what is stored under each key that something is stored under, plain things last."""
+    async with database.connect() as connection:
+        payloads = await _counted(connection, _COUNT_PAYLOADS)
+        schemas = await _counted(connection, _COUNT_SCHEMAS)
+        results = await _counted(connection, _COUNT_RESULTS)
+    return [
+        Holdings(
+            key=key, payloads=payloads.get(key, 0), schemas=schemas.get(key, 0), results=results.get(key, 0)
+        )
+        for key in sorted({*payloads, *schemas, *results}, key=lambda key: (key is None, key))
+    ]
+
+
+async def payloads_due(database: AsyncEngine, keys: Keyring, *, after: str, limit: int) -> list[PayloadDue]:
+    """Return documents under another key than the current one, in the order of their names."""
+    async with database.connect() as connection:
+        rows = await connection.execute(
+            _PAYLOADS_DUE, {"after": after, "current": keys.current, "limit": limit}
+        )
+        return [
+            PayloadDue(reference=PayloadRef.model_validate(row.source), in_use=row.in_use) for row in rows
+        ]
+
+
+async def move_payload(
+    database: AsyncEngine, former: PayloadRef, stored: PayloadRef, keys: Keyring, *, store: PayloadStore
+) -> bool:
+    """Let all jobs of a document have it as it was stored anew, and what was stored before be removed.
+
+    False if one of them is not over, if none holds it any more, or if what was stored anew was removed meanwhile: then
+    no job has changed. Raises `DecryptionError`.
+    """
+    async with database.begin() as connection:
+        await connection.execute(SHARE_LOCKS, {"payloads": [stored.sha256]})
+        rows = (await connection.execute(_LOCK_JOBS_OF, {"payload": former.sha256})).all()
+        over = all(JobState(row.state).is_terminal for row in rows)
+        if not (rows and over and await asyncio.to_thread(store.holds, stored)):
+            await connection.execute(DISCARD, {"payloads": [stored.sha256]})
+            return False
+        await connection.execute(_MOVE_JOBS, _moved(rows, stored, keys))
+        await connection.execute(DISCARD, {"payloads": [former.sha256]})
+    return True
+
+
+def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[str, Any]:
+    source = {"source": stored.model_dump(mode="json")}
+    tasks = [unseal_task(row.task, row.id, keys) | source for row in rows]
+    return {
+        "payload": stored.sha256,
+        "ids": [row.id for row in rows],
+        "tasks": [json.dumps(seal_task(task, row.id, keys)) for row, task in zip(rows, tasks, strict=True)],
+        "digests": [
+            task_digest(row.kind, task, row.lane, keys, keys.current)
+            for row, task in zip(rows, tasks, strict=True)
+        ],
+    }
+
+
+async def reseal_schemas(database: AsyncEngine, keys: Keyring, *, after: UUID, limit: int) -> Batch:
+    """Encrypt the `fields` of up to `limit` tasks under the current key, in the order of their jobs."""
+
+    def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
+        return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))
+
+    asked = {"after": after, "current": keys.current, "limit": limit}
+    return await _rewrite(database, _LOCK_SCHEMAS, _WRITE_SCHEMAS, asked, resealed)
+
+
+async def reseal_results(database: AsyncEngine, keys: Keyring, *, after: UUID, limit: int) -> Batch:
+    """Encrypt up to `limit` results under the current key, in the order of their parts."""
+
+    def resealed(part_id: UUID, content: Mapping[str, Any]) -> str:
+        return keys.seal(json.dumps(keys.unseal(content, part_id)), part_id)
+
+    asked = {"after": after, "current": keys.current, "limit": limit}
+    return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, resealed)
+
+
+async def _rewrite(
+    database: AsyncEngine,
+    lock: TextClause,
+    write: TextClause,
+    asked: Mapping[str, Any],
+    resealed: Callable[[UUID, Mapping[str, Any]], str],
+) -> Batch:
+    contents: dict[UUID, str] = {}
+    async with database.begin() as connection:
+        rows = (await connection.execute(lock, asked)).all()
+        for row in rows:
+            with suppress(DecryptionError):
+                contents[row.id] = resealed(row.id, row.content)
+        await connection.execute(write, {"ids": list(contents), "contents": list(contents.values())})
+    last = rows[-1].id if rows else None
+    return Batch(rewritten=len(contents), refused=len(rows) - len(contents), last=last)
+
+
+async def _counted(connection: AsyncConnection, count: TextClause) -> dict[str | None, int]:
+    return {row.key: row.number for row in await connection.execute(count)}
