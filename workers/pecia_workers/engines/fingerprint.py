@@ -28,7 +28,11 @@ def revision_of(settings: WorkerSettings) -> str | None:
         model = checkpoint_directory(settings.model, revision)
         adapters = [checkpoint_directory(name) for _, name in sorted(settings.adapters.items())]
         return fingerprint([model, *adapters])
-    except (OSError, ValueError):
+    except (
+        ImportError,
+        OSError,
+        ValueError,
+    ):  # without the Hub's library there is no cache of its models either
         return None
 
 
