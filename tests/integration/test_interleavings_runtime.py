@@ -123,10 +123,10 @@ def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
     settings: WorkerSettings, part: UUID, tmp_path: Path
 ) -> None:
     def look() -> None:
-        assert [entry.is_dir() for entry in tmp_path.glob("pecia-spool-*")] == [True]
+        assert [entry.is_dir() for entry in tmp_path.glob("pecia-tmp-*")] == [True]
 
     assert while_it_runs(settings, part, look, patience=0) == "done"
-    assert not list(tmp_path.glob("pecia-spool-*"))
+    assert not list(tmp_path.glob("pecia-tmp-*"))
 
 
 def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(

@@ -180,20 +180,26 @@ def test_servers_die_with_a_killed_parent_and_start_again_on_the_same_data(
     start_redis(data[1]).stop()
 
 
-def test_directories_of_the_dead_are_swept_and_those_of_the_living_are_not() -> None:
-    program = (
-        "from pecia_workers.local.scratch import ScratchDirectory; print(ScratchDirectory.create().path, flush=True);"
-        "input()"
-    )
+@pytest.mark.parametrize("chosen", [False, True], ids=["the temporary directory", "a chosen directory"])
+def test_directories_of_the_dead_are_swept_and_those_of_the_living_are_not(
+    tmp_path: Path, *, chosen: bool
+) -> None:
+    parent = tmp_path if chosen else None
+    program = f"""
+from pathlib import Path
+from pecia_workers.local.scratch import ScratchDirectory
+print(ScratchDirectory.create(*map(Path, {[str(tmp_path)] if chosen else []})).path, flush=True)
+input()
+"""
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
         path = Path(owner.stdout.readline().strip())
-        ScratchDirectory.create().remove()
+        ScratchDirectory.create(parent).remove()
         assert path.is_dir()
         owner.kill()
-    ScratchDirectory.create().remove()
+    ScratchDirectory.create(parent).remove()
     assert not path.exists()
 
 

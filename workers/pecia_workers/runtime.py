@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -51,6 +50,7 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
+from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
@@ -151,12 +151,11 @@ class Runtime:
         return stages_served(self._settings) | await stages_on_duty(self._database)
 
     def _open_spool(self) -> Spool:
-        directory = self._resources.enter_context(
-            tempfile.TemporaryDirectory(prefix="pecia-spool-", dir=self._settings.spool_dir or None)
-        )
         settings = self._settings
+        scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
+        self._resources.callback(scratch.remove)
         store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
-        return Spool(store, Path(directory))
+        return Spool(store, scratch.path)
 
     def _in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -252,12 +251,14 @@ class Runtime:
                 self._cancelled.add(part)
                 task.cancel()
 
-    async def give_back(self, parts: Collection[UUID]) -> None:
+    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
-        Those that the engine died on count it as a death, or one page could take down engine after engine.
+        Return those that the engine died on. They count it as a death, or one page could take down engine after engine.
         """
-        await self._ledger.give_back(parts, died_on=self._died_on.intersection(parts))
+        died_on = self._died_on.intersection(parts)
+        await self._ledger.give_back(parts, died_on=died_on)
+        return died_on
 
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery."""

@@ -30,9 +30,9 @@ class ScratchDirectory:
     """Descriptor of the lock, so that whoever comes later can tell a dead owner's directory."""
 
     @classmethod
-    def create(cls) -> ScratchDirectory:
-        """Make one, mode 0700, in the system's temporary directory; remove those whose owners were killed."""
-        parent = _parent()
+    def create(cls, parent: Path | None = None) -> ScratchDirectory:
+        """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
+        parent = parent or _parent()
         _remove_abandoned(parent)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
