@@ -12,6 +12,7 @@ import typer
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.confinement import forbid_core_files
 from pecia_workers.engines.stages import stages_served
 
 
@@ -59,6 +60,7 @@ def worker(
     from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     configure_logs(settings)
+    forbid_core_files()
     if role in (Role.INGEST, Role.ENGINE):
         _run_stages(_stages(role, settings), settings, name or role)
     else:

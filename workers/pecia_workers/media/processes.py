@@ -16,6 +16,12 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import structlog
+
+from pecia_workers.confinement import confine
+
+log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
@@ -36,7 +42,7 @@ class _Process:
 
     @classmethod
     def launch(cls, initargs: tuple[Any, ...]) -> Self:
-        """Start it; it says True once it is ready."""
+        """Start it; once it is ready it says whether the kernel confines it."""
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=_serve, args=(theirs, *initargs), daemon=True)
         process.start()
@@ -66,8 +72,9 @@ class _Process:
 class BoundedProcesses:
     """At most so many calls at a time, each in a process that stays for the next call.
 
-    A call that times out or is cancelled costs its process, which is started again; no other call notices. Use it
-    from one loop, on a thread that lives as long as the processes should: they die with it.
+    A call that times out or is cancelled costs its process, which is started again; no other call notices. Once it
+    has initialized, a process is confined: see `pecia_workers.confinement`. Use it from one loop, on a thread that
+    lives as long as the processes should: they die with it.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class BoundedProcesses:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._stopped = False
+        self._warned = False
 
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
@@ -122,8 +130,14 @@ class BoundedProcesses:
                 return process
             process.bury()
         process = _Process.launch(self._initargs)
-        await self._ask(process, _START_TIMEOUT_S)
+        _, confined = await self._ask(process, _START_TIMEOUT_S)
+        self._note(confined)
         return process
+
+    def _note(self, confined: bool) -> None:
+        if not confined and not self._warned:
+            self._warned = True
+            log.warning("processes_unconfined", reason="the kernel refuses seccomp", lost="no network")
 
     async def _ask(self, process: _Process, seconds: float, *call: Any) -> tuple[bool, Any]:
         """Return the process's answer; a process that does not give one is ended and buried."""
@@ -157,8 +171,7 @@ class BoundedProcesses:
 def _serve(pipe: Connection, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
-    _initialize(*initargs)
-    pipe.send((True, True))
+    pipe.send((True, _initialize(*initargs)))
     with suppress(EOFError):
         while True:
             function, args = pipe.recv()
@@ -174,7 +187,8 @@ def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, 
 
 def _initialize(
     parent: int, memory_bytes: int | None, initializer: Callable[..., None], initargs: tuple[Any, ...]
-) -> None:
+) -> bool:
+    """Make ready and give up what is not needed; return whether the kernel took it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we could ask to die with it
         os._exit(1)
@@ -182,6 +196,7 @@ def _initialize(
     if memory_bytes is not None:
         limit = _address_space() + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return confine()
 
 
 def _address_space() -> int:
