@@ -152,7 +152,7 @@ def enqueue_pecia(stores: Stores, parts: list[UUID]) -> None:
     """Put the parts where Pecia's producers put them."""
     publish(
         stores.redis,
-        [PartMessage(part=part, stage=Stage.READ, lane=Lane.NORMAL, cost=COST) for part in parts],
+        [PartMessage(part=part, stage=Stage.READ, lane=Lane.NORMAL, cost=COST, flow=part) for part in parts],
     )
 
 

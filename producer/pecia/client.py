@@ -241,6 +241,7 @@ class Client:
             not_before=not_before,
             expires=expires,
             client=self._open().client,
+            fair_by=self._settings.fair_by,
         )
 
     def _accept(
@@ -264,9 +265,9 @@ class Client:
         ]
         accepted = connections.store.accept(batch, is_stored=connections.holds)
         messages = [
-            new.message
+            message
             for new, known in zip(batch, accepted, strict=True)
-            if known.created and new.message is not None
+            if known.created and (message := new.message(known.flow)) is not None
         ]
         connections.publish(messages)
         return [Job(self._open, known.view, created=known.created) for known in accepted]

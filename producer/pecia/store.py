@@ -26,6 +26,7 @@ from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
+from pecia_schemas.flows import FLOW_OF
 from pecia_schemas.states import JobState, PartState, Stage
 from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
 
@@ -60,6 +61,8 @@ class Accepted:
 
     view: JobView
     created: bool
+    flow: UUID
+    """With what it takes turns as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +199,11 @@ def _accept(
 ) -> list[Accepted]:
     """Insert in the order of keys, so that two clients with the same keys wait for each other only one way round."""
     _keep_payloads(connection, batch, is_stored)
+    flows = _flows(connection, batch)
     ordered = sorted(batch, key=lambda new: new.key)
     inserting = upsert(_jobs).on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(*_VIEW)
-    rows = connection.execute(inserting, [dict(new.job) for new in ordered]).mappings()
+    jobs = [{**new.job, "flow": flows.get(new.id)} for new in ordered]
+    rows = connection.execute(inserting, jobs).mappings()
     views = {row["id"]: JobView.of(dict(row)) for row in rows}
     created = [new for new in batch if new.id in views]
     if created:
@@ -208,11 +213,16 @@ def _accept(
     known = _known(connection, repeated)
     _discard_unheld(connection, repeated)
     return [
-        Accepted(view=views[new.id], created=True)
-        if new.id in views
-        else Accepted(view=known[new.key], created=known[new.key].id == new.id)
-        for new in batch
+        Accepted(view=view, created=view.id == new.id, flow=flows.get(new.id, new.id))
+        for new, view in ((new, views.get(new.id) or known[new.key]) for new in batch)
     ]
+
+
+def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[UUID, UUID]:
+    """Return the flow of each job that takes turns with others."""
+    digests = {new.turns for new in batch if new.turns is not None}
+    flows = {digest: connection.execute(FLOW_OF, {"digest": digest}).scalar() for digest in sorted(digests)}
+    return {new.id: flow for new in batch if new.turns is not None and (flow := flows[new.turns])}
 
 
 def _keep_payloads(connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]) -> None:

@@ -15,6 +15,7 @@ from pecia.sources import StoredSource
 from pecia_schemas.cost import page_cost
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import Webhook
+from pecia_schemas.flows import flow_digest
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
@@ -36,6 +37,8 @@ class Options:
     not_before: datetime | None
     expires_at: datetime | None
     client: str
+    fair_by: str
+    """Metadata key by which the job takes turns with others; empty: with none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class NewJob:
     part: Mapping[str, Any]
     digests: tuple[str, ...]
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
+    turns: bytes | None
+    """Digest of what it takes turns by; None: by itself."""
 
     @property
     def id(self) -> UUID:
@@ -58,13 +63,14 @@ class NewJob:
         """The idempotency key."""
         return str(self.job["idempotency_key"])
 
-    @property
-    def message(self) -> PartMessage | None:
-        """What to publish now; None if it has to wait for its time."""
-        if self.part.get("run_at") is not None:
-            return None
+    def message(self, flow: UUID) -> PartMessage | None:
+        """Return what to publish now; None if it has to wait for its time."""
         part = self.part
-        return PartMessage(part=part["id"], stage=part["stage"], lane=part["lane"], cost=part["cost"])
+        if part.get("run_at") is not None:
+            return None
+        return PartMessage(
+            part=part["id"], stage=part["stage"], lane=part["lane"], cost=part["cost"], flow=flow
+        )
 
 
 def options(
@@ -75,6 +81,7 @@ def options(
     not_before: datetime | timedelta | None,
     expires: datetime | timedelta | None,
     client: str,
+    fair_by: str,
 ) -> Options:
     """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
     return Options(
@@ -84,6 +91,7 @@ def options(
         not_before=moment(not_before, "not_before"),
         expires_at=moment(expires, "expires"),
         client=client,
+        fair_by=fair_by,
     )
 
 
@@ -112,7 +120,12 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
     job["total"] = None if part["stage"] is Stage.INGEST else 1
     if asked.webhook:
         job["webhook"] = asked.webhook.model_dump(mode="json")
-    return NewJob(job=job, part=part, digests=digests)
+    return NewJob(job=job, part=part, digests=digests, turns=_turns(asked))
+
+
+def _turns(asked: Options) -> bytes | None:
+    value = asked.metadata.get(asked.fair_by)
+    return None if value is None else flow_digest(asked.fair_by, value)
 
 
 def _digests(

@@ -51,7 +51,10 @@ _CANCEL = text(
 )
 
 _LOCK_JOB = text(
-    "SELECT state, coalesce(erased_at, payload_released_at) AS erased_at FROM jobs WHERE id = :job_id FOR NO KEY UPDATE"
+    """
+    SELECT state, coalesce(erased_at, payload_released_at) AS erased_at, coalesce(flow, id) AS flow
+    FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
+    """
 )
 
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
@@ -154,7 +157,9 @@ class Transitions:
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         messages = [
-            PartMessage(part=row.id, stage=Stage(row.stage), lane=Lane(row.lane), cost=row.cost)
+            PartMessage(
+                part=row.id, stage=Stage(row.stage), lane=Lane(row.lane), cost=row.cost, flow=job.flow
+            )
             for row in rows
             if not row.held
         ]

@@ -104,6 +104,9 @@ class ClientSettings(ConnectionSettings):
     """How often a waiting client looks by itself when no announcement comes."""
     connect_timeout: Duration = timedelta(seconds=5)
     """How long Postgres or Redis may take to accept a connection."""
+    fair_by: str = ""
+    """Metadata key by which jobs take turns inside a lane: those with the same value, say a tenant, take theirs as one.
+    Empty, or a job without that key: each job takes turns of its own."""
 
 
 class WorkerSettings(ConnectionSettings):
@@ -231,7 +234,15 @@ class WorkerSettings(ConnectionSettings):
     lease: Duration = timedelta(seconds=15)
     """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
     max_deaths: int = Field(default=3, ge=1)
-    """Workers that may die on a part before it fails as `poisoned`."""
+    """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
+    worker."""
+    lane_shares: dict[Literal["normal", "bulk"], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default_factory=lambda: {"normal": 0.1, "bulk": 0.05}
+    )
+    """Share of the claimed tokens that a lower lane gets while something waits in it, as JSON. A lane that is not named
+    gets what the higher ones leave."""
+    lane_patience: Duration = Field(default=timedelta(minutes=1), ge=timedelta())
+    """A lower lane in which something waits and that was not served for so long is served one part first. 0: never."""
     max_attempts: int = Field(default=4, ge=1)
     """Attempts at a part whose failure is retryable."""
     retry_delay: Duration = timedelta(seconds=2)
@@ -277,9 +288,32 @@ class WorkerSettings(ConnectionSettings):
     """How often the relay and the reapers look."""
     worker_timeout: Duration = timedelta(seconds=30)
     """How long a worker may be silent in Postgres before its parts are queued again."""
+    keep_payloads: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long documents are kept after the last job that was given them is over. 0: for ever, as in all that
+    follows."""
+    keep_results: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long results are kept after their job is over. Its row and counters stay."""
+    keep_events: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long events are kept."""
+    keep_deliveries: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long callbacks are kept that have arrived or were given up."""
+    keep_jobs: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long jobs are kept after they are over. With a job goes all that belongs to it, its document too."""
+    keep_audit: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long it is kept who read a result and what was erased."""
+    keep_workers: Duration = Field(default=timedelta(days=1), ge=timedelta())
+    """How long the row of a worker that is gone is kept."""
 
     flower_port: int = Field(default=5555, ge=0, le=65535)
     """Where `pecia up` serves Flower, on loopback. 0: not at all."""
+
+    @field_validator("lane_shares")
+    @classmethod
+    def _leave_something(cls, shares: dict[str, float]) -> dict[str, float]:
+        if sum(shares.values()) >= 1:
+            message = "leaves nothing to the urgent lane: the shares together must be less than 1."
+            raise ValueError(message)
+        return shares
 
     @field_validator("webhook_secret")
     @classmethod

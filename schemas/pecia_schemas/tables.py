@@ -66,6 +66,7 @@ class JobRow(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     kind: Mapped[str]
     lane: Mapped[str]
+    flow: Mapped[UUID | None]  # with which jobs it takes turns as one; None: with itself
     state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
     task: Mapped[dict[str, Any]]  # the task with its source replaced by a payload reference
     task_digest: Mapped[str]  # tells a repeated submit from another one under the same key
@@ -91,6 +92,7 @@ class JobRow(Base):
         _one_of("state", JobState),
         Index("jobs_state_idx", "state", "id"),
         Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
+        Index("jobs_flow_idx", "flow", postgresql_where=text("state IN ('queued', 'running')")),
         Index("jobs_expires_at_idx", "expires_at", postgresql_where=text("state IN ('queued', 'running')")),
         Index("jobs_payload_idx", "payload", postgresql_where=text("payload_released_at IS NULL")),
         Index("jobs_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
@@ -165,6 +167,7 @@ class PartRow(Base):
             postgresql_where=text("state = 'queued' AND published_at IS NOT NULL"),
         ),
         Index("parts_finished_at_idx", "finished_at", postgresql_where=text("engine IS NOT NULL")),
+        Index("parts_failed_idx", "finished_at", postgresql_where=text("state = 'failed'")),
         Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),
         {"postgresql_with": {"fillfactor": "70"}},
     )
@@ -239,6 +242,15 @@ class DeliveryRow(Base):
         Index("deliveries_job_id_idx", "job_id"),
         Index("deliveries_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     )
+
+
+class FlowRow(Base):
+    """Jobs that share a value of their metadata and take turns as one; kept while one of them is not over."""
+
+    __tablename__ = "flows"
+
+    digest: Mapped[bytes] = mapped_column(LargeBinary(), primary_key=True)  # of the metadata's key and value
+    id: Mapped[UUID] = mapped_column(server_default=func.gen_random_uuid())
 
 
 class WorkerRow(Base):

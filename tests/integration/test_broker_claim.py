@@ -33,7 +33,7 @@ def leases(redis: Redis) -> Leases:
 
 
 def message(lane: Lane = Lane.NORMAL, cost: int = 1, stage: Stage = Stage.READ) -> PartMessage:
-    return PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost)
+    return PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost, flow=uuid4())
 
 
 def claim(leases: Leases, *, slots: int = 100, tokens: int | None = None, idle: bool = True) -> Claim:
@@ -83,6 +83,8 @@ def test_a_claim_takes_no_more_than_the_free_slots_and_says_that_there_is_more(
 
 
 PART = "0197b1f2-5d3e-7c44-9a10-3f6c2b8e7d51"
+FLOW = "4f1cc1d8-0f0e-4b63-8a4b-0a6f2f5e9c11"
+GOOD = {"part": PART, "lane": "normal", "cost": 1, "flow": FLOW}
 
 
 @pytest.mark.parametrize(
@@ -94,16 +96,21 @@ PART = "0197b1f2-5d3e-7c44-9a10-3f6c2b8e7d51"
         "null",
         '"text"',
         "[" * 200,
-        json.dumps({"part": "no-uuid", "lane": "normal", "cost": 1}),
-        json.dumps({"part": PART.upper(), "lane": "normal", "cost": 1}),
-        json.dumps({"part": PART + "0", "lane": "normal", "cost": 1}),
-        json.dumps({"part": PART, "lane": "urgent", "cost": 1}),
-        json.dumps({"part": PART, "lane": "normal", "cost": 0}),
-        json.dumps({"part": PART, "lane": "normal", "cost": -5}),
-        json.dumps({"part": PART, "lane": "normal", "cost": "1"}),
-        json.dumps({"part": PART, "lane": "normal"}),
-        json.dumps({"part": PART, "lane": "normal", "cost": 1, "task": "x" * 500}),
-        '{"part":"' + PART + '","lane":"normal","cost":NaN}',
+        json.dumps(GOOD | {"part": "no-uuid"}),
+        json.dumps(GOOD | {"part": PART.upper()}),
+        json.dumps(GOOD | {"part": PART + "0"}),
+        json.dumps(GOOD | {"part": None}),
+        json.dumps(GOOD | {"lane": "urgent"}),
+        json.dumps(GOOD | {"cost": 0}),
+        json.dumps(GOOD | {"cost": -5}),
+        json.dumps(GOOD | {"cost": "1"}),
+        json.dumps(GOOD | {"flow": "../other"}),
+        json.dumps({name: GOOD[name] for name in ("part", "lane", "flow")}),
+        json.dumps({name: GOOD[name] for name in ("part", "lane", "cost")}),
+        json.dumps({name: GOOD[name] for name in ("lane", "cost", "flow")}),
+        json.dumps({"flow": "no-uuid"}),
+        json.dumps(GOOD | {"task": "x" * 500}),
+        json.dumps(GOOD).replace('"cost": 1', '"cost": NaN'),
         b"\xff\xfe\x00",
     ],
 )
@@ -131,7 +138,7 @@ def test_the_dead_list_is_bounded(redis: Redis, leases: Leases) -> None:
 
 @pytest.mark.parametrize(("sent", "taken"), [("1e300", 2**31 - 1), ("0.25", 1), ("7.9", 7)])
 def test_costs_are_clamped(redis: Redis, leases: Leases, sent: str, taken: int) -> None:
-    redis.lpush("read.normal", f'{{"part":"{PART}","lane":"normal","cost":{sent}}}')
+    redis.lpush("read.normal", json.dumps(GOOD).replace('"cost": 1', f'"cost": {sent}'))
 
     assert [one.cost for one in claim(leases).parts] == [taken]
 

@@ -15,7 +15,15 @@ from kombu.entity import Exchange, Queue
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
-from pecia_workers.broker import QUEUES, LeaseKeeper, celery_settings, connect, task_name, transport
+from pecia_workers.broker import (
+    QUEUES,
+    LaneRules,
+    LeaseKeeper,
+    celery_settings,
+    connect,
+    task_name,
+    transport,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -70,6 +78,7 @@ class FleetApp(Celery):  # type: ignore[misc]
             connect(self._redis_url),
             lease=self.settings.lease,
             hold_limit=self.settings.part_timeout + self.settings.lease,
+            rules=LaneRules.of(self.settings),
         )
 
     @property

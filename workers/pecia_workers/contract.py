@@ -37,8 +37,11 @@ class PartRuntime(Protocol):
         """
         ...
 
-    async def give_back(self, parts: Collection[UUID]) -> None:
-        """Note that these stay unfinished here; awaited before their messages go back to the lists."""
+    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+        """Note that these stay unfinished here; awaited before their messages go back to the lists.
+
+        Return those of them that what runs the parts died on: they go to quarantine.
+        """
         ...
 
     async def revoked(self, part: UUID) -> None:

@@ -42,6 +42,7 @@ class Job:
         "redelivered",
         "soft",
         "started",
+        "suspect",
         "task",
         "timeout_callback",
     )
@@ -59,6 +60,7 @@ class Job:
         self.part = UUID(headers["id"])
         self.cost: int = headers["x-cost"]
         self.redelivered: bool = headers["redelivered"]
+        self.suspect: bool = headers["x-suspect"]
         self.callback = callback
         self.timeout_callback = timeout_callback
         self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
@@ -96,6 +98,8 @@ class Ending:
 
     result: tuple[int, Any, float] | None
     timed_out: bool = False
+    suspect: bool = False
+    """Whether the engine died on it, so that it goes to quarantine."""
 
     @classmethod
     def done(cls, seconds: float) -> Ending:
@@ -108,9 +112,10 @@ class Ending:
         return cls(result=(1, ErrorInfo(_bare(error)), seconds))
 
     @classmethod
-    def given_back(cls, seconds: float, *, timed_out: bool = False) -> Ending:
-        """Say that it did not end here: its message goes back to its list."""
-        return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
+    def given_back(cls, seconds: float, *, timed_out: bool = False, suspect: bool = False) -> Ending:
+        """Say that it did not end here: its message goes back to its list, or to quarantine."""
+        result = (1, ErrorInfo(Reject(requeue=True)), seconds)
+        return cls(result=result, timed_out=timed_out, suspect=suspect)
 
     @classmethod
     def silent(cls) -> Ending:

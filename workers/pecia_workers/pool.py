@@ -56,6 +56,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._settings, self._keeper = self.app.settings, self.app.keeper
         self._jobs: dict[UUID, Job] = {}
         self._tokens = 0
+        self._suspects = 0
         self._arrived: list[Job] = []
         self._ended: deque[tuple[Job, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
@@ -103,8 +104,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         loop.call_soon(self._collect)
 
     def capacity(self) -> Capacity:
-        """Return what may be claimed now; nothing once a signal asked the worker to stop."""
-        slots = 0 if self._is_closing else self._budget.slots - len(self._jobs)
+        """Return what may be claimed now; nothing beside a suspect, or once a signal asked the worker to stop."""
+        closed = self._is_closing or self._suspects
+        slots = 0 if closed else self._budget.slots - len(self._jobs)
         tokens = None if self._budget.tokens is None else max(0, self._budget.tokens - self._tokens)
         return Capacity(slots=max(0, slots), tokens=tokens, idle=not self._jobs)
 
@@ -140,6 +142,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             former.interrupt(Interruption.LOST)
         self._jobs[job.part] = job
         self._tokens += job.cost
+        self._suspects += job.suspect
         self._arrived.append(job)
         accept_callback(os.getpid(), started)
         return job
@@ -200,11 +203,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _finish(self, job: Job, ending: Ending) -> None:
         self._tokens -= job.cost
+        self._suspects -= job.suspect
         if self._jobs.get(job.part) is not job:
             return  # the part has come again, and its lease belongs to the new delivery
         del self._jobs[job.part]
         if ending.timed_out and job.limit_s:
             job.timeout_callback(job.soft, job.limit_s)
+        if ending.suspect:
+            self._keeper.suspect(str(job.part))
         if ending.result and not (ending.timed_out and not job.soft):
             job.callback(ending.result)
 
@@ -276,10 +282,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         left = list(self._jobs.values())
         for job in left:
             job.interrupt(Interruption.STOPPED)
-        self._runner.abandon(left)
+        suspects = self._runner.abandon(left)
         self._finish_all()
         for job in list(self._jobs.values()):
-            self._finish(job, Ending.given_back(time.monotonic() - job.started))
+            age = time.monotonic() - job.started
+            self._finish(job, Ending.given_back(age, suspect=job.part in suspects))
         self._run_ready()
         deadline = time.monotonic() + _SETTLE_S
         while not self._keeper.settle() and time.monotonic() < deadline:

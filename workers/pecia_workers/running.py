@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery.exceptions import Ignore, Retry
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pecia_workers.jobs import Job
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PAUSE_S = 1.0
 """Before a part goes back that a fault in Pecia itself threw out, so that it does not spin."""
@@ -77,9 +79,12 @@ class PartRunner:
         """Tell the runtime that an operator revoked a part."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
 
-    def abandon(self, jobs: Collection[Job]) -> None:
-        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""
-        asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
+    def abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
+        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back.
+
+        Return those parts that go to quarantine.
+        """
+        return asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
 
     def stop(self) -> None:
         """Stop the runtime and the loop."""
@@ -101,7 +106,7 @@ class PartRunner:
             self._loop.call_soon(job.task.cancel)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(_quietly(work))
+        task: asyncio.Task[None] = self._loop.create_task(_quietly(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -154,14 +159,18 @@ class PartRunner:
             return Ending.silent()
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
-        await _quietly(self._runtime.give_back([job.part]))
-        return Ending.given_back(_age(job), timed_out=timed_out)
+        suspects = await self._give_back([job])
+        return Ending.given_back(_age(job), timed_out=timed_out, suspect=job.part in suspects)
 
-    async def _abandon(self, jobs: Collection[Job]) -> None:
+    async def _abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
         tasks = [job.task for job in jobs if job.task]
         if tasks:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
-        await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=_STOP_S)
+        return await self._give_back(jobs, limit_s=_STOP_S)
+
+    async def _give_back(self, jobs: Collection[Job], *, limit_s: float | None = None) -> Collection[UUID]:
+        parts = [job.part for job in jobs]
+        return await _quietly(self._runtime.give_back(parts), limit_s=limit_s) or ()
 
     async def _start_runtime(self) -> Budget:
         budget = await self._runtime.start(self._priced)
@@ -184,10 +193,11 @@ def _age(job: Job) -> float:
     return time.monotonic() - job.started
 
 
-async def _quietly(work: Coroutine[Any, Any, None], *, limit_s: float | None = None) -> None:
-    """Await work that nobody can mend when it fails."""
+async def _quietly(work: Coroutine[Any, Any, T], *, limit_s: float | None = None) -> T | None:
+    """Await work that nobody can mend when it fails; then return None."""
     try:
         async with asyncio.timeout(limit_s):
-            await work
+            return await work
     except Exception as error:  # noqa: BLE001
         _log.error("%s failed: %s", getattr(work, "__qualname__", "work"), type(error).__name__)
+        return None

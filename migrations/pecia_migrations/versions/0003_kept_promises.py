@@ -17,6 +17,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply it."""
+    _add_flows()
     _add_result_cache()
     _add_retention()
 
@@ -25,6 +26,32 @@ def downgrade() -> None:
     """Take it back."""
     _drop_retention()
     _drop_result_cache()
+    _drop_flows()
+
+
+def _add_flows() -> None:
+    op.create_table(
+        "flows",
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("id", sa.Uuid(), server_default=sa.text("gen_random_uuid()"), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("flows_pkey")),
+    )
+    op.add_column("jobs", sa.Column("flow", sa.Uuid(), nullable=True))
+    op.create_index(
+        "jobs_flow_idx",
+        "jobs",
+        ["flow"],
+        unique=False,
+        postgresql_where=sa.text("state IN ('queued', 'running')"),
+    )
+
+
+def _drop_flows() -> None:
+    op.drop_index(
+        "jobs_flow_idx", table_name="jobs", postgresql_where=sa.text("state IN ('queued', 'running')")
+    )
+    op.drop_column("jobs", "flow")
+    op.drop_table("flows")
 
 
 def _add_result_cache() -> None:

@@ -82,7 +82,7 @@ class Fleet:
         return part
 
     def publish(self, part: UUID, lane: Lane = Lane.NORMAL, cost: int = 1) -> None:
-        publish(self.redis, [PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost)])
+        publish(self.redis, [PartMessage(part=part, stage=Stage.READ, lane=lane, cost=cost, flow=part)])
 
     def journal(self, part: UUID | None = None) -> list[dict[str, Any]]:
         lines = (self.directory / "journal").read_text().splitlines()

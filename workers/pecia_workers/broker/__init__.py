@@ -4,6 +4,7 @@ from pecia_workers.broker.connection import celery_settings, connect
 from pecia_workers.broker.envelope import task_name
 from pecia_workers.broker.keeper import Capacity, Gate, LeaseKeeper
 from pecia_workers.broker.leases import DEAD, QUEUES, Claim, Claimed, Leases, reap
+from pecia_workers.broker.rules import LaneRules
 
 __all__ = [
     "DEAD",
@@ -12,6 +13,7 @@ __all__ = [
     "Claim",
     "Claimed",
     "Gate",
+    "LaneRules",
     "LeaseKeeper",
     "Leases",
     "celery_settings",

@@ -53,4 +53,5 @@ def _headers(claimed: Claimed) -> dict[str, Any]:
         "x-lane": claimed.lane,
         "x-cost": claimed.cost,
         "x-deliveries": claimed.delivery,
+        "x-suspect": claimed.suspect,
     }

@@ -1,23 +1,18 @@
--- Puts parts back at the head of their own lists, each only if the owner still holds it; counts as no delivery.
--- KEYS: leases, leased, owners, again   ARGV: owner, bell prefix, bell's life in ms, part... in the order of claim
+-- Puts parts back to the head of their own lists, each only if the owner still holds it; counts as no delivery. Those that
+-- the owner's engine died on go to quarantine instead, and it counts.
+-- KEYS: leases, leased, owners, again   ARGV: owner, '1' if its engine died on them, part... in the order of claim
 -- Returns how many went back.
-local function ring(list)
-  local bell = ARGV[2] .. string.match(list, '^[^.]+')
-  redis.call('LPUSH', bell, 1)
-  redis.call('PEXPIRE', bell, ARGV[3])
-end
-
+local died = ARGV[2] == '1'
 local returned = 0
-for i = #ARGV, 4, -1 do
+for i = #ARGV, 3, -1 do
   local part = ARGV[i]
   if redis.call('HGET', KEYS[3], part) == ARGV[1] then
-    local list, raw = string.match(redis.call('HGET', KEYS[2], part), '^([^\n]+)\n(.*)$')
+    local held = redis.call('HGET', KEYS[2], part)
     redis.call('ZREM', KEYS[1], part)
     redis.call('HDEL', KEYS[2], part)
     redis.call('HDEL', KEYS[3], part)
     redis.call('HDEL', KEYS[4], part)
-    redis.call('RPUSH', list, raw)
-    ring(list)
+    if died then suspect(part, held) else put_back(held) end
     returned = returned + 1
   end
 end

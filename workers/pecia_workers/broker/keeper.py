@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from pecia_workers.broker.rules import LaneRules
+
 _log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
@@ -66,18 +68,21 @@ class LeaseKeeper:
     It outlives connections and channels: what is in flight stays leased while Celery reconnects.
     """
 
-    def __init__(self, redis: Redis, *, lease: timedelta, hold_limit: timedelta) -> None:
+    def __init__(
+        self, redis: Redis, *, lease: timedelta, hold_limit: timedelta, rules: LaneRules | None = None
+    ) -> None:
         """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere."""
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         _keepers[self.owner] = self
         self.gate: Gate | None = None
         self.on_lost: Callable[[str], None] = _ignore
-        self._leases = Leases(redis)
+        self._leases = Leases(redis, rules)
         self._lease = lease
         self._hold_limit_s = hold_limit.total_seconds()
         self._held: dict[str, float] = {}
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
+        self._suspects: dict[str, None] = {}
         self._settle_after = 0.0
         self._in_doubt = False
         self._stopping = threading.Event()
@@ -123,15 +128,20 @@ class LeaseKeeper:
         self._finished[part] = None
 
     def give_back(self, part: str) -> None:
-        """Note that a part goes back to its list; `settle` tells Redis."""
-        self._unfinished[part] = None
+        """Note that a part goes back to its list, or to quarantine if it is suspect; `settle` tells Redis."""
+        if part not in self._suspects:
+            self._unfinished[part] = None
+
+    def suspect(self, part: str) -> None:
+        """Note that a part goes to quarantine: the engine died on it."""
+        self._suspects[part] = None
 
     def settle(self) -> bool:
         """Tell Redis what was acknowledged and given back; return whether it knows all of it now.
 
         What it could not be told is kept and told later.
         """
-        if not self._finished and not self._unfinished:
+        if not self._finished and not self._unfinished and not self._suspects:
             return True
         if time.monotonic() < self._settle_after:
             return False
@@ -144,7 +154,7 @@ class LeaseKeeper:
         return True
 
     def _settle(self) -> None:
-        finished, unfinished = list(self._finished), list(self._unfinished)
+        finished, unfinished, suspects = map(list, (self._finished, self._unfinished, self._suspects))
         if finished:
             late = len(finished) - self._leases.ack(self.owner, finished)
             self._forget(finished, self._finished)
@@ -153,6 +163,9 @@ class LeaseKeeper:
         if unfinished:
             self._leases.give_back(self.owner, unfinished)
             self._forget(unfinished, self._unfinished)
+        if suspects:
+            self._leases.give_back(self.owner, suspects, died=True)
+            self._forget(suspects, self._suspects)
 
     def _forget(self, parts: list[str], noted: dict[str, None]) -> None:
         for part in parts:
@@ -160,12 +173,12 @@ class LeaseKeeper:
             noted.pop(part, None)
 
     def tend(self) -> None:
-        """Settle, return what was taken unseen, and put back what dead workers held. Raises `redis.RedisError`."""
+        """Settle, return what was taken unseen, and quarantine what dead workers held. Raises `redis.RedisError`."""
         self.settle()
         if self._in_doubt:
             self._return_unseen()
         if reaped := self._leases.reap(self._lease):
-            _log.warning("%d leases ran out: their parts are queued again", reaped)
+            _log.warning("%d leases ran out: their parts are in quarantine", reaped)
 
     def _return_unseen(self) -> None:
         unseen = self._leases.owned(self.owner) - self._held.keys()

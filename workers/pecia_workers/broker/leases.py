@@ -1,13 +1,17 @@
 """Parts in Redis: claimed, renewed, acknowledged, given back and reaped, each in one atomic script.
 
-Keys, beside the lists `<stage>.<lane>` and the bells of `pecia_schemas.messages`:
+Keys, beside the lists and bells of `pecia_schemas.messages`:
 
-    pecia:leases      sorted set: part, time of its last renewal by the clock of Redis
-    pecia:leased      hash: part, its list and message
-    pecia:owners      hash: part, the process that holds it
-    pecia:deliveries  hash: part, deliveries that ended because the lease ran out
-    pecia:again       hash: part, its list and the message that came while it was leased
-    pecia:dead        list: the last thousand messages that were none
+    pecia:leases           sorted set: part, time of its last renewal by the clock of Redis
+    pecia:leased           hash: part, its list and message
+    pecia:owners           hash: part, the process that holds it
+    pecia:deliveries       hash: part, how many workers died on it or fell silent
+    pecia:again            hash: part, its list and the message that came while it was leased
+    pecia:dead             list: the last thousand messages that were none
+    pecia:standing:<list>  hash: flow, how many of its messages stand in that list
+    pecia:credit           hash: list of a lower lane, tokens that are due to it
+    pecia:served           hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
+    pecia:warden:<stage>   the process that alone may take parts out of that stage's quarantine
 """
 
 from __future__ import annotations
@@ -17,7 +21,16 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pecia_schemas import Lane, Stage
-from pecia_schemas.messages import BELL_TTL_MS, bell_name, queue_name
+from pecia_schemas.messages import (
+    BELL_PREFIX,
+    BELL_TTL_MS,
+    DELIVERIES,
+    STANDING_PREFIX,
+    bell_name,
+    quarantine_name,
+    queue_name,
+)
+from pecia_workers.broker.rules import LaneRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,17 +41,24 @@ if TYPE_CHECKING:
 QUEUES: dict[str, tuple[Stage, Lane]] = {
     queue_name(stage, lane): (stage, lane) for lane in Lane for stage in Stage
 }
-"""Every list there is, in the order in which they are served."""
+"""The list of every stage and lane, in the order in which they are served."""
+
+QUARANTINES: dict[str, Stage] = {quarantine_name(stage): stage for stage in Stage}
+"""The lists of parts on which a worker died."""
 
 AGAIN = "pecia:again"
+CREDIT = "pecia:credit"
 DEAD = "pecia:dead"
-DELIVERIES = "pecia:deliveries"
 LEASED = "pecia:leased"
 LEASES = "pecia:leases"
 OWNERS = "pecia:owners"
+SERVED = "pecia:served"
 
-_BELL_PREFIX = "pecia:bell:"
 _PARTS_PER_CALL = 500
+_NAMES = (
+    f"local BELL_PREFIX, BELL_TTL_MS = '{BELL_PREFIX}', {BELL_TTL_MS}\n"
+    f"local STANDING_PREFIX, DELIVERIES = '{STANDING_PREFIX}', '{DELIVERIES}'\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +70,13 @@ class Claimed:
     lane: Lane
     cost: int
     delivery: int
-    """1, and one more for every lease on it that ran out."""
+    """1, and one more for every worker that died on it or fell silent."""
+    suspect: bool = False
+    """Whether it came out of quarantine: nothing that was not may run beside it."""
 
     @property
     def queue(self) -> str:
-        """The list it came from."""
+        """The list of its stage and lane."""
         return queue_name(self.stage, self.lane)
 
 
@@ -70,8 +92,10 @@ class Claim:
 class Leases:
     """The lists and leases of one Redis. The client must decode responses."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, rules: LaneRules | None = None) -> None:
         self._redis = redis
+        self._rules = rules or LaneRules()
+        self._encoded_rules = self._rules.encode()
         self._claim = redis.register_script(_source("claim"))
         self._ack = redis.register_script(_source("ack"))
         self._renew = redis.register_script(_source("renew"))
@@ -81,37 +105,47 @@ class Leases:
     def claim(
         self, queues: Sequence[str], *, owner: str, slots: int, tokens: int | None, idle: bool
     ) -> Claim:
-        """Take parts in the order of `queues` while slots and tokens last.
+        """Take parts of these lists in the order of lanes, and of their stages' quarantines, by the rules.
 
         Stops at the first part that does not fit; one that costs more than `tokens` is taken alone, if `idle`.
         """
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN, DEAD]
+        keys = [LEASES, LEASED, OWNERS, AGAIN, DEAD, CREDIT, SERVED]
         for queue in queues:
             keys += queue, bell_name(QUEUES[queue][0])
-        taken, more = self._claim(keys, [owner, slots, -1 if tokens is None else tokens, int(idle)])
-        parts = tuple(_claimed(*taken[i : i + 4]) for i in range(0, len(taken), 4))
+        for stage in dict.fromkeys(QUEUES[queue][0] for queue in queues):
+            keys += quarantine_name(stage), warden_name(stage)
+        free = -1 if tokens is None else tokens
+        taken, more = self._claim(keys, [owner, slots, free, int(idle), len(queues), self._encoded_rules])
+        parts = tuple(_claimed(*taken[i : i + 5]) for i in range(0, len(taken), 5))
         return Claim(parts=parts, more=bool(more) or len(parts) == slots)
 
     def ack(self, owner: str, parts: Sequence[str]) -> int:
         """Forget finished parts; return how many of them the owner still held."""
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN]
-        return sum(self._ack(keys, [owner, _BELL_PREFIX, BELL_TTL_MS, *some]) for some in _batches(parts))
+        keys = [LEASES, LEASED, OWNERS, AGAIN]
+        return sum(self._ack(keys, [owner, *some]) for some in _batches(parts))
 
     def renew(self, owner: str, parts: Sequence[str]) -> list[str]:
-        """Extend the leases; return the parts that the owner has lost."""
-        keys = [LEASES, LEASED, OWNERS]
-        return [part for some in _batches(parts) for part in self._renew(keys, [owner, *some])]
+        """Extend the leases, and the owner's watch over quarantines; return the parts that the owner has lost."""
+        keys = [LEASES, LEASED, OWNERS, *map(warden_name, Stage)]
+        return [
+            part
+            for some in _batches(parts)
+            for part in self._renew(keys, [owner, self._rules.warden_ms, *some])
+        ]
 
-    def give_back(self, owner: str, parts: Sequence[str]) -> int:
-        """Put parts back at the head of their lists, with no delivery counted; return how many were still held."""
+    def give_back(self, owner: str, parts: Sequence[str], *, died: bool = False) -> int:
+        """Put parts back to the head of their lists, with no delivery counted; return how many were still held.
+
+        Those that the owner's engine `died` on go to quarantine, and it is counted.
+        """
         keys = [LEASES, LEASED, OWNERS, AGAIN]
         later_first = list(_batches(parts))[::-1]
-        return sum(self._give_back(keys, [owner, _BELL_PREFIX, BELL_TTL_MS, *some]) for some in later_first)
+        return sum(self._give_back(keys, [owner, int(died), *some]) for some in later_first)
 
     def reap(self, lease: timedelta, *, limit: int = 200) -> int:
-        """Put parts back whose lease ran out, at most `limit`; return how many."""
-        keys = [LEASES, LEASED, OWNERS, DELIVERIES, AGAIN]
-        return int(self._reap(keys, [lease.total_seconds(), limit, _BELL_PREFIX, BELL_TTL_MS]))
+        """Put parts into quarantine whose lease ran out, at most `limit`; return how many."""
+        keys = [LEASES, LEASED, OWNERS, AGAIN]
+        return int(self._reap(keys, [lease.total_seconds(), limit]))
 
     def owned(self, owner: str) -> set[str]:
         """Return the parts that Redis believes this owner holds."""
@@ -119,8 +153,13 @@ class Leases:
         return {part for part, holder in holders if holder == owner}
 
 
+def warden_name(stage: Stage) -> str:
+    """Return the key that names the process which empties a stage's quarantine."""
+    return f"pecia:warden:{stage}"
+
+
 def reap(redis: Redis, lease: timedelta) -> int:
-    """Put every part back whose lease ran out; return how many. Any client will do."""
+    """Put every part into quarantine whose lease ran out; return how many. Any client will do."""
     leases, total = Leases(redis), 0
     while reaped := leases.reap(lease):
         total += reaped
@@ -128,12 +167,15 @@ def reap(redis: Redis, lease: timedelta) -> int:
 
 
 def _source(name: str) -> str:
-    return files("pecia_workers.broker").joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    scripts = files("pecia_workers.broker")
+    common, own = (scripts.joinpath(f"{file}.lua").read_text(encoding="utf-8") for file in ("common", name))
+    return _NAMES + common + own
 
 
-def _claimed(part: str, queue: str, cost: int, delivery: int) -> Claimed:
-    stage, lane = QUEUES[queue]
-    return Claimed(part=part, stage=stage, lane=lane, cost=cost, delivery=delivery)
+def _claimed(part: str, queue: str, lane: str, cost: int, delivery: int) -> Claimed:
+    suspect = queue in QUARANTINES
+    stage = QUARANTINES[queue] if suspect else QUEUES[queue][0]
+    return Claimed(part=part, stage=stage, lane=Lane(lane), cost=cost, delivery=delivery, suspect=suspect)
 
 
 def _batches(parts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from redis import Redis
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
-from pecia_schemas.messages import queue_name
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import Lane, Stage
+from pecia_schemas.states import Lane
+from pecia_workers.broker.connection import connect
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
-
-_TIMEOUT_S = 5
+from pecia_workers.upkeep.queues import count_waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +89,14 @@ def _look_at_payloads(settings: WorkerSettings) -> str:
 
 def _look_at_redis(settings: WorkerSettings) -> str:
     url = settings.redis_url.get_secret_value()
-    with Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as redis:
+    with connect(url) as redis:
         info = redis.info("server")
-        lanes = {lane: sum(redis.llen(queue_name(stage, lane)) for stage in Stage) for lane in Lane}
-    waiting = ", ".join(f"{depth} {lane}" for lane, depth in lanes.items())
-    return f"version {info['redis_version']}; waiting: {waiting}"
+        waits: Counter[str] = Counter()
+        for queue, count in count_waiting(redis).items():
+            waits[queue.partition(".")[2]] += count
+    waiting = ", ".join(f"{waits[name]} {name}" for name in Lane)
+    suspects = f", {waits['quarantine']} in quarantine" if waits["quarantine"] else ""
+    return f"version {info['redis_version']}; waiting: {waiting}{suspects}"
 
 
 def _look_at_tables(engine: Engine) -> str:

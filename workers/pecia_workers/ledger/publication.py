@@ -14,6 +14,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Lane, Stage
+from pecia_schemas.flows import FORGET_FLOWS
 from pecia_schemas.messages import PartMessage
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
@@ -23,9 +24,10 @@ _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 
 _DUE = text(
     """
-    SELECT id, stage, lane, cost, attempt FROM parts
-    WHERE state = 'queued' AND published_at IS NULL AND run_at <= now()
-    ORDER BY run_at, id
+    SELECT parts.id, stage, parts.lane, cost, attempt, deaths, coalesce(jobs.flow, jobs.id) AS flow
+    FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.state = 'queued' AND published_at IS NULL AND run_at <= now()
+    ORDER BY run_at, parts.id
     LIMIT :limit
     """
 )
@@ -98,7 +100,14 @@ async def relay_due(
 
 
 def _message_of(row: RowMapping) -> PartMessage:
-    return PartMessage(part=row["id"], stage=Stage(row["stage"]), lane=Lane(row["lane"]), cost=row["cost"])
+    return PartMessage(
+        part=row["id"],
+        stage=Stage(row["stage"]),
+        lane=Lane(row["lane"]),
+        cost=row["cost"],
+        flow=row["flow"],
+        deaths=row["deaths"],
+    )
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
@@ -116,6 +125,12 @@ async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *,
             ids = missing[start : start + _ROWS_PER_FETCH]
             await connection.execute(_UNMARK, {"ids": ids, "before": before})
     return len(missing)
+
+
+async def forget_flows(database: AsyncEngine) -> int:
+    """Forget the flows whose jobs are over; return how many."""
+    async with database.begin() as connection:
+        return (await connection.execute(FORGET_FLOWS)).rowcount
 
 
 async def _missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:

@@ -19,6 +19,7 @@ from pecia_workers.upkeep.steps import (
     Reconciler,
     Stores,
     expire,
+    forget_finished_flows,
     forget_workers,
     relay,
     requeue_orphans,
@@ -96,6 +97,7 @@ def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "orphans": partial(requeue_orphans, stores, settings),
         "expire": partial(expire, stores),
         "forget": partial(forget_workers, stores),
+        "flows": partial(forget_finished_flows, stores),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
     }

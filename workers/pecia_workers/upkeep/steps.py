@@ -19,10 +19,15 @@ from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.leases import reap
 from pecia_workers.bus import Bus
-from pecia_workers.ledger.publication import expected_in_redis, relay_due, unpublish_missing
+from pecia_workers.ledger.publication import (
+    expected_in_redis,
+    forget_flows,
+    relay_due,
+    unpublish_missing,
+)
 from pecia_workers.ledger.recovery import Patience, expire_jobs, find_orphaned, requeue_orphaned
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.upkeep.queues import count_held, held_parts, without_lease
+from pecia_workers.upkeep.queues import count_held, held_parts, mend_turns, without_lease
 
 _BATCH = 1_000
 _GRACE = timedelta(seconds=5)
@@ -44,7 +49,7 @@ class Stores:
 
 
 async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int:
-    """Put messages back into their lists whose worker fell silent. Workers do it too; here it works without any."""
+    """Put messages into quarantine whose worker fell silent. Workers do it too; here it works without any."""
     return await asyncio.to_thread(reap, stores.redis, settings.lease)
 
 
@@ -89,6 +94,11 @@ async def forget_workers(stores: Stores) -> int:
     return await forget_gone(stores.database, age=_MEMORY)
 
 
+async def forget_finished_flows(stores: Stores) -> int:
+    """Forget which jobs took turns as one, once they are over."""
+    return await forget_flows(stores.database)
+
+
 async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
     total = relayed = await relay_due(stores.database, stores.bus.publish, limit=_BATCH)
@@ -116,6 +126,7 @@ class Reconciler:
         now = time.monotonic()
         if now < self._at_latest and (held >= expected.parts or now < self._not_before):
             return 0
+        await asyncio.to_thread(mend_turns, stores.redis)
         present = await asyncio.to_thread(held_parts, stores.redis)
         lost = await unpublish_missing(stores.database, present, before=expected.before)
         self._rest(since=now)
