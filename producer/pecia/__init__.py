@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pecia.audit import AuditAction, AuditEntry
     from pecia.client import Client
+    from pecia.dead import DeadPart
     from pecia.errors import (
         ConfigurationError,
         DatabaseUnavailableError,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "pecia.audit": ["AuditAction", "AuditEntry"],
     "pecia.client": ["Client"],
+    "pecia.dead": ["DeadPart"],
     "pecia.errors": [
         "ConfigurationError",
         "DatabaseUnavailableError",
@@ -134,6 +136,7 @@ __all__ = [
     "ClientSettings",
     "ConfigurationError",
     "DatabaseUnavailableError",
+    "DeadPart",
     "Document",
     "DocumentFate",
     "DocumentType",

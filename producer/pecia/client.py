@@ -18,6 +18,7 @@ from pecia.audit import AuditEntry
 from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
+from pecia.dead import DeadPart
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.job import Job, JobGroup
 from pecia.purging import Erasure, Selection
@@ -25,6 +26,7 @@ from pecia.store import Listing
 from pecia.submission import Options
 from pecia.usage import Usage
 from pecia_schemas.events import Webhook
+from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import Task
@@ -150,6 +152,38 @@ class Client:
         Raises `InvalidOptionError` for anything else.
         """
         return self._open().accounts.since(_past(since), by)
+
+    def dead_parts(
+        self,
+        *,
+        job: UUID | str | None = None,
+        code: FailureCode | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[DeadPart]:
+        """Return what the fleet has given up although the document may be fine, last first.
+
+        These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
+        """
+        job_id = None if job is None else _uuid(job)
+        return self._open().dead.latest(job_id=job_id, code=code, since=_past(since), limit=limit)
+
+    def dead_part(self, part_id: UUID | str) -> DeadPart:
+        """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
+        return self._open().dead.one(_uuid(part_id))
+
+    def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[Job[Any]]:
+        """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
+
+        Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
+        before anything is done; `RetryRefusedError` at the first job that is still at work.
+        """
+        connections = self._open()
+        asked = {part.id if isinstance(part, DeadPart) else part for part in parts}
+        chosen: dict[UUID, list[UUID]] = {}
+        for part in connections.dead.chosen(asked):
+            chosen.setdefault(part.job_id, []).append(part.id)
+        return [self.job(job_id).retry(ids) for job_id, ids in chosen.items()]
 
     def purge(
         self,

@@ -12,6 +12,7 @@ from obstore.exceptions import BaseError
 from pecia.audit import AuditTrail
 from pecia.configuration import client_name
 from pecia.database import Database
+from pecia.dead import DeadParts
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
 from pecia.publishing import Bus
 from pecia.purging import Purging
@@ -41,6 +42,7 @@ class Connections:
         self.transitions = Transitions(self._database, client=self.client)
         self.accounts = Accounts(self._database)
         self.trail = AuditTrail(self._database)
+        self.dead = DeadParts(self._database)
         self.purging = Purging(self._database, client=self.client)
         self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, cast, overload
 from uuid import UUID
@@ -176,13 +176,13 @@ class Job(Generic[R_co]):
         self.refresh()
         return bool(cancelled)
 
-    def retry(self) -> Self:
-        """Run what failed or was cancelled again; what has a result keeps it.
+    def retry(self, parts: Collection[UUID] | None = None) -> Self:
+        """Run what failed or was cancelled again, or those of it; what has a result keeps it.
 
         Raises `RetryRefusedError` while the job is at work or if it has succeeded.
         """
         connections = self._open()
-        connections.publish(connections.transitions.retry(self.id))
+        connections.publish(connections.transitions.retry(self.id, parts))
         connections.bus.announce([self.id], JobState.QUEUED)
         return self.refresh()
 

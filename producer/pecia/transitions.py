@@ -60,9 +60,15 @@ _LOCK_JOB = text(
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = text(
     f"""
-    WITH again AS (
+    WITH asked AS (
+        SELECT id, stage FROM parts
+        WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
+          AND (CAST(:parts AS uuid[]) IS NULL OR id = ANY(CAST(:parts AS uuid[])))
+    ), again AS (
         SELECT id FROM parts
-        WHERE job_id = :job_id AND (state IN ('failed', 'cancelled') OR stage = 'summarize')
+        WHERE job_id = :job_id AND (
+            id IN (SELECT id FROM asked)
+            OR stage = 'summarize' AND EXISTS (SELECT FROM asked WHERE stage = 'caption'))
         ORDER BY id FOR NO KEY UPDATE
     ), incomplete AS (
         SELECT EXISTS (SELECT FROM parts JOIN again USING (id) WHERE stage = 'caption') AS segments
@@ -83,8 +89,12 @@ _REOPEN_PARTS = text(
     """  # noqa: S608  a constant
 )
 
-_COUNT_DONE = text(
-    "SELECT count(*) FROM parts WHERE job_id = :job_id AND state = 'done' AND stage <> 'ingest'"
+_COUNT = text(
+    """
+    SELECT count(*) FILTER (WHERE state = 'done') AS done, count(*) FILTER (WHERE state = 'failed') AS failed,
+           count(*) FILTER (WHERE state = 'cancelled') AS cancelled
+    FROM parts WHERE job_id = :job_id AND stage <> 'ingest'
+    """
 )
 
 # A job whose ingest runs again does not know how many parts it has; one that expired gets all the time it needs.
@@ -92,7 +102,8 @@ _REOPEN_JOB = text(
     """
     WITH moved AS (
         UPDATE jobs
-        SET state = 'queued', failed = 0, cancelled = 0, done = :done, failure = NULL, finished_at = NULL,
+        SET state = 'queued', done = :done, failed = :failed, cancelled = :cancelled, failure = NULL,
+            finished_at = NULL,
             total = CASE WHEN :cut_again THEN NULL ELSE total END,
             expires_at = CASE WHEN expires_at > now() THEN expires_at END
         WHERE id = :job_id
@@ -133,18 +144,20 @@ class Transitions:
 
         return self._database.transaction(work, repeatable=False)
 
-    def retry(self, job_id: UUID) -> list[PartMessage]:
-        """Queue the failed and cancelled parts of a job that is over, and return what to publish.
+    def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
+        """Queue the failed and cancelled parts of a job that is over, or those of them, and return what to publish.
 
         With a segment its video's summary runs again too.
 
         Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
         """
         return self._database.transaction(
-            lambda connection: self._reopen(connection, job_id), repeatable=False
+            lambda connection: self._reopen(connection, job_id, parts), repeatable=False
         )
 
-    def _reopen(self, connection: Connection, job_id: UUID) -> list[PartMessage]:
+    def _reopen(
+        self, connection: Connection, job_id: UUID, parts: Collection[UUID] | None
+    ) -> list[PartMessage]:
         job = connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
         if job is None:
             raise JobNotFoundError(job_id)
@@ -153,7 +166,9 @@ class Transitions:
             raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it anew.")
         if state == JobState.SUCCEEDED or not JobState(state).is_terminal:
             raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
-        rows = connection.execute(_REOPEN_PARTS, {"job_id": job_id, "actor": self._actor}).all()
+        chosen = None if parts is None else list(parts)
+        asked = {"job_id": job_id, "actor": self._actor, "parts": chosen}
+        rows = connection.execute(_REOPEN_PARTS, asked).all()
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         messages = [
@@ -164,7 +179,7 @@ class Transitions:
             if not row.held
         ]
         cut_again = any(message.stage is Stage.INGEST for message in messages)
-        done = connection.execute(_COUNT_DONE, {"job_id": job_id}).scalar_one()
-        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again, "done": done}
+        counted = connection.execute(_COUNT, {"job_id": job_id}).mappings().one()
+        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again, **counted}
         connection.execute(_REOPEN_JOB, reopening)
         return messages

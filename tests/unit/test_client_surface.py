@@ -23,6 +23,7 @@ PUBLIC = [
     "ClientSettings",
     "ConfigurationError",
     "DatabaseUnavailableError",
+    "DeadPart",
     "Document",
     "DocumentFate",
     "DocumentType",

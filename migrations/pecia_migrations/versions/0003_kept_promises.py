@@ -1,4 +1,4 @@
-"""What the promises need: fair turns, retention and its record, the result cache.
+"""What the promises need: fair turns, retention and its record, the result cache, dead parts.
 
 Revision: 0003, after 0002.
 """
@@ -20,10 +20,18 @@ def upgrade() -> None:
     _add_flows()
     _add_result_cache()
     _add_retention()
+    op.create_index(
+        "parts_failed_idx",
+        "parts",
+        ["finished_at"],
+        unique=False,
+        postgresql_where=sa.text("state = 'failed'"),
+    )
 
 
 def downgrade() -> None:
     """Take it back."""
+    op.drop_index("parts_failed_idx", table_name="parts", postgresql_where=sa.text("state = 'failed'"))
     _drop_retention()
     _drop_result_cache()
     _drop_flows()

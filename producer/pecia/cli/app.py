@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import captioning, jobs, reading, watching
+from pecia.cli import captioning, dead, jobs, reading, watching
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -46,3 +46,4 @@ app.command("watch")(watching.watch)
 app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)
 app.command("usage")(accounts.usage)
+app.add_typer(dead.app, name="dead")

@@ -1,0 +1,120 @@
+"""Parts that the fleet has given up although nothing is wrong with their documents: they wait for a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, TextClause, text
+
+from pecia.database import Database
+from pecia.errors import InvalidOptionError
+from pecia_schemas.events import JobEvent
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.states import JobState, Lane, Stage
+
+CODES = tuple(code for code in FailureCode if code.retryable or code is FailureCode.POISONED)
+"""Failures that another attempt may mend: all attempts at the part are used up, or its workers died on it."""
+
+# Of a job that is not wanted any more, or whose document is gone, nothing waits.
+_DEAD = """
+    SELECT parts.id, parts.job_id, jobs.state AS job_state, jobs.kind, parts.stage, parts.ordinal, parts.lane,
+           parts.failure, parts.attempt AS attempts, parts.strikes, parts.deaths, parts.worker,
+           parts.finished_at AS failed_at
+    FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.state = 'failed' AND parts.failure->>'code' = ANY(CAST(:codes AS text[]))
+      AND jobs.state NOT IN ('cancelled', 'expired') AND coalesce(jobs.erased_at, jobs.payload_released_at) IS NULL
+"""
+
+_LIST = text(
+    f"""
+    {_DEAD} AND parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
+      AND (CAST(:job_id AS uuid) IS NULL OR parts.job_id = :job_id)
+    ORDER BY parts.finished_at DESC, parts.id LIMIT :limit
+    """
+)
+
+_CHOSEN = text(f"{_DEAD} AND parts.id = ANY(CAST(:part_ids AS uuid[])) ORDER BY parts.id")
+
+_HISTORY = text(
+    """
+    SELECT job_events.* FROM job_events JOIN parts ON parts.id = :part_id AND parts.job_id = job_events.job_id
+    WHERE job_events.part_id = :part_id ORDER BY sequence
+    """
+)
+
+
+class DeadPart(BaseModel):
+    """A part that failed for good although its document may be fine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    job_id: UUID
+    job_state: JobState
+    """It can be tried again once this is terminal."""
+    kind: str
+    """Of its job's task, such as `document.read`."""
+    stage: Stage
+    number: int
+    """Page or segment, counted from 1."""
+    lane: Lane
+    failure: Failure
+    attempts: int
+    """How often it was begun, before an earlier retry too."""
+    strikes: int
+    """Attempts that failed and were tried again, since the last retry."""
+    deaths: int
+    """Workers that died on it, since the last retry."""
+    worker: str | None
+    """Who had it last."""
+    failed_at: datetime
+    events: tuple[JobEvent, ...] = ()
+    """All that has happened to it, if it was asked for alone: who made each attempt, and how it ended."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the part of a row."""
+        return cls.model_validate({**row, "number": row["ordinal"] + 1})
+
+
+class DeadParts:
+    """All of them, as a client may ask for them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def latest(
+        self, *, job_id: UUID | None, code: FailureCode | None, since: datetime | None, limit: int | None
+    ) -> list[DeadPart]:
+        """Return those that failed last first. Raises `InvalidOptionError` for a code that is final."""
+        if code is not None and code not in CODES:
+            raise InvalidOptionError(f"What is dead failed with one of {', '.join(CODES)}; {code} is final.")
+        codes = list(CODES if code is None else [code])
+        bound = _LIST.bindparams(codes=codes, job_id=job_id, since=since, limit=limit)
+        return [DeadPart.of(row) for row in self._rows(bound)]
+
+    def one(self, part_id: UUID) -> DeadPart:
+        """Return the part with its events. Raises `InvalidOptionError` if it is not one of them."""
+        (part,) = self.chosen([part_id])
+        told = self._rows(_HISTORY.bindparams(part_id=part_id))
+        return part.model_copy(update={"events": tuple(JobEvent.model_validate(row) for row in told)})
+
+    def chosen(self, part_ids: Collection[UUID]) -> list[DeadPart]:
+        """Return the parts. Raises `InvalidOptionError` if there is one among them that is not dead."""
+        bound = _CHOSEN.bindparams(codes=list(CODES), part_ids=list(part_ids))
+        parts = [DeadPart.of(row) for row in self._rows(bound)]
+        for missing in set(part_ids) - {part.id for part in parts}:
+            raise InvalidOptionError(
+                f"There is no dead part {missing}; `pecia dead list` shows those there are."
+            )
+        return parts
+
+    def _rows(self, query: TextClause) -> list[Mapping[str, Any]]:
+        def read(connection: Connection) -> list[Mapping[str, Any]]:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+        return self._database.transaction(read)
