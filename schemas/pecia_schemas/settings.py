@@ -271,7 +271,8 @@ class WorkerSettings(ConnectionSettings):
     decode_memory_bytes: int = Field(default=2 * 1024**3, ge=256 * 1024**2)
     """Address space of one decoding process, in bytes, above what it needs to start."""
     spool_dir: str = ""
-    """Where a worker keeps copies of payloads from S3. Empty: a directory of its own in the temporary one."""
+    """Where a worker keeps copies of payloads from S3, and decrypted ones while they are read; in `/dev/shm` they never
+    touch a disk. Empty: the temporary directory."""
 
     webhook_secret: SecretStr = SecretStr("")
     """Key that signs callbacks, `whsec_…` as Standard Webhooks write it. Empty: callbacks wait until it is set."""
