@@ -70,6 +70,7 @@ def run_fleet(session_directory: Path) -> Callable[..., AbstractContextManager[R
             "webhook_allow": ("127.0.0.0/8",),
             "webhook_ports": (),
             "flower_port": 0,
+            "cache": False,  # a page that comes twice is work twice
         }
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)

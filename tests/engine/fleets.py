@@ -26,6 +26,7 @@ def fleet_of(home: Path, model: Path, **settings: Any) -> Iterator[tuple[LocalFl
         "flower_port": 0,
         "decode_processes": 1,
         "max_readings": 1,
+        "cache": False,  # a page that comes twice is work twice
         **settings,
     }
     with ExitStack() as stack:
