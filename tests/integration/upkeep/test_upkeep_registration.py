@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
 
 
 def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
-    tables: Any, run: Callable[..., int]
+    tables: Any, run: Callable[..., int], settings: WorkerSettings
 ) -> None:
     long_ago = timedelta(days=2)
     tables.add_worker("alive")
@@ -116,7 +117,7 @@ def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_run
     tables.query("UPDATE workers SET stopped_at = seen_at WHERE name = 'stopped'")
     tables.run_on("died with a part", tables.add_job())
 
-    assert run(forget_workers) == 2
+    assert run(partial(forget_workers, settings=settings)) == 2
     names = {row["name"] for row in tables.query("SELECT name FROM workers")}
     assert names == {"alive", "died today", "died with a part"}
 

@@ -15,6 +15,7 @@ from pecia_workers.broker.connection import connect
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import UNAVAILABLE, open_database
 from pecia_workers.service import serve
+from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
     Reconciler,
     Stores,
@@ -92,14 +93,16 @@ class Upkeep:
 
 def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
+    kept = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
     return {
         "leases": partial(return_expired_leases, stores, settings),
         "orphans": partial(requeue_orphans, stores, settings),
         "expire": partial(expire, stores),
-        "forget": partial(forget_workers, stores),
+        "forget": partial(forget_workers, stores, settings),
         "flows": partial(forget_finished_flows, stores),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
+        **kept,
     }
 
 

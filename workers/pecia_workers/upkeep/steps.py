@@ -33,8 +33,6 @@ _BATCH = 1_000
 _GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
-_MEMORY = timedelta(days=1)
-"""How long a worker that is gone stays in the table of workers."""
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
 
@@ -89,9 +87,9 @@ def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
         pipe.execute()
 
 
-async def forget_workers(stores: Stores) -> int:
+async def forget_workers(stores: Stores, settings: WorkerSettings) -> int:
     """Delete the rows of workers that went long ago."""
-    return await forget_gone(stores.database, age=_MEMORY)
+    return await forget_gone(stores.database, age=settings.keep_workers) if settings.keep_workers else 0
 
 
 async def forget_finished_flows(stores: Stores) -> int:

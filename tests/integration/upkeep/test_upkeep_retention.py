@@ -1,0 +1,311 @@
+"""What the settings keep for a time goes when that is over, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pecia import Client, Job, JobErasedError, JobNotFoundError, ReadDocument
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.ledger.database import open_database
+from pecia_workers.upkeep.retention import PayloadsStayedError, retention_steps
+
+DAY = timedelta(days=1)
+LONG_AGO = datetime.now(UTC) - 2 * DAY
+
+
+@pytest.fixture
+def keep(settings_for: Callable[..., WorkerSettings], payload_url: str) -> Callable[..., dict[str, int]]:
+    """Runs every step of retention once, or as many times at once as asked, and returns how much they did."""
+
+    async def run_all(steps: dict[str, Any], url: str, instances: int) -> dict[str, int]:
+        database = open_database(url, connections=instances)
+        try:
+            return {
+                name: sum(await asyncio.gather(*[step(database) for _ in range(instances)]))
+                for name, step in steps.items()
+            }
+        finally:
+            await database.dispose()
+
+    def run(*, instances: int = 1, **kept: Any) -> dict[str, int]:
+        settings = settings_for(payload_url=payload_url, **kept)
+        url = settings.database_url.get_secret_value()
+        return asyncio.run(run_all(retention_steps(settings), url, instances))
+
+    return run
+
+
+@pytest.fixture
+def read(client: Client, scribe: Any, picture: Callable[..., bytes]) -> Callable[..., Job[Any]]:
+    """Submits a picture and has it read."""
+
+    def run(content: bytes | None = None, **options: Any) -> Job[Any]:
+        job = client.submit(ReadDocument(content or picture()), **options)
+        scribe.read(job.id)
+        return job.refresh()
+
+    return run
+
+
+def stored(payload_url: str) -> list[Path]:
+    return [path for path in Path(payload_url).rglob("*") if path.is_file()]
+
+
+def age(tables: Any, *jobs: Job[Any]) -> None:
+    """Let the jobs have ended two days ago."""
+    ids = [job.id for job in jobs]
+    tables.query("UPDATE jobs SET finished_at = %s WHERE id = ANY(%s)", LONG_AGO, ids)
+
+
+def test_nothing_goes_unless_a_setting_says_so(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    job = read()
+    tables.query("UPDATE jobs SET finished_at = now() - interval '100 years'")
+
+    assert keep() == {"payloads": 0}
+
+    assert job.result().pages[0].text == "text"
+    assert len(stored(payload_url)) == 1
+
+
+# Documents
+
+
+def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_long_enough(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    first, second = read(), read()
+    age(tables, first)
+
+    assert keep(keep_payloads=DAY) == {"payload_retention": 1, "payloads": 0}
+    assert len(stored(payload_url)) == 1
+
+    age(tables, second)
+    assert keep(keep_payloads=DAY) == {"payload_retention": 1, "payloads": 1}
+    assert stored(payload_url) == []
+    assert second.result().pages[0].text == "text"
+
+
+def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
+    tables: Any,
+    client: Client,
+    keep: Callable[..., dict[str, int]],
+    picture: Callable[..., bytes],
+    payload_url: str,
+) -> None:
+    client.submit(ReadDocument(picture()))
+    tables.query("UPDATE jobs SET created_at = %s, started_at = %s", LONG_AGO, LONG_AGO)
+
+    keep(keep_payloads=DAY, keep_jobs=DAY, keep_results=DAY)
+
+    assert len(stored(payload_url)) == 1
+    assert tables.query("SELECT count(*) AS jobs FROM jobs") == [{"jobs": 1}]
+
+
+def test_a_document_that_was_submitted_again_stays(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
+) -> None:
+    age(tables, read())
+    keep(keep_payloads=DAY)
+    again = read()
+
+    assert keep(keep_payloads=DAY) == {"payload_retention": 0, "payloads": 0}
+    assert len(stored(payload_url)) == 1
+    assert again.created
+
+
+def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leaving_and_is_tried_again(
+    tables: Any,
+    keep: Callable[..., dict[str, int]],
+    read: Callable[..., Job[Any]],
+    picture: Callable[..., bytes],
+    payload_url: str,
+) -> None:
+    jobs = [read(picture(shade=shade)) for shade in (1, 2, 3)]
+    age(tables, *jobs)
+    stuck = stored(payload_url)[0]
+    content = stuck.read_bytes()
+    stuck.unlink()
+    (stuck / "in the way").mkdir(parents=True)
+
+    with pytest.raises(PayloadsStayedError):
+        keep(keep_payloads=DAY)
+    assert tables.query("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
+        {"payload": stuck.name}
+    ]
+
+    (stuck / "in the way").rmdir()
+    stuck.rmdir()
+    stuck.write_bytes(content)
+    assert keep() == {"payloads": 1}
+    assert stored(payload_url) == []
+
+
+# Results
+
+
+def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], client: Client
+) -> None:
+    old, young = read(), read()
+    age(tables, old)
+
+    assert keep(keep_results=DAY)["result_retention"] == 1
+
+    with pytest.raises(JobErasedError):
+        old.refresh().result()
+    assert (old.progress.done, old.progress.total, old.state) == (1, 1, "succeeded")
+    assert young.result().pages[0].text == "text"
+    (erased,) = client.audit(job=old)
+    assert (erased.job_id, erased.actor, erased.reason) == (old.id, "upkeep", "retention")
+    assert erased.counts == {"results": 1}
+
+
+def test_a_result_that_was_retried_lately_is_kept(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+    age(tables, job)
+    with psycopg.connect(tables.database_url) as retrying:
+        retrying.execute("UPDATE jobs SET finished_at = NULL, state = 'running' WHERE id = %s", (job.id,))
+        assert keep(keep_results=DAY)["result_retention"] == 0
+
+    assert tables.query("SELECT count(*) AS results FROM results") == [{"results": 1}]
+
+
+# The rest
+
+
+def test_events_go_by_their_own_age(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+) -> None:
+    old, young = read(), read()
+    tables.query("UPDATE job_events SET at = %s WHERE job_id = %s", LONG_AGO, old.id)
+
+    assert keep(keep_events=DAY)["event_retention"] == len(list(young.events()))
+    assert list(old.events()) == []
+
+
+def test_callbacks_go_once_they_have_arrived_or_were_given_up(
+    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+) -> None:
+    for _ in range(3):
+        read(webhook="https://hook.example/")
+    tables.query(
+        """UPDATE deliveries SET state = 'delivered', finished_at = %s
+           WHERE id IN (SELECT id FROM deliveries LIMIT 2)""",
+        LONG_AGO,
+    )
+    tables.query("UPDATE deliveries SET created_at = %s, next_at = %s", LONG_AGO, LONG_AGO)
+
+    assert keep(keep_deliveries=DAY)["delivery_retention"] == 2
+    assert tables.query("SELECT state FROM deliveries") == [{"state": "pending"}]
+
+
+def test_with_a_job_goes_all_that_belongs_to_it_and_its_document(  # noqa: PLR0917  fixtures
+    tables: Any,
+    client: Client,
+    keep: Callable[..., dict[str, int]],
+    read: Callable[..., Job[Any]],
+    picture: Callable[..., bytes],
+    payload_url: str,
+) -> None:
+    old, young = read(webhook="https://hook.example/"), read(picture(shade=1))
+    age(tables, old)
+
+    assert keep(keep_jobs=DAY) == {"job_retention": 1, "payloads": 1}
+
+    with pytest.raises(JobNotFoundError):
+        client.job(old.id)
+    left = """SELECT job_id FROM parts UNION SELECT job_id FROM results UNION SELECT job_id FROM job_events
+              UNION SELECT job_id FROM deliveries"""
+    assert [row["job_id"] for row in tables.query(left)] == [young.id]
+    assert len(stored(payload_url)) == 1
+    assert young.result().pages[0].text == "text"
+    assert [entry.counts for entry in client.audit(job=old.id)] == [{"jobs": 1}]
+
+
+def test_the_audit_trail_goes_by_its_own_age(
+    tables: Any, client: Client, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+    job.result()
+    client.purge([read()])
+    tables.query("UPDATE reads SET at = %s", LONG_AGO)
+    tables.query("UPDATE erasures SET at = %s", LONG_AGO)
+    job.result()
+
+    assert keep(keep_audit=DAY)["audit_retention"] == 2
+    assert len(list(client.audit())) == 1
+
+
+def test_what_has_left_the_store_is_remembered_for_a_day_and_no_longer(
+    tables: Any, client: Client, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+) -> None:
+    client.purge([read()])
+    keep()
+    assert len(tables.query("SELECT payload FROM discarded_payloads")) == 1
+
+    tables.query("UPDATE discarded_payloads SET erased_at = %s", LONG_AGO)
+    keep()
+    assert tables.query("SELECT payload FROM discarded_payloads") == []
+
+
+# Many at once
+
+
+def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtures
+    tables: Any,
+    client: Client,
+    keep: Callable[..., dict[str, int]],
+    read: Callable[..., Job[Any]],
+    picture: Callable[..., bytes],
+    payload_url: str,
+) -> None:
+    jobs = [read(picture(shade=number % 4)) for number in range(12)]
+    age(tables, *jobs)
+
+    done = keep(keep_payloads=DAY, keep_results=DAY, instances=4)
+
+    assert done["payload_retention"] == done["result_retention"] == 12
+    assert done["payloads"] == 4
+    assert stored(payload_url) == []
+    told = [(entry.job_id, tuple(entry.counts)) for entry in client.audit()]
+    assert sorted(told) == sorted((job.id, (what,)) for job in jobs for what in ("documents", "results"))
+
+
+def test_a_step_takes_a_bounded_number_of_jobs(tables: Any, keep: Callable[..., dict[str, int]]) -> None:
+    for _ in range(60):
+        tables.add_job(parts=1)
+    tables.query("UPDATE jobs SET state = 'failed', finished_at = %s", LONG_AGO)
+
+    assert [keep(keep_jobs=DAY)["job_retention"] for _ in range(3)] == [50, 10, 0]
+
+
+def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures
+    client: Client,
+    read: Callable[..., Job[Any]],
+    settings_for: Callable[..., WorkerSettings],
+    keeping: Callable[..., Any],
+    payload_url: str,
+    eventually: Callable[..., Any],
+) -> None:
+    job = read()
+    away = Path(payload_url).with_name("away")
+    Path(payload_url).rename(away)
+    Path(payload_url).write_text("no directory")
+    client.purge([job])
+    Path(payload_url).unlink()
+    away.rename(payload_url)
+    assert len(stored(payload_url)) == 1
+
+    with keeping(settings_for(payload_url=payload_url)):
+        eventually(lambda: not stored(payload_url))

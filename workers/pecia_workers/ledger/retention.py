@@ -1,0 +1,195 @@
+"""What the fleet keeps no longer: documents, results, events, callbacks, jobs and the audit trail, each by its age.
+
+Every statement takes a bounded number of rows, the oldest first, and leaves alone what somebody else holds; so all of
+it is safe with any number of instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pecia_schemas import discards
+
+_ACTOR = "upkeep"
+_REASON = "retention"
+
+_RELEASE_PAYLOADS = text(
+    """
+    WITH due AS (
+        SELECT id FROM jobs
+        WHERE finished_at < now() - :age AND payload_released_at IS NULL
+        ORDER BY finished_at LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), released AS (
+        UPDATE jobs SET payload_released_at = now() FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
+    ), recorded AS (
+        INSERT INTO erasures (job_id, actor, reason, counts)
+        SELECT id, :actor, :reason, jsonb_build_object('documents', 1) FROM released
+    )
+    SELECT payload FROM released
+    """
+)
+
+_ERASE_RESULTS = text(
+    """
+    WITH due AS (
+        SELECT id FROM jobs
+        WHERE finished_at < now() - :age AND erased_at IS NULL
+        ORDER BY finished_at LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM results USING due WHERE results.job_id = due.id RETURNING results.job_id
+    ), marked AS (
+        UPDATE jobs SET erased_at = now() FROM due WHERE jobs.id = due.id RETURNING jobs.id
+    ), recorded AS (
+        INSERT INTO erasures (job_id, actor, reason, counts)
+        SELECT job_id, :actor, :reason, jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
+    )
+    SELECT count(*) FROM marked
+    """
+)
+
+# With a job go its parts, results, events and callbacks, by the rules of their foreign keys.
+_FORGET_JOBS = text(
+    """
+    WITH due AS (
+        SELECT id FROM jobs WHERE finished_at < now() - :age
+        ORDER BY finished_at LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM jobs USING due WHERE jobs.id = due.id RETURNING jobs.id, payload
+    ), recorded AS (
+        INSERT INTO erasures (job_id, actor, reason, counts)
+        SELECT id, :actor, :reason, jsonb_build_object('jobs', 1) FROM gone
+    )
+    SELECT payload FROM gone
+    """
+)
+
+# Sequences grow with time: if the oldest are young, there is nothing to do.
+_FORGET_EVENTS = text(
+    """
+    DELETE FROM job_events
+    USING (SELECT sequence, at FROM job_events ORDER BY sequence LIMIT :limit) AS oldest
+    WHERE job_events.sequence = oldest.sequence AND oldest.at < now() - :age
+    """
+)
+
+_FORGET_DELIVERIES = text(
+    """
+    WITH due AS (
+        SELECT id FROM deliveries WHERE finished_at < now() - :age
+        ORDER BY finished_at LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM deliveries USING due WHERE deliveries.id = due.id
+    """
+)
+
+_FORGET_TRAIL = [
+    text(
+        f"""
+        WITH due AS (
+            SELECT id FROM {table} WHERE at < now() - :age ORDER BY at LIMIT :limit FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM {table} USING due WHERE {table}.id = due.id
+        """  # noqa: S608  names of this module
+    )
+    for table in ("reads", "erasures")
+]
+
+_POSTPONE = text("UPDATE discarded_payloads SET discarded_at = now() WHERE payload = :payload")
+
+
+async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Let go of the documents of jobs that ended that long ago; return of how many jobs.
+
+    A document leaves the store once no job holds it.
+    """
+    async with database.begin() as connection:
+        return await _let_go(connection, _RELEASE_PAYLOADS, age, limit)
+
+
+async def forget_jobs(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Delete jobs that ended that long ago, with all that belongs to them; return how many."""
+    async with database.begin() as connection:
+        return await _let_go(connection, _FORGET_JOBS, age, limit)
+
+
+async def _let_go(connection: AsyncConnection, statement: TextClause, age: timedelta, limit: int) -> int:
+    asked = {"age": age, "limit": limit, "actor": _ACTOR, "reason": _REASON}
+    payloads = (await connection.execute(statement, asked)).scalars().all()
+    if payloads:
+        await connection.execute(discards.DISCARD, {"payloads": payloads})
+    return len(payloads)
+
+
+async def erase_results(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Erase the results of jobs that ended that long ago; return of how many jobs. Their counters stay."""
+    async with database.begin() as connection:
+        asked = {"age": age, "limit": limit, "actor": _ACTOR, "reason": _REASON}
+        marked: int = (await connection.execute(_ERASE_RESULTS, asked)).scalar_one()
+    return marked
+
+
+async def forget_events(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Delete events that are that old; return how many."""
+    return await _delete(database, _FORGET_EVENTS, age, limit)
+
+
+async def forget_deliveries(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Delete callbacks that arrived, or were given up, that long ago; return how many."""
+    return await _delete(database, _FORGET_DELIVERIES, age, limit)
+
+
+async def forget_trail(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
+    """Delete what the audit trail holds from that long ago; return how many lines."""
+    return sum([await _delete(database, statement, age, limit) for statement in _FORGET_TRAIL])
+
+
+async def _delete(database: AsyncEngine, statement: TextClause, age: timedelta, limit: int) -> int:
+    async with database.begin() as connection:
+        return (await connection.execute(statement, {"age": age, "limit": limit})).rowcount
+
+
+async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[str]:
+    """Return payloads that were let go of and may have to leave the store, the oldest first."""
+    async with database.connect() as connection:
+        return list((await connection.execute(discards.WAITING, {"limit": limit})).scalars())
+
+
+async def remove_payload(database: AsyncEngine, payload: str, remove: Callable[[], Awaitable[None]]) -> bool:
+    """Call `remove` unless a job holds the payload or somebody else is at it; return whether it was called.
+
+    If it raises, the payload waits on, behind the others.
+    """
+    try:
+        async with database.begin() as connection:
+            await connection.execute(discards.LOCK, {"payload": payload})
+            held = (await connection.execute(discards.STILL_HELD, {"payload": payload})).scalar()
+            if held is None:
+                return False
+            if not held:
+                await remove()
+            await connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
+            return not held
+    except BaseException:
+        async with database.begin() as connection:
+            await connection.execute(_POSTPONE, {"payload": payload})
+        raise
+
+
+async def forget_removals(database: AsyncEngine) -> None:
+    """Forget which payloads were removed, long after anybody can have been about to submit them."""
+    async with database.begin() as connection:
+        await connection.execute(discards.FORGET, {"memory": discards.MEMORY})
+
+
+async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
+    """Return those of the payloads that no job holds."""
+    async with database.connect() as connection:
+        return set((await connection.execute(discards.UNHELD, {"payloads": list(payloads)})).scalars())
