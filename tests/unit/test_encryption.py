@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -106,6 +110,24 @@ def test_no_two_rows_and_no_two_purposes_share_a_key() -> None:
     derived = {BOTH.derive(key, info) for key in ("new", "old") for info in (b"row a", b"row b", b"file")}
     assert len(derived) == 6
     assert all(base64.b64encode(key).decode() not in (NEW, OLD) for key in derived)
+
+
+def test_a_row_can_be_read_without_pecia_as_the_docs_say() -> None:
+    envelope = sealed({"text": PLANTED})
+    content = base64.b64decode(envelope["data"])
+    key = derived_by_hand(f"pecia row {PART}".encode())
+    opened = AESGCM(key).decrypt(content[:12], content[12:], str(PART).encode())
+    assert json.loads(opened) == {"text": PLANTED}
+
+
+def test_a_name_can_be_found_without_pecia_as_the_docs_say() -> None:
+    sha256 = hashlib.sha256(PLANTED.encode())
+    expected = hmac.digest(derived_by_hand(b"pecia fingerprint name"), sha256.digest(), "sha256").hex()
+    assert BOTH.name_of(sha256.hexdigest(), "new") == expected
+
+
+def derived_by_hand(info: bytes) -> bytes:
+    return HKDF(SHA256(), length=32, salt=None, info=info).derive(base64.b64decode(NEW))
 
 
 # Names and digests

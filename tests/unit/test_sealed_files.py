@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -14,7 +18,8 @@ from pecia_schemas import sealed_files
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
 
-KEYS = Keyring.of(SecretStr(json.dumps({"now": new_key(), "then": new_key()})))
+KEY = new_key()
+KEYS = Keyring.of(SecretStr(json.dumps({"now": KEY, "then": new_key()})))
 NAME = "ab" * 32
 CHUNK, TAG = 16, 16
 HEADER = len(b"PECIA\x01\x03now") + 16
@@ -122,3 +127,17 @@ def test_a_file_under_another_key_than_was_said_is_refused() -> None:
 def test_without_its_key_a_file_stays_closed() -> None:
     with pytest.raises(KeyUnavailableError, match="'now'"):
         unsealed(sealed(b"content"), keys=Keyring.of(SecretStr(json.dumps({"then": new_key()}))))
+
+
+def test_a_file_can_be_read_without_pecia_as_the_docs_say() -> None:
+    content = bytes(range(CHUNK + 1))
+    stored = sealed(content)
+    header, body = stored[:HEADER], stored[HEADER:]
+    derived = HKDF(SHA256(), length=32, salt=header[-16:], info=b"pecia file").derive(base64.b64decode(KEY))
+    cipher, bound_to = AESGCM(derived), header + NAME.encode()
+
+    first = cipher.decrypt(bytes(12), body[: CHUNK + TAG], bound_to)
+    last = cipher.decrypt((1).to_bytes(11) + b"\x01", body[CHUNK + TAG :], bound_to)
+
+    assert header[:-16] == b"PECIA\x01\x03now"
+    assert first + last == content
