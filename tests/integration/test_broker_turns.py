@@ -1,0 +1,215 @@
+"""Fair turns inside a lane: a long document yields after each turn, and nothing gets lost behind one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import TURN, PartMessage, publish, rest_name, standing_name
+from pecia_workers.broker import Leases, connect
+from pecia_workers.upkeep.queues import count_held, count_waiting, held_parts, mend_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUEUE = "read.normal"
+FLOWS = [uuid4() for _ in range(4)]
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with connect(redis_url) as client:
+        yield client
+
+
+def messages(flow: UUID, count: int) -> list[PartMessage]:
+    return [
+        PartMessage(part=uuid4(), stage=Stage.READ, lane=Lane.NORMAL, cost=1, flow=flow) for _ in range(count)
+    ]
+
+
+def claim(redis: Redis, slots: int) -> list[UUID]:
+    claim = Leases(redis).claim([QUEUE], owner="me", slots=slots, tokens=None, idle=True)
+    return [UUID(one.part) for one in claim.parts]
+
+
+def claim_all(redis: Redis) -> list[UUID]:
+    claimed: list[UUID] = []
+    while some := claim(redis, 100):
+        claimed += some
+    return claimed
+
+
+def expect_markers_where_something_waits(redis: Redis) -> None:
+    """A list behind a turn is there if and only if exactly one marker is; and the counts are those of the list."""
+    standing = [json.loads(raw) for raw in redis.lrange(QUEUE, 0, -1)]
+    markers = Counter(message["flow"] for message in standing if "part" not in message)
+    counts = Counter(message["flow"] for message in standing if "part" in message)
+    rests = {str(flow) for flow in FLOWS if redis.exists(rest_name(QUEUE, flow))}
+    assert markers == Counter(rests)
+    assert {flow: int(count) for flow, count in redis.hgetall(standing_name(QUEUE)).items()} == counts
+
+
+def test_a_short_document_waits_for_one_turn_of_a_long_one(redis: Redis) -> None:
+    long, short = messages(FLOWS[0], 300), messages(FLOWS[1], 3)
+    publish(redis, long)
+    publish(redis, short)
+
+    order = claim_all(redis)
+
+    assert order[:TURN] == [message.part for message in long[:TURN]]
+    assert order[TURN : TURN + 3] == [message.part for message in short]
+    assert order[TURN + 3 :] == [message.part for message in long[TURN:]]
+
+
+def test_a_document_of_one_turn_is_read_in_one_go(redis: Redis) -> None:
+    documents = [messages(flow, TURN) for flow in FLOWS]
+    for document in documents:
+        publish(redis, document)
+
+    assert claim_all(redis) == [message.part for document in documents for message in document]
+
+
+def test_long_documents_take_turns(redis: Redis) -> None:
+    for flow in FLOWS[:3]:
+        publish(redis, messages(flow, 3 * TURN))
+    flow_of = {one["part"]: one["flow"] for one in _raw(redis) if "part" in one}
+
+    order = [flow_of[str(part)] for part in claim_all(redis)]
+
+    turns = [order[start : start + TURN] for start in range(0, len(order), TURN)]
+    assert turns == [[str(flow)] * TURN for flow in FLOWS[:3]] * 3
+
+
+def _raw(redis: Redis) -> list[dict[str, str]]:
+    lists = [QUEUE, *redis.scan_iter(f"{QUEUE}:*")]
+    return [json.loads(raw) for name in lists for raw in redis.lrange(name, 0, -1)]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
+        st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
+        st.tuples(st.sampled_from(["give back", "acknowledge"])),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
+    redis: Redis, steps: list[tuple[str, int, int]]
+) -> None:
+    redis.flushall()
+    leases = Leases(redis)
+    sent: dict[UUID, list[UUID]] = defaultdict(list)
+    done: list[UUID] = []
+    held: list[UUID] = []
+    for what, *numbers in steps:
+        match what:
+            case "publish":
+                flow, count = FLOWS[numbers[0]], numbers[1]
+                new = messages(flow, count)
+                publish(redis, new)
+                sent[flow] += [message.part for message in new]
+            case "claim":
+                held += claim(redis, numbers[0])
+            case "give back":
+                leases.give_back("me", [str(part) for part in held])
+                held = []
+            case _:
+                leases.ack("me", [str(part) for part in held])
+                done, held = done + held, []
+        expect_markers_where_something_waits(redis)
+        left = {str(part) for parts in sent.values() for part in parts} - {str(part) for part in done}
+        assert held_parts(redis) == left
+        assert count_held(redis) == len(left)
+    done += held + claim_all(redis)
+    leases.ack("me", [str(part) for part in done])
+
+    for parts in sent.values():
+        assert [part for part in done if part in set(parts)] == parts
+    assert len(done) == sum(map(len, sent.values()))
+    assert set(redis.keys()) <= {"pecia:bell:read"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("publish"), st.sampled_from(range(4)), st.integers(1, 3 * TURN)),
+            st.tuples(st.just("claim"), st.integers(1, 2 * TURN)),
+        ),
+        max_size=25,
+    )
+)
+def test_no_flow_waits_for_more_than_its_turn(redis: Redis, steps: list[tuple[str, int, int]]) -> None:
+    """One turn of each other flow for a document that arrives; two at most for one that goes on while others arrive."""
+    redis.flushall()
+    flow_of: dict[UUID, UUID] = {}
+    first_in: set[UUID] = set()  # published while nothing of its flow waited
+    waiting: Counter[UUID] = Counter()
+    passed: dict[UUID, Counter[UUID]] = {}  # of a flow that waits: what others were served since its last
+
+    def serve(part: UUID) -> None:
+        flow = flow_of[part]
+        most = TURN if part in first_in else 2 * TURN
+        assert max(passed[flow].values(), default=0) <= most
+        waiting[flow] -= 1
+        passed.pop(flow)
+        if waiting[flow]:
+            passed[flow] = Counter()
+        for others in (counter for other, counter in passed.items() if other != flow):
+            others[flow] += 1
+
+    for what, *numbers in [*steps, ("claim", 10_000)]:
+        if what == "publish":
+            flow, new = FLOWS[numbers[0]], messages(FLOWS[numbers[0]], numbers[1])
+            publish(redis, new)
+            flow_of |= {message.part: flow for message in new}
+            if not waiting[flow]:
+                first_in.add(new[0].part)
+                passed[flow] = Counter()
+            waiting[flow] += len(new)
+        else:
+            for part in claim(redis, numbers[0]):
+                serve(part)
+    assert waiting.total() == 0
+
+
+def test_what_waits_behind_a_turn_is_counted_and_found(redis: Redis) -> None:
+    parts = messages(FLOWS[0], 100)
+    publish(redis, parts)
+
+    assert count_waiting(redis)[QUEUE] == 100
+    assert held_parts(redis) == {str(message.part) for message in parts}
+
+
+def test_a_marker_that_somebody_deleted_is_set_again(redis: Redis) -> None:
+    parts = messages(FLOWS[0], 100)
+    publish(redis, parts)
+    assert mend_turns(redis) == 0
+    redis.delete(QUEUE)
+
+    assert mend_turns(redis) == 1
+
+    expect = [message.part for message in parts[TURN:]]
+    assert claim_all(redis) == expect
+
+
+def test_a_marker_that_somebody_forged_serves_nobody(redis: Redis) -> None:
+    redis.lpush(QUEUE, json.dumps({"flow": str(FLOWS[1])}))
+    parts = messages(FLOWS[0], 2)
+    publish(redis, parts)
+
+    assert claim_all(redis) == [message.part for message in parts]
+    assert redis.keys("*.*:*") == []
