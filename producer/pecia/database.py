@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from pecia.errors import ConfigurationError, DatabaseUnavailableError, InvalidSettingError
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
 
 T = TypeVar("T")
 
@@ -85,14 +85,8 @@ def _engine(database_url: str, patience: float) -> Engine:
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
-    event.listen(engine, "connect", _bound_statements)
+    close_after(engine, _STATEMENT_TIMEOUT)
     return engine
-
-
-def _bound_statements(connection: Any, _record: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET statement_timeout = {int(_STATEMENT_TIMEOUT.total_seconds() * 1000)}")
-    connection.commit()
 
 
 def _where(url: URL) -> str:

@@ -1,9 +1,24 @@
-"""How to reach Postgres: one place that turns a setting into what SQLAlchemy wants."""
+"""How to reach Postgres: one place that turns a setting into what SQLAlchemy wants, and bounds every wait."""
 
 from __future__ import annotations
 
-from sqlalchemy import make_url
-from sqlalchemy.engine import URL
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import event, make_url
+from sqlalchemy.engine import URL, Engine
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
+
+T = TypeVar("T")
+
+_INTERVAL_S = 0.1
+"""How often psycopg looks up from waiting."""
+_BEYOND_S = 0.5
+"""What the server has beyond its own limit to say that it was reached."""
 
 
 def sqlalchemy_url(database_url: str) -> URL:
@@ -22,3 +37,63 @@ CONNECT_ARGS = {
     "tcp_user_timeout": 15_000,
 }
 """Passed to libpq on every connection."""
+
+
+def close_after(engine: Engine, patience: timedelta) -> None:
+    """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
+
+    Raises `OperationalError` then, and the pool replaces what is as old. Keepalives notice a peer that is gone; this
+    notices a proxy or firewall between that has forgotten the connection, and on the server's side frees the locks of
+    whoever fell silent.
+    """
+    limit_ms = int(patience.total_seconds() * 1000)
+
+    def connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
+        if dialect.is_async:
+            parameters["async_creator_fn"] = _PatientAsyncConnection.connect
+            return None
+        return _PatientConnection.connect(*arguments, **parameters)
+
+    def bound(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(
+            f"SET statement_timeout = {limit_ms}; SET idle_in_transaction_session_timeout = {limit_ms}"
+        )
+        cursor.close()
+        connection.commit()
+        getattr(connection, "driver_connection", connection).patience_s = limit_ms / 1000 + _BEYOND_S
+
+    event.listen(engine, "do_connect", connect)
+    event.listen(engine, "connect", bound)
+
+
+class _PatientConnection(psycopg.Connection[Any]):
+    """Waits for an answer no longer than `patience_s`."""
+
+    patience_s: float | None = None
+
+    def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
+        try:
+            return super().wait(gen, interval, timeout or self.patience_s)
+        except psycopg.OperationalError:
+            _close_unanswered(self)
+            raise
+
+
+class _PatientAsyncConnection(psycopg.AsyncConnection[Any]):
+    """Its twin for a loop."""
+
+    patience_s: float | None = None
+
+    async def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
+        try:
+            return await super().wait(gen, interval, timeout or self.patience_s)
+        except psycopg.OperationalError:
+            _close_unanswered(self)
+            raise
+
+
+def _close_unanswered(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Close a connection on which a statement is still under way after an error: it was given up."""
+    if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        connection.pgconn.finish()

@@ -22,7 +22,7 @@ from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
-from pecia_workers.ledger.database import UNAVAILABLE, open_database
+from pecia_workers.ledger.database import LONG_PATIENCE, UNAVAILABLE, open_database
 from pecia_workers.ledger.rekeying import Holdings, holdings
 from pecia_workers.rekeying import Rekeyed, Rekeying
 
@@ -118,7 +118,7 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
         raise _refused("Set PECIA_DATABASE_URL, or start `pecia up`.", _USAGE)
 
     async def run() -> R:
-        database = open_database(url, connections=1)
+        database = open_database(url, connections=1, patience=LONG_PATIENCE)
         try:
             return await work(database)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar
 
 import structlog
@@ -11,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
 
 log = structlog.get_logger(__name__)
 
@@ -23,9 +24,19 @@ UNAVAILABLE = (OperationalError, InterfaceError, NoFreeConnectionError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def open_database(database_url: str, *, connections: int = 4) -> AsyncEngine:
-    """Return an engine for the running loop. A dead connection is noticed before it is used."""
-    return create_async_engine(
+PATIENCE = timedelta(seconds=8)
+"""How long a worker waits for an answer on a connection that does not break, so that it works again within 15 s."""
+
+LONG_PATIENCE = timedelta(seconds=30)
+"""The same for statements over whole tables."""
+
+
+def open_database(database_url: str, *, connections: int = 4, patience: timedelta = PATIENCE) -> AsyncEngine:
+    """Return an engine for the running loop. A dead connection is noticed before it is used.
+
+    A statement that takes longer than `patience`, or a transaction that says nothing for so long, is given up.
+    """
+    engine = create_async_engine(
         sqlalchemy_url(database_url),
         connect_args=CONNECT_ARGS,
         pool_size=connections,
@@ -34,6 +45,8 @@ def open_database(database_url: str, *, connections: int = 4) -> AsyncEngine:
         pool_timeout=30,
         hide_parameters=True,  # they hold text of documents
     )
+    close_after(engine.sync_engine, patience)
+    return engine
 
 
 async def outlast(run: Callable[[], Awaitable[R]]) -> R:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
 from pecia_workers.bus import Bus
-from pecia_workers.ledger.database import UNAVAILABLE, open_database
+from pecia_workers.ledger.database import LONG_PATIENCE, UNAVAILABLE, open_database
 from pecia_workers.service import serve
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
@@ -22,6 +22,7 @@ from pecia_workers.upkeep.steps import (
     expire,
     forget_finished_flows,
     forget_workers,
+    open_stores,
     relay,
     requeue_orphans,
     return_expired_leases,
@@ -48,7 +49,9 @@ class Upkeep:
         """Keep at it until `stop`, also while Redis or Postgres is away."""
         settings = self._settings
         stores = Stores(
-            database=open_database(settings.database_url.get_secret_value(), connections=2),
+            database=open_database(
+                settings.database_url.get_secret_value(), connections=2, patience=LONG_PATIENCE
+            ),
             redis=connect(settings.redis_url.get_secret_value()),
             bus=Bus(settings.redis_url.get_secret_value()),
         )

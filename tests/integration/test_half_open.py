@@ -1,0 +1,130 @@
+"""A connection to Postgres that nobody closes and nothing comes through is given up in time, and holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+from tests.soak.proxy import Proxy
+
+from pecia import DatabaseUnavailableError
+from pecia.database import Database
+from pecia_schemas.database import close_after
+from pecia_workers.ledger.database import open_database
+
+PATIENCE = timedelta(seconds=1)
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """A proxy before the test's Postgres."""
+    query = parse_qs(urlsplit(database_url).query)
+    with Proxy(Path(query["host"][0]) / f".s.PGSQL.{query['port'][0]}") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_url(database_url: str, proxy: Proxy) -> str:
+    """The test's database, through the proxy."""
+    name = urlsplit(database_url).path
+    return f"postgresql://postgres@127.0.0.1:{proxy.port}{name}?sslmode=disable&gssencmode=disable"
+
+
+def test_a_worker_gives_up_a_statement_without_an_answer(proxied_url: str, proxy: Proxy) -> None:
+    async def ask() -> float:
+        database = open_database(proxied_url, patience=PATIENCE)
+        async with database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+            proxy.silence()
+            began = time.monotonic()
+            with pytest.raises(OperationalError):
+                await connection.execute(text("SELECT 1"))
+        waited = time.monotonic() - began
+        async with database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+        await database.dispose()
+        return waited
+
+    assert asyncio.run(ask()) < 10
+
+
+def test_one_silent_connection_is_enough_to_replace_them_all(proxied_url: str, proxy: Proxy) -> None:
+    async def ask() -> float:
+        database = open_database(proxied_url, patience=PATIENCE, connections=4)
+        connections = [database.connect() for _ in range(4)]
+        await asyncio.gather(*(connection.start() for connection in connections))
+        await asyncio.gather(*(connection.close() for connection in connections))
+        proxy.silence()
+        began = time.monotonic()
+        for _ in range(4):
+            async with database.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+        waited = time.monotonic() - began
+        await database.dispose()
+        return waited
+
+    assert asyncio.run(ask()) < 2 * PATIENCE.total_seconds() + 1
+
+
+def test_rows_that_a_silent_worker_has_locked_are_free_again(
+    database_url: str, proxied_url: str, proxy: Proxy
+) -> None:
+    async def lock_and_wait() -> None:
+        database = open_database(proxied_url, patience=PATIENCE)
+        connection = await database.connect().start()
+        await connection.execute(text("LOCK TABLE jobs"))
+        proxy.silence()
+        await asyncio.to_thread(read, database_url)
+        await connection.invalidate()
+        await connection.close()
+
+    asyncio.run(lock_and_wait())
+
+
+def read(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET lock_timeout = '10s'")
+        connection.execute("SELECT count(*) FROM jobs")
+
+
+def test_a_statement_of_a_worker_that_fell_silent_ends(database_url: str, proxied_url: str) -> None:
+    async def sleep() -> None:
+        database = open_database(proxied_url, patience=PATIENCE)
+        async with database.connect() as connection:
+            with pytest.raises(OperationalError):
+                await connection.execute(text("SELECT pg_sleep(60)"))
+        await database.dispose()
+
+    asyncio.run(sleep())
+    with psycopg.connect(database_url) as connection:
+        running = connection.execute(
+            "SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60)%'"
+            " AND pid <> pg_backend_pid()"
+        )
+        assert running.fetchall() == []
+
+
+def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied_url: str, proxy: Proxy) -> None:
+    database = Database(proxied_url, connect_timeout=timedelta(seconds=5))
+    close_after(database._engine, PATIENCE)
+    with pytest.raises(DatabaseUnavailableError):
+        database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
+    database.transaction(ask)
+    database.dispose()
+
+
+def ask(connection: Connection) -> None:
+    connection.execute(text("SELECT 1"))
+
+
+def ask_in_vain(connection: Connection, proxy: Proxy) -> None:
+    proxy.silence()
+    ask(connection)
