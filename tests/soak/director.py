@@ -1,0 +1,130 @@
+"""Strikes as the plan says, heals what is to be healed, and takes the time until the fleet has recovered."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tests.soak.catalogue import FAULTS
+from tests.soak.faults import Blow, NotNowError
+from tests.soak.plan import Strike
+from tests.soak.rig import Rig
+from tests.soak.surroundings import CannotInjectError
+
+
+@dataclass(slots=True, kw_only=True)
+class Injection:
+    """One strike of the plan and what came of it."""
+
+    strike: Strike
+    blow: Blow | None = None
+    skipped: str = ""
+    """Why it could not be injected on this machine."""
+    struck: float = 0.0
+    """By the monotonic clock, in seconds."""
+    since: datetime | None = None
+    """When it struck, by the clock of Postgres."""
+    healed: float | None = None
+    recovered_s: float | None = None
+    """Seconds until the fleet had recovered; None: it never did."""
+    alone: bool = True
+    """Whether the fleet had recovered from everything else meanwhile: only then does the limit hold."""
+
+    @property
+    def name(self) -> str:
+        """What the table calls the fault."""
+        return FAULTS[self.strike.fault].name
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has struck and the fleet has not recovered, or it is not healed."""
+        return self.blow is not None and (self.recovered_s is None or self.healed is None)
+
+    @property
+    def late(self) -> bool:
+        """Whether the fleet took longer than it promises."""
+        if self.blow is None:
+            return False
+        if self.recovered_s is None:
+            return True
+        return self.alone and self.recovered_s > self.blow.limit.total_seconds()
+
+
+class Director:
+    """Runs a plan against a rig. `tick` is called again and again and never waits."""
+
+    def __init__(self, rig: Rig, plan: Sequence[Strike], *, seed: int, tell: Callable[[str], object]) -> None:
+        self.ahead = list(plan)
+        """What has not struck yet."""
+        self.injections: list[Injection] = []
+        """What has, in that order."""
+        self._rig = rig
+        self._seed = seed
+        self._tell = tell
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything has struck and the fleet has recovered from it."""
+        return not self.ahead and not self._pending
+
+    @property
+    def _pending(self) -> list[Injection]:
+        return [injection for injection in self.injections if injection.pending]
+
+    def tick(self, over: int) -> None:
+        """Do what is due when so many pages are over."""
+        for injection in self._pending:
+            self._heal(injection)
+            self._watch(injection)
+        if self.ahead and over >= self.ahead[0].mark and (self.ahead[0].hasty or not self._pending):
+            self._strike(self.ahead[0])
+
+    def heal_all(self) -> None:
+        """End every fault that lasts, due or not."""
+        for injection in self._pending:
+            self._heal(injection, now=True)
+
+    def _strike(self, strike: Strike) -> None:
+        injection = Injection(strike=strike, since=self._rig.observer.now())
+        # Its own generator: what one fault draws does not depend on those before.
+        chance = random.Random(f"strike {self._seed} {strike.number}")  # noqa: S311
+        if injection.since is None:
+            return
+        try:
+            injection.blow = FAULTS[strike.fault].strike(self._rig, chance)
+        except NotNowError:
+            return
+        except CannotInjectError as reason:
+            injection.skipped = str(reason)
+        injection.struck = time.monotonic()
+        self._mark_company(injection)
+        self.ahead.pop(0)
+        self.injections.append(injection)
+        self._tell(f"{injection.name}{f': skipped, {injection.skipped}' if injection.skipped else ''}")
+
+    def _mark_company(self, injection: Injection) -> None:
+        for other in self._pending:
+            other.alone = injection.alone = False
+
+    def _heal(self, injection: Injection, *, now: bool = False) -> None:
+        blow = injection.blow
+        due = blow and time.monotonic() - injection.struck >= blow.lasts.total_seconds()
+        if blow is None or injection.healed is not None or not (due or now):
+            return
+        if blow.heal:
+            blow.heal()
+            if blow.from_healing:
+                injection.since = self._rig.observer.now() or injection.since
+        injection.healed = time.monotonic()
+
+    def _watch(self, injection: Injection) -> None:
+        blow, since = injection.blow, injection.since
+        if blow is None or since is None or injection.recovered_s is not None:
+            return
+        begun = injection.healed if blow.from_healing else injection.struck
+        if begun is not None and blow.recovered(self._rig.observer, since):
+            injection.recovered_s = time.monotonic() - begun
+            self._tell(f"  recovered from: {injection.name}, {injection.recovered_s:.1f} s")

@@ -1,0 +1,97 @@
+"""What a fault is, and how it is seen that the fleet has recovered from one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tests.soak.observer import Held, Observer
+from tests.soak.rig import ENGINES, Rig
+
+BEYOND_LEASE = timedelta(seconds=5)
+"""A dead worker's parts run again within its lease and this."""
+RECONNECTED = timedelta(seconds=15)
+"""Within which a fleet works again whose connections broke."""
+REPAIRED = timedelta(seconds=60)
+"""Where no other limit is promised."""
+
+Recovered = Callable[[Observer, datetime], bool | None]
+"""Whether the fleet has recovered from what happened at a moment; None: nobody knows now."""
+
+
+class NotNowError(Exception):
+    """What the fault is about is away at this moment: try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """A fault that has struck."""
+
+    limit: timedelta
+    """Within which the fleet promises to have recovered."""
+    recovered: Recovered
+    held: Held
+    """The parts that it may have interrupted."""
+    lasts: timedelta = timedelta()
+    heal: Callable[[], object] | None = None
+    """Ends the fault after `lasts`."""
+    from_healing: bool = False
+    """Whether the time to recover counts from there: before, nothing can go on."""
+
+
+class Fault(Protocol):
+    """One way to break something."""
+
+    @property
+    def name(self) -> str:
+        """What the table says."""
+        ...
+
+    def strike(self, rig: Rig, chance: random.Random) -> Blow:
+        """Break it. Raises `NotNowError`, or `CannotInjectError` where the machine does not permit it."""
+        ...
+
+
+def held_by(rig: Rig, worker: str | None) -> Held:
+    """Return what a worker runs at this moment, None: all of them. Raises `NotNowError`."""
+    held = rig.observer.held_by(worker)
+    if held is None:
+        raise NotNowError
+    return held
+
+
+def worker_of(rig: Rig, service: str) -> str:
+    """Return the name of a service's worker in Postgres. Raises `NotNowError` if it is not on duty."""
+    pid = rig.pid(service)
+    name = rig.observer.worker_named(pid) if pid else None
+    if name is None:
+        raise NotNowError
+    return name
+
+
+def committing() -> Recovered:
+    """As soon as something is committed that happened after the blow."""
+    return lambda observer, since: observer.has_committed(since)
+
+
+def taken_over(held: Held) -> Recovered:
+    """As soon as each of the parts runs again or is over, and something was committed."""
+    return lambda observer, since: observer.are_taken_over(held) and observer.has_committed(since)
+
+
+def all_at_work() -> Recovered:
+    """As soon as as many engine workers as there are have claimed and committed."""
+    return lambda observer, since: (observer.at_work(since) or 0) >= len(ENGINES)
+
+
+def everyone_hit(rig: Rig, limit: timedelta) -> Blow:
+    """Return a blow to the whole fleet, which has recovered when every engine worker works."""
+    return Blow(limit=limit, recovered=all_at_work(), held=held_by(rig, None))
+
+
+def replaced(role: str) -> Recovered:
+    """As soon as another worker of the role is on duty."""
+    return lambda observer, since: observer.has_arrived(role, since)

@@ -1,0 +1,103 @@
+"""A producer that goes on during the faults: what was accepted counts, what was refused is handed over again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self, TypeVar
+from uuid import UUID
+
+from tests.soak.workload import Order
+
+from pecia import Client, PeciaError, ReadDocument
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An order that the fleet has taken."""
+
+    order: Order
+    job_id: UUID
+    at: datetime
+
+
+class Producer:
+    """Hands over one order after the other on a thread of its own, as long as there is room, until it is stopped.
+
+    Each order has a key of its own, so that a submit whose answer got lost is not taken for another one.
+    """
+
+    def __init__(
+        self, client: Client, orders: Iterator[Order], *, webhook: str, has_room: Callable[[int], bool]
+    ) -> None:
+        """Hand over while `has_room(pages accepted so far)`."""
+        self.accepted: list[Accepted] = []
+        self.pages = 0
+        """Of all accepted orders."""
+        self.errors = 0
+        """Submits that raised."""
+        self.failure: Exception | None = None
+        """What ended the thread early: no error that a producer expects."""
+        self._client = client
+        self._orders = orders
+        self._webhook = webhook
+        self._has_room = has_room
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+
+    def start(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    @property
+    def busy(self) -> bool:
+        """Whether an order is under way, or will be."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Hand over nothing new; the order under way is finished, for its job may be there already."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        try:
+            for order in self._orders:
+                while not self._has_room(self.pages) and not self._stopping.is_set():
+                    time.sleep(_PAUSE_S)
+                if self._stopping.is_set():
+                    return
+                self._hand_over(order)
+        except Exception as failure:  # noqa: BLE001  the auditor reports it
+            self.failure = failure
+
+    def _hand_over(self, order: Order) -> None:
+        task = ReadDocument(order.draw(), document_type=order.document_type)
+
+        def submit() -> UUID:
+            job = self._client.submit(
+                task, priority=order.lane, webhook=self._webhook, idempotency_key=f"order-{order.number}"
+            )
+            return job.id
+
+        job_id = self._until_accepted(submit)
+        self.pages += order.pages
+        self.accepted.append(Accepted(order=order, job_id=job_id, at=datetime.now(UTC)))
+        if order.cancelled:
+            self._until_accepted(lambda: self._client.job(job_id).cancel(reason="changed their mind"))
+
+    def _until_accepted(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except PeciaError as error:
+                if not error.retryable:
+                    raise
+                self.errors += 1
+                time.sleep(_PAUSE_S)

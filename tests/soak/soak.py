@@ -1,0 +1,177 @@
+"""One soak: a fleet at work, a plan of faults, and the audit when all is over."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redis import RedisError
+from tests.soak import auditor
+from tests.soak.auditor import Auditor, Finding
+from tests.soak.director import Director
+from tests.soak.plan import Strike
+from tests.soak.producer import Producer
+from tests.soak.report import Figures, Report, Row, rows_of
+from tests.soak.rig import Rig, running
+from tests.soak.workload import orders
+
+from pecia_workers.local.process import wait_until
+
+_BACKLOG = 150
+"""Pages that wait or run while faults strike, so that there is always something to lose."""
+_TICK_S = 0.1
+_STALLED_S = 150.0
+"""Without a page that is over: longer than the fleet needs to recover from anything."""
+_SETTLED_S = 240.0
+_EMPTY_S = 60.0
+_GONE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a soak is to do."""
+
+    seed: int
+    pages: int
+    plan: Sequence[Strike]
+    engine: str
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """Hears how a soak goes on."""
+
+    began: Callable[[], object]
+    moved: Callable[[int], object]
+    """With the pages that are over."""
+    told: Callable[[str], object]
+
+
+def soak(task: Task, watcher: Watcher) -> Report:
+    """Run a soak and judge it; returns when its fleet is gone."""
+    began = time.monotonic()
+    with running(engine=task.engine, lease=task.lease, seed=task.seed) as rig:
+        watcher.began()
+        run = _Run(rig, task, watcher)
+        findings = [*run.strike(), *run.settle(), *run.judge()]
+        figures, rows, home, orphans = run.figures(), run.rows(), rig.home, auditor.orphans(rig.home)
+    wait_until(lambda: not auditor.leftovers(home), _GONE_S)
+    findings += auditor.judge_processes(orphans, auditor.leftovers(home))
+    return Report(
+        seed=task.seed, seconds=time.monotonic() - began, figures=figures, rows=rows, findings=findings
+    )
+
+
+class _Run:
+    """The part of a soak during which the fleet runs."""
+
+    def __init__(self, rig: Rig, task: Task, watcher: Watcher) -> None:
+        self._rig = rig
+        self._task = task
+        self._watcher = watcher
+        self._auditor = Auditor(rig.observer)
+        self._over = 0
+        self._moved_at = time.monotonic()
+        self._director = Director(rig, task.plan, seed=task.seed, tell=watcher.told)
+        self._producer = Producer(
+            rig.client, orders(task.seed), webhook=rig.receiver.url, has_room=self._has_room
+        )
+
+    def strike(self) -> list[Finding]:
+        """Keep the fleet busy until every fault has struck and enough pages were handed over."""
+        self._producer.start()
+        while not self._is_enough() and not self._is_stalled():
+            self._look()
+            self._director.tick(self._over)
+            time.sleep(_TICK_S)
+        self._producer.stop()
+        self._director.heal_all()
+        late = (
+            f"{injection.name} {f'{seconds:.1f} s' if (seconds := injection.recovered_s) else 'never'}"
+            for injection in self._director.injections
+            if injection.late
+        )
+        return [
+            auditor.finding("the fleet recovered in time", late),
+            auditor.finding("every fault struck", (strike.fault for strike in self._director.ahead)),
+        ]
+
+    def settle(self) -> list[Finding]:
+        """Wait until all is over that was begun; what does not come to rest is found by the audit."""
+        self._watcher.told("no more faults: the rest is read, called back and cleared away")
+        wait_until(self._is_settled, _SETTLED_S)
+        wait_until(lambda: self._keys_left() == [], _EMPTY_S)
+        keys = self._keys_left()
+        stuck = (
+            [str(self._producer.failure or "waits")] if self._producer.busy or self._producer.failure else []
+        )
+        return [
+            auditor.finding("producers get an answer", stuck),
+            auditor.finding("Redis is empty", ["no answer"] if keys is None else keys),
+        ]
+
+    def judge(self) -> list[Finding]:
+        """Audit what is left."""
+        receiver = self._rig.receiver
+        return [
+            *self._auditor.judge_jobs(self._producer.accepted),
+            *self._auditor.judge_parts(),
+            *self._auditor.judge_callbacks(receiver.calls, forged=receiver.forged),
+        ]
+
+    def figures(self) -> Figures:
+        """Return how much was done."""
+        self._look()
+        progress = self._rig.observer.progress()
+        calls = Counter(call.id for call in self._rig.receiver.calls)
+        return Figures(
+            jobs=len(self._producer.accepted),
+            pages=self._over,
+            redone=progress.redone if progress else 0,
+            refused_submits=self._producer.errors,
+            callbacks=len(calls),
+            repeated_callbacks=sum(count > 1 for count in calls.values()),
+            refused_callbacks=self._rig.receiver.errors,
+        )
+
+    def rows(self) -> list[Row]:
+        """Return the table of the faults."""
+        injections = self._director.injections
+        redone = [
+            self._rig.observer.begun_again(injection.blow.held) or 0 if injection.blow else 0
+            for injection in injections
+        ]
+        return rows_of(injections, redone)
+
+    def _has_room(self, accepted: int) -> bool:
+        needed = accepted < self._task.pages or not self._director.finished
+        return needed and accepted - self._over < _BACKLOG
+
+    def _is_enough(self) -> bool:
+        return self._director.finished and self._producer.pages >= self._task.pages
+
+    def _is_stalled(self) -> bool:
+        return time.monotonic() - self._moved_at > _STALLED_S
+
+    def _is_settled(self) -> bool:
+        self._look()
+        progress = self._rig.observer.progress()
+        at_rest = progress is not None and progress.open_jobs == progress.pending_callbacks == 0
+        return at_rest and not self._producer.busy
+
+    def _look(self) -> None:
+        progress = self._rig.observer.progress()
+        if progress and progress.over != self._over:
+            self._over, self._moved_at = progress.over, time.monotonic()
+            self._watcher.moved(progress.over)
+
+    def _keys_left(self) -> list[str] | None:
+        try:
+            with self._rig.redis() as redis:
+                return auditor.keys_left(redis)
+        except RedisError:
+            return None
