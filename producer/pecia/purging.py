@@ -62,7 +62,7 @@ _ERASE = text(
     ), emptied AS (
         UPDATE jobs
         SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields', task_digest = '', payload = '',
-            idempotency_key = 'erased/' || id, payload_released_at = now(), erased_at = now()
+            flow = NULL, idempotency_key = 'erased/' || id, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
         RETURNING id
     ), counted AS (

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,13 @@ from pydantic import SecretStr
 
 from pecia_schemas import MediaType, PayloadRef
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
-from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore, key_of
+from pecia_schemas.payloads import (
+    PayloadCorruptError,
+    PayloadMissingError,
+    PayloadStore,
+    key_of,
+    payload_named,
+)
 from pecia_workers.payloads import Spool
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
@@ -263,3 +269,34 @@ def test_what_was_stored_before_there_were_keys_can_be_read(
     case: Case, open_case: Callable[[Keyring], Case]
 ) -> None:
     assert open_case(KEYS).read(case.store.put(PNG)) == PNG
+
+
+def test_the_store_knows_what_it_holds(case: Case) -> None:
+    reference = case.store.put(PNG)
+    assert case.store.holds(payload_named(reference.sha256))
+
+    case.store.delete(payload_named(reference.sha256))
+
+    assert not case.store.holds(reference)
+
+
+def test_a_worker_keeps_no_copy_of_a_document_that_no_job_holds(case: Case) -> None:
+    held, erased, being_read = (case.store.put(content) for content in (b"held", b"erased", b"being read"))
+
+    async def all_but_the_first(payloads: Collection[str]) -> set[str]:
+        return set(payloads) - {held.sha256}
+
+    async def story() -> set[str]:
+        for reference in (held, erased):
+            async with case.spool.open(reference):
+                pass
+        async with case.spool.open(being_read) as path:
+            await case.spool.sweep(all_but_the_first)
+            assert path.read_bytes() == b"being read"
+            return {path.name for path in case.spool._directory.iterdir()}
+
+    kept = asyncio.run(story())
+
+    in_place = case.store.path_of(held) is not None
+    assert kept == (set() if in_place else {held.sha256, being_read.sha256})
+    assert case.read(erased) == b"erased"

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore, verify
+from pecia_workers.ledger.database import UNAVAILABLE
 
 SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
+
+SWEPT_EVERY = timedelta(seconds=10)
+"""How often a worker looks whether its copies are of documents that are erased."""
 
 _MOST_COPIES = 1_000
 """How many payloads are remembered, so that neither memory nor the look for what may go grows with small documents."""
@@ -60,6 +65,13 @@ class Spool:
                 self._forget(reference.sha256)
             self._evict()
 
+    async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
+        """Remove copies that nobody reads and that `unheld` names among them: no job holds those documents any more."""
+        idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
+        for key in await unheld(idle) if idle else ():
+            if (copy := self._copies.get(key)) and not copy.users:
+                self._forget(key)
+
     def _enter(self, reference: PayloadRef) -> _Copy:
         copy = self._copies.get(reference.sha256)
         if copy is None:
@@ -88,3 +100,11 @@ class Spool:
         copy = self._copies.pop(key)
         if copy.owned:
             copy.path.unlink(missing_ok=True)
+
+
+async def keep_swept(spool: Spool, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
+    """Sweep the spool now and then, for ever. While Postgres is away nobody knows what is held: then it rests."""
+    while True:
+        await asyncio.sleep(SWEPT_EVERY.total_seconds())
+        with suppress(*UNAVAILABLE):
+            await spool.sweep(unheld)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -49,12 +50,13 @@ from pecia_workers.ledger import (
 )
 from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.ledger.publication import relay_due
+from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
-from pecia_workers.payloads import Spool
+from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
 
@@ -108,6 +110,7 @@ class Runtime:
 
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
         spool = self._open_spool()
+        self._in_background(keep_swept(spool, partial(unheld, self._database)))
         decoder = Decoder(self._settings)
         await decoder.start()
         self._resources.push_async_callback(decoder.stop)
