@@ -1,8 +1,8 @@
 """The same pages twice through a whole fleet: what the engine does the second time, and how long it takes.
 
-Caveats. The second time is everything but the engine: payload store, queue, decoding, hashing, Postgres. How much sooner
-it ends depends on how slow the engine is: here it is the CPU engine on small pages, so a full page, or a page of a
-language model, gains more. No two pages of a submit are alike.
+Caveats. The second time is everything but the engine: payload store, queue, decoding, hashing, Postgres. How much
+sooner it ends depends on how slow the engine is: here it is the CPU engine on small pages, so a full page, or a page of
+a language model, gains more. No two pages of a submit are alike.
 """
 
 from __future__ import annotations

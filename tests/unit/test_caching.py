@@ -341,6 +341,8 @@ def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
         others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
         different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
         assert (read.found, different.found) == (None, None)
+        await asyncio.wait(others, timeout=0.3)
+        assert kept.looks == 5
         assert not any(other.done() for other in others)
 
         kept.keep(read, first)
@@ -364,12 +366,21 @@ def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_for_a_part_of_a_lower_lane_or_for_ever() -> None:
+def test_nobody_waits_for_a_part_of_a_lower_lane() -> None:
     async def story() -> None:
-        cache = cache_of(Kept(), part_timeout=0.4)
+        cache = cache_of(Kept())
         await cache.look(claimed(lane=Lane.BULK), [REQUEST], Page)
 
         await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
-        await asyncio.wait_for(cache.look(claimed(lane=Lane.BULK), [REQUEST], Page), 5)
+
+    asyncio.run(story())
+
+
+def test_nobody_waits_for_ever() -> None:
+    async def story() -> None:
+        cache = cache_of(Kept(), part_timeout=0.4)
+        await cache.look(claimed(), [REQUEST], Page)
+
+        await asyncio.wait_for(cache.look(claimed(), [REQUEST], Page), 5)
 
     asyncio.run(story())
