@@ -161,6 +161,7 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
         "state": "succeeded",
         "pages": [{"number": 1, "text": "Blutdruck 120/80", "verdict": "ok"}],
         "failure": None,
+        "erased_at": None,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import captioning, dead, jobs, reading, watching
+from pecia.cli import captioning, dead, erasing, jobs, reading, watching
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -47,3 +47,5 @@ app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)
 app.command("usage")(accounts.usage)
 app.add_typer(dead.app, name="dead")
+app.command("purge")(erasing.purge)
+app.command("audit")(erasing.audit)

@@ -37,15 +37,24 @@ def json_line(value: Mapping[str, Any]) -> None:
 
 
 def result_json(job: AnyJob, file: str | None) -> dict[str, Any]:
-    """Return a job and, if it is over, what it made."""
-    result = job.result(timeout=0) if job.state.has_result else None
+    """Return a job and, if it is over, what it made and was not erased."""
+    result = job.result(timeout=0) if _is_readable(job) else None
     return {
         "job": str(job.id),
         "file": file,
         "state": job.state,
         **_content_json(job.kind, result),
         "failure": _failure_json(job.failure),
+        "erased_at": _when(job.erased_at),
     }
+
+
+def _is_readable(job: AnyJob) -> bool:
+    return job.state.has_result and job.erased_at is None
+
+
+def _when(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
 
 
 def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
@@ -109,7 +118,8 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
         "hint": hint,
         "metadata": dict(job.metadata),
         "submitted_at": job.submitted_at.isoformat(),
-        "finished_at": job.finished_at.isoformat() if job.finished_at else None,
+        "finished_at": _when(job.finished_at),
+        "erased_at": _when(job.erased_at),
     }
 
 
@@ -120,6 +130,8 @@ def result_text(job: AnyJob, file: str | None) -> None:
         typer.echo(f"{name}: {job.failure.code}: {job.failure.message}", err=True)
     elif not job.state.has_result:
         typer.echo(f"{name}: {job.state}", err=True)
+    elif job.erased_at is not None:
+        typer.echo(f"{name}: {job.state}, erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}", err=True)
     else:
         _content_text(job.result(timeout=0), name)
 
@@ -175,9 +187,16 @@ def table(jobs: Iterable[AnyJob]) -> Table:
             progress_text(job.progress),
             job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             _took(job),
-            job.failure.code if job.failure else "",
+            _why(job),
         )
     return made
+
+
+def _why(job: AnyJob) -> str:
+    """Return why there is nothing to read of a job, in a word."""
+    if job.erased_at is not None:
+        return "erased"
+    return job.failure.code if job.failure else ""
 
 
 def progress_text(progress: Progress) -> str:

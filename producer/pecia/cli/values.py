@@ -44,13 +44,18 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
 
 
 def since(value: str | None) -> datetime | timedelta | None:
+    """Return what `--since` says."""
+    return moment(value, "--since")
+
+
+def moment(value: str | None, option: str) -> datetime | timedelta | None:
     """Return how long ago (`30m`, `2h`, `7d`) or when (ISO 8601, UTC if it says nothing else)."""
     if value is None:
         return None
     if ago := _AGO.fullmatch(value):
         return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
-        moment = datetime.fromisoformat(value)
+        when = datetime.fromisoformat(value)
     except ValueError:
-        raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint="--since") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,122 @@
+"""`pecia purge` and `pecia audit`: what is erased for good, and who read or erased what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from pecia.audit import AuditEntry
+from pecia.cli import output, values
+from pecia.cli.endings import Ending
+from pecia.client import Client
+from pecia.purging import DocumentFate, Erasure
+
+_FATES = {
+    DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
+    DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
+}
+
+_Jobs = Annotated[list[UUID] | None, typer.Option(metavar="ID", help="This job; may be repeated.")]
+_Metadata = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each line.")]
+
+
+def purge(
+    *,
+    job: _Jobs = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago."),
+    ] = None,
+    metadata: _Metadata = None,
+    reason: Annotated[str | None, typer.Option(help="Kept with the record: nothing of a document.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be erased.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.
+
+    Example: `pecia purge --metadata patient=4711 --dry-run`
+    """
+    with Client() as client:
+        found = client.purge(
+            job, before=values.moment(before, "--before"), metadata=values.metadata(metadata), dry_run=True
+        )
+        if found and not dry_run:
+            _confirm(found, yes=yes)
+            found = client.purge([one.job_id for one in found], reason=reason)
+    if as_json:
+        for one in found:
+            output.json_line(one.model_dump(mode="json"))
+    else:
+        _tell(found, done=not dry_run)
+
+
+def _confirm(found: Sequence[Erasure], *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to ask: say --yes", param_hint="--yes")
+    try:
+        sure = typer.confirm(f"Erase {_sum(found)} for good?", err=True)
+    except typer.Abort:
+        sure = False
+    if not sure:
+        raise typer.Exit(Ending.FAILED)
+
+
+def _sum(found: Sequence[Erasure]) -> str:
+    results, deliveries = (sum(getattr(one, name) for one in found) for name in ("results", "deliveries"))
+    return f"{len(found):,} jobs with {results:,} results and {deliveries:,} callbacks"
+
+
+def _tell(found: Sequence[Erasure], *, done: bool) -> None:
+    typer.echo(f"{'Erased' if done else 'Would erase'} {_sum(found)}.")
+    for fate, sentence in _FATES.items():
+        if number := sum(one.document is fate for one in found):
+            typer.echo(f"{number:,} of them {sentence}.")
+
+
+def audit(
+    *,
+    job: Annotated[UUID | None, typer.Option(metavar="ID", help="Only about this job.")] = None,
+    client: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this client did.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Show who read which result, and what was erased, newest first.
+
+    Example: `pecia audit --since 7d --json`
+    """
+    with Client() as reader:
+        entries = reader.audit(job=job, client=client, since=values.since(since))
+        if as_json:
+            for entry in entries:
+                output.json_line(entry.model_dump(mode="json"))
+        else:
+            output.console().print(_table(list(entries)))
+
+
+def _table(entries: Sequence[AuditEntry]) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("when", "who", "what", "job"):
+        made.add_column(heading, no_wrap=True)
+    made.add_column("details", overflow="fold")
+    for entry in entries:
+        counts = ", ".join(f"{number} {name}" for name, number in entry.counts.items() if number)
+        made.add_row(
+            entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            entry.actor,
+            entry.action,
+            str(entry.job_id),
+            "; ".join(filter(None, [counts, entry.reason])),
+        )
+    return made
