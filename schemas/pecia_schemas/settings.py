@@ -305,6 +305,9 @@ class WorkerSettings(ConnectionSettings):
     keep_workers: Duration = Field(default=timedelta(days=1), ge=timedelta())
     """How long the row of a worker that is gone is kept."""
 
+    remote_control: Literal["look", "revoke"] = "look"
+    """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`
+    parts. `pecia cancel` needs neither."""
     flower_port: int = Field(default=5555, ge=0, le=65535)
     """Where `pecia up` serves Flower, on loopback. 0: not at all."""
 

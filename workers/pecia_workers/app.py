@@ -24,6 +24,7 @@ from pecia_workers.broker import (
     task_name,
     transport,
 )
+from pecia_workers.remote_control import restrict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -34,7 +35,12 @@ _EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
 
 
 class FleetWorker(Worker):  # type: ignore[misc]
-    """Celery's worker without gossip and mingle: workers of the fleet have nothing to tell each other."""
+    """Celery's worker without gossip and mingle, and with as much remote control as the settings admit."""
+
+    def on_before_init(self, **kwargs: Any) -> None:
+        """Restrict remote control before anybody can be heard."""
+        restrict(self.app.settings)
+        super().on_before_init(**kwargs)
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         """Return the options, with both switched off."""

@@ -105,7 +105,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
 def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
     fleet: Any, console: FleetApp, eventually: Callable[..., Any]
 ) -> None:
-    fleet.start()
+    fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")
     fleet.await_story(part, "run")
 
@@ -116,7 +116,7 @@ def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
 
 
 def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetApp) -> None:
-    fleet.start()
+    fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = uuid4()
     console.control.revoke(str(part), reply=True, timeout=3)
 

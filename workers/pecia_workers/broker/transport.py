@@ -5,6 +5,7 @@ Only channels that consume the fleet's lists differ from the stock transport; re
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,6 +15,7 @@ from weakref import WeakSet
 
 from kombu import transport as kombu_transports
 from kombu.transport import redis as stock
+from redis import RedisError, ResponseError
 
 from pecia_schemas.messages import bell_name
 from pecia_workers.broker.envelope import envelope
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pecia_workers.broker.leases import Claimed
+
+_log = logging.getLogger(__name__)
 
 _BELL_WAIT_S = 1
 
@@ -58,11 +62,14 @@ class QoS(stock.QoS):
         """Do nothing: the claim took the lease."""
 
     def ack(self, delivery_tag: str) -> None:
-        """Note that the part is finished."""
-        self.channel.keeper.ack(delivery_tag)
+        """Note that the part is finished; a message of remote control is none, whatever tag it bears."""
+        if self.channel.lists:
+            self.channel.keeper.ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Note that the part goes back, or that it is finished."""
+        if not self.channel.lists:
+            return
         if requeue:
             self.channel.keeper.give_back(delivery_tag)
         else:
@@ -135,6 +142,16 @@ class Channel(stock.Channel):
         if self.qos.can_consume():
             self._listen_for_bells()
 
+    def _receive_one(self, c: Any) -> Any:
+        """Receive a broadcast; one that is no message is ignored, for anybody with Redis can send one."""
+        try:
+            return super()._receive_one(c)  # type: ignore[no-untyped-call]
+        except (OSError, RedisError, Empty):
+            raise
+        except Exception as error:  # noqa: BLE001  stock kombu lets it end the worker
+            _log.warning("ignored a broadcast that is no message: %s", type(error).__name__)
+            raise Empty from None
+
     def _listen_for_bells(self) -> None:
         self._hears_bells = True  # for good: the answer may come after the last list was cancelled
         bells = dict.fromkeys(bell_name(QUEUES[queue][0]) for queue in self.lists)
@@ -155,9 +172,18 @@ class Channel(stock.Channel):
     def _hear_bell(self, **options: Any) -> None:
         try:
             self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except ResponseError:
+            if not self._bells_mended():
+                raise
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
+
+    def _bells_mended(self) -> bool:
+        """Remove what stands in a bell's place and is no list; return whether there was any."""
+        bells = {bell_name(QUEUES[queue][0]) for queue in self.lists}
+        strange = [bell for bell in bells if self.client.type(bell) not in (b"list", b"none")]
+        return bool(strange and self.client.delete(*strange))
 
 
 class Transport(stock.Transport):

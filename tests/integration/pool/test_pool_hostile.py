@@ -1,0 +1,230 @@
+"""Whoever can write to Redis runs no code, stops no worker and ends no part: all they can do is to delay."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import bell_name, queue_name
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BROADCAST = "/0.celery.pidbox"
+LANE = queue_name(Stage.READ, Lane.NORMAL)
+
+
+class Touch:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def command(body: Any, content_type: str = "application/json", **changes: Any) -> str:
+    """A message of Celery's remote control, as kombu writes it."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    message = {
+        "body": base64.b64encode(raw).decode(),
+        "content-encoding": "utf-8",
+        "content-type": content_type,
+        "headers": {},
+        "properties": {
+            "body_encoding": "base64",
+            "delivery_info": {"exchange": "celery.pidbox", "routing_key": ""},
+            "delivery_mode": 2,
+            "delivery_tag": str(uuid4()),
+            "priority": 0,
+        },
+    }
+    return json.dumps(message | changes)
+
+
+MALFORMED = {
+    "no text": b"\x00\xff\xfe",
+    "no object": "[1]",
+    "a number": "1",
+    "nothing in it": "{}",
+    "too deep": "[" * 100_000,
+    "a type whose value is none": '{"__type__": "decimal", "__value__": "x"}',
+    "no properties": '{"body": "x"}',
+    "other properties": '{"properties": 3}',
+    "an unknown encoding": '{"body": "@@", "properties": {"body_encoding": "x", "delivery_tag": "x"}}',
+    "headers that are none": command({"method": "ping"}, headers=3),
+    "a clock that is none": command({"method": "ping"}, headers={"clock": "x"}),
+    "a body that is a list": command([1]),
+    "a body that is null": command(None),
+    "no method": command({}),
+    "arguments that are none": command({"method": "ping", "arguments": 3}),
+    "a reply to nobody": command({"method": "ping", "reply_to": 5}),
+    "a pattern": command({"method": "ping", "pattern": "(a+)+$", "matcher": "pcre"}),
+    "YAML": command(b"!!python/object/apply:os.abort []", "application/x-yaml"),
+    "an unknown type": command(b"x", "text/x-strange"),
+}
+
+MEDDLING = (
+    ("shutdown", {}),
+    ("pool_restart", {"modules": ["os"], "reload": True}),
+    ("pool_shrink", {"n": 100}),
+    ("autoscale", {"max": 0, "min": 0}),
+    ("time_limit", {"task_name": "pecia.read", "hard": 0.001}),
+    ("rate_limit", {"task_name": "pecia.read", "rate_limit": "1/h"}),
+    ("cancel_consumer", {"queue": LANE}),
+    ("add_consumer", {"queue": "strangers"}),
+    ("disable_events", {}),
+    ("memsample", {}),
+    ("conf", {}),
+    ("report", {}),
+    ("__class__", {}),
+)
+
+
+@pytest.fixture
+def console(fleet: Any) -> Iterator[FleetApp]:
+    """Celery's remote control on the fleet's Redis."""
+    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
+    yield app
+    app.close()
+
+
+def test_no_broadcast_stops_a_worker(fleet: Any) -> None:
+    worker = fleet.start()
+    for kind, message in MALFORMED.items():
+        fleet.redis.publish(BROADCAST, message)
+        time.sleep(0.1)
+        assert worker.poll() is None, kind
+
+    fleet.await_story(fleet.send(), "run", "done")
+    fleet.await_settled()
+
+
+def test_a_pickle_is_never_opened(fleet: Any, tmp_path: Path) -> None:
+    fleet.start()
+    made = tmp_path / "made"
+    hostile = pickle.dumps(Touch(made))
+    fleet.redis.publish(BROADCAST, command(hostile, "application/x-python-serialize"))
+    fleet.redis.publish(BROADCAST, command(hostile, "pickle"))
+    fleet.redis.lpush(LANE, hostile, _task(hostile))
+
+    fleet.await_story(fleet.send(), "run", "done")
+    fleet.eventually(lambda: fleet.redis.llen("pecia:dead") == 2)
+    assert not made.exists()
+
+
+def _task(body: bytes) -> str:
+    """A message of Celery's protocol 2 that names a task and pickled arguments."""
+    headers = {"task": "celery.map", "id": str(uuid4()), "lang": "py"}
+    return command(body, "application/x-python-serialize", headers=headers)
+
+
+def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetApp) -> None:
+    worker = fleet.start()
+
+    for name, arguments in MEDDLING:
+        (answer,) = console.control.broadcast(name, arguments=arguments, reply=True, limit=1, timeout=3)
+        assert "KeyError" in str(answer), name
+
+    assert worker.poll() is None
+    fleet.await_story(fleet.send(), "run", "done")
+
+
+def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:
+    fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+
+    console.control.revoke(str(part), terminate=True, reply=True, timeout=2)
+
+    fleet.plan(part, "done")
+    fleet.await_story(part, "run", "done")
+
+
+def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> None:
+    fleet.start()
+    part = fleet.send("wait")
+    fleet.await_story(part, "run")
+    refused = json.loads(command(b"x", "text/x-strange"))
+    refused["properties"]["delivery_tag"] = str(part)
+
+    fleet.redis.publish(BROADCAST, json.dumps(refused))
+
+    fleet.eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
+    time.sleep(0.5)
+    assert fleet.redis.hexists("pecia:leased", str(part))
+    fleet.plan(part, "done")
+    fleet.await_settled()
+
+
+STRANGE = (
+    b"\x00\xff",
+    "null",
+    "[]",
+    '"x"',
+    "{" * 200,
+    "x" * 100_000,
+    '{"part": 7, "lane": "normal", "cost": 1}',
+    '{"part": "../../etc/passwd", "lane": "normal", "cost": 1}',
+    f'{{"part": "{uuid4()}", "lane": "urgent", "cost": 1}}',
+    f'{{"part": "{uuid4()}", "lane": "normal", "cost": "much"}}',
+    f'{{"part": "{uuid4()}", "lane": "normal", "cost": -1}}',
+    '{"flow": "../pecia:leased"}',
+    f'{{"flow": "{uuid4()}"}}',
+)
+
+
+def test_what_is_no_message_of_ours_holds_nobody_up(fleet: Any) -> None:
+    worker = fleet.start()
+    for message in STRANGE:
+        fleet.redis.lpush(LANE, message)
+
+    fleet.await_story(fleet.send(), "run", "done")
+
+    assert worker.poll() is None
+    fleet.await_settled()
+
+
+@pytest.mark.parametrize("bell", ["junk", "wrong type"])
+def test_a_strange_bell_deafens_nobody(fleet: Any, bell: str) -> None:
+    worker = fleet.start()
+    name = bell_name(Stage.READ)
+    if bell == "junk":
+        fleet.redis.lpush(name, "x" * 100_000)
+    else:
+        fleet.redis.set(name, "x")
+
+    part = fleet.send() if bell == "junk" else _sent_past_the_bell(fleet)
+
+    fleet.await_story(part, "run", "done")
+    assert worker.poll() is None
+
+
+def _sent_past_the_bell(fleet: Any) -> Any:
+    part = uuid4()
+    fleet.plan(part, "done")
+    fleet.redis.lpush(
+        LANE, json.dumps({"part": str(part), "lane": "normal", "cost": 1, "flow": str(uuid4())})
+    )
+    return part
+
+
+def test_a_list_of_another_type_stops_no_worker(fleet: Any) -> None:
+    worker = fleet.start()
+    fleet.redis.set(LANE, "x")
+    time.sleep(2)
+    fleet.redis.delete(LANE)
+
+    fleet.await_story(fleet.send(), "run", "done", timeout=20)
+    assert worker.poll() is None
