@@ -30,7 +30,7 @@ from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
 from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, open_database
-from pecia_workers.ledger.rekeying import Holdings, holdings, payloads_due
+from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
 
 R = TypeVar("R")
@@ -205,6 +205,20 @@ def test_what_was_read_before_there_were_keys_stays_readable(house: House) -> No
     assert house.client(**NEW).job(job.id).result(timeout=0).text == PLANTED
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_spans_hold_everything_once(house: House, size: int) -> None:
+    for text in ("one", "two", "three"):
+        house.read(text, keys={})
+    parts = sorted(str(row["part_id"]) for row in house.rows("SELECT part_id FROM results"))
+
+    async def all_spans(database: AsyncEngine) -> list[tuple[str, str]]:
+        return [(span.after, span.last) async for span in spans(database, RESULTS, size=size)]
+
+    found = house.ask(all_spans)
+    assert [last for _, last in found] == [parts[end - 1] for end in range(size, 3, size)] + [parts[-1]]
+    assert [after for after, _ in found[1:]] == [last for _, last in found[:-1]]
+
+
 # A repeated submit
 
 
@@ -289,7 +303,8 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
     async def retried_meanwhile(database: AsyncEngine) -> Rekeyed:
         store = PayloadStore.open(house.payload_url, keys=ring(**NEW, **OLD))
         rekeying = Rekeying(database=database, store=store, keys=ring(**NEW, **OLD))
-        (due,) = await payloads_due(database, rekeying.keys, after="", limit=10)
+        (span,) = [span async for span in spans(database, PAYLOADS)]
+        (due,) = await payloads_due(database, span, rekeying.keys)
         await asyncio.to_thread(job.retry)
         await rekeying._document(due)
         return rekeying.done

@@ -10,32 +10,29 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
-from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_workers.ledger.rekeying import (
-    Batch,
+    PAYLOADS,
+    RESULTS,
+    SCHEMAS,
+    Kind,
     PayloadDue,
+    Resealed,
+    Span,
     move_payload,
     payloads_due,
     reseal_results,
     reseal_schemas,
+    spans,
 )
-
-_AT_ONCE = 100
-_FIRST = UUID(int=0)
 
 Told = Callable[[int], None]
 
-
-class _Reseal(Protocol):
-    def __call__(
-        self, database: AsyncEngine, keys: Keyring, *, after: UUID, limit: int
-    ) -> Awaitable[Batch]: ...
+_Reseal = Callable[[AsyncEngine, Span, Keyring], Awaitable[Resealed]]
 
 
 @dataclass(slots=True)
@@ -66,17 +63,15 @@ class Rekeying:
     async def run(self, told: Told) -> Rekeyed:
         """Go through all; `told` hears how many things were seen to. Raises what the stores raise if they are away."""
         await self._documents(told)
-        self.done.schemas = await self._rows(reseal_schemas, told)
-        self.done.results = await self._rows(reseal_results, told)
+        self.done.schemas = await self._rows(SCHEMAS, reseal_schemas, told)
+        self.done.results = await self._rows(RESULTS, reseal_results, told)
         return self.done
 
     async def _documents(self, told: Told) -> None:
-        after = ""
-        while due := await payloads_due(self.database, self.keys, after=after, limit=_AT_ONCE):
-            for one in due:
-                await self._document(one)
+        async for span in spans(self.database, PAYLOADS):
+            for due in await payloads_due(self.database, span, self.keys):
+                await self._document(due)
                 told(1)
-            after = due[-1].reference.sha256
 
     async def _document(self, due: PayloadDue) -> None:
         if due.in_use:
@@ -97,11 +92,11 @@ class Rekeying:
             stored = await asyncio.to_thread(self.store.put, copy)
         return await move_payload(self.database, due.reference, stored, self.keys, store=self.store)
 
-    async def _rows(self, reseal: _Reseal, told: Told) -> int:
-        rewritten, after = 0, _FIRST
-        while (batch := await reseal(self.database, self.keys, after=after, limit=_AT_ONCE)).last:
-            rewritten += batch.rewritten
-            self.done.refused += batch.refused
-            after = batch.last
-            told(batch.rewritten + batch.refused)
+    async def _rows(self, kind: Kind, reseal: _Reseal, told: Told) -> int:
+        rewritten = 0
+        async for span in spans(self.database, kind):
+            resealed = await reseal(self.database, span, self.keys)
+            rewritten += resealed.rewritten
+            self.done.refused += resealed.refused
+            told(resealed.rewritten + resealed.refused)
         return rewritten

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.discards import DISCARD, SHARE_LOCKS
@@ -23,29 +24,60 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
 from pecia_schemas.stored_tasks import seal_task, task_digest, unseal_task
 
+_SPAN = 1_000
+"""Rows that one statement looks at: tables grow, and a statement must end."""
+
 _HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
 _HAS_FIELDS = "jsonb_typeof(task->'fields') = 'object'"
+_PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
+_JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
+_RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
 
-_COUNT_PAYLOADS = text(
-    f"""
-    SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number
-    FROM jobs WHERE {_HOLDS_PAYLOAD} GROUP BY 1
-    """  # noqa: S608  constants of this module
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of things that are encrypted."""
+
+    first: str
+    """Less than every id."""
+    step: TextClause
+    count: TextClause
+
+
+def _kind(first: str, ids: str, count: str) -> Kind:
+    step = f"SELECT id FROM ({ids} ORDER BY 1 LIMIT :limit) AS span (id) ORDER BY id DESC LIMIT 1"  # noqa: S608
+    return Kind(first=first, step=text(step), count=text(f"{count} GROUP BY 1"))
+
+
+_NO_UUID = str(UUID(int=0))
+
+PAYLOADS = _kind(
+    "",
+    "SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after",
+    f"SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number FROM jobs WHERE {_PAYLOADS_OF_SPAN}",  # noqa: S608
 )
-_COUNT_SCHEMAS = text(
-    f"SELECT task->'fields'->>'enc' AS key, count(*) AS number FROM jobs WHERE {_HAS_FIELDS} GROUP BY 1"  # noqa: S608
+SCHEMAS = _kind(
+    _NO_UUID,
+    "SELECT id FROM jobs WHERE id > CAST(:after AS uuid)",
+    f"SELECT task->'fields'->>'enc' AS key, count(*) AS number FROM jobs WHERE {_JOBS_OF_SPAN} AND {_HAS_FIELDS}",  # noqa: S608
 )
-_COUNT_RESULTS = text("SELECT content->>'enc' AS key, count(*) AS number FROM results GROUP BY 1")
+RESULTS = _kind(
+    _NO_UUID,
+    "SELECT part_id FROM results WHERE part_id > CAST(:after AS uuid)",
+    f"SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE {_RESULTS_OF_SPAN}",  # noqa: S608
+)
 
 # A worker may have read the name of a document whose job goes on: its former copy must not be removed.
 _PAYLOADS_DUE = text(
     f"""
-    SELECT DISTINCT ON (payload) payload AS id, task->'source' AS source, EXISTS (
-               SELECT FROM jobs AS other WHERE other.payload = jobs.payload AND other.state IN ('queued', 'running')
+    SELECT DISTINCT ON (payload) task->'source' AS source, EXISTS (
+               SELECT FROM jobs AS other
+               WHERE other.payload = jobs.payload AND other.payload_released_at IS NULL
+                 AND other.state IN ('queued', 'running')
            ) AS in_use
     FROM jobs
-    WHERE {_HOLDS_PAYLOAD} AND payload > :after AND task->'source'->>'key' IS DISTINCT FROM :current
-    ORDER BY payload LIMIT :limit
+    WHERE {_PAYLOADS_OF_SPAN} AND task->'source'->>'key' IS DISTINCT FROM :current
+    ORDER BY payload
     """  # noqa: S608  constants of this module
 )
 _LOCK_JOBS_OF = text(
@@ -65,8 +97,8 @@ _MOVE_JOBS = text(
 _LOCK_SCHEMAS = text(
     f"""
     SELECT id, task AS content FROM jobs
-    WHERE id > :after AND {_HAS_FIELDS} AND task->'fields'->>'enc' IS DISTINCT FROM :current
-    ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    WHERE {_JOBS_OF_SPAN} AND {_HAS_FIELDS} AND task->'fields'->>'enc' IS DISTINCT FROM :current
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """  # noqa: S608  constants of this module
 )
 _WRITE_SCHEMAS = text(
@@ -77,11 +109,11 @@ _WRITE_SCHEMAS = text(
 )
 
 _LOCK_RESULTS = text(
-    """
+    f"""
     SELECT part_id AS id, content FROM results
-    WHERE part_id > :after AND content->>'enc' IS DISTINCT FROM :current
-    ORDER BY part_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
-    """
+    WHERE {_RESULTS_OF_SPAN} AND content->>'enc' IS DISTINCT FROM :current
+    ORDER BY part_id FOR NO KEY UPDATE SKIP LOCKED
+    """  # noqa: S608  constants of this module
 )
 # What the cache finds them by was made under the key they had: it is of no use any more.
 _WRITE_RESULTS = text(
@@ -97,14 +129,22 @@ _WRITE_RESULTS = text(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Some rows of a table: those behind `after`, up to `last`."""
+
+    after: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
     """How much is stored under one key; None: as it is."""
 
     key: str | None
-    payloads: int = 0
-    schemas: int = 0
+    payloads: int
+    schemas: int
     """Jobs whose task has `fields`."""
-    results: int = 0
+    results: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,36 +157,49 @@ class PayloadDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Some rows that were gone through."""
+class Resealed:
+    """What came of the rows of a span."""
 
     rewritten: int
     refused: int
     """Those that the keys do not decrypt."""
-    last: UUID | None
-    """Where the next batch begins; None: there were none."""
+
+
+async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> AsyncIterator[Span]:
+    """Yield all that there is of a kind, so many at a time, in the order of their ids."""
+    after = kind.first
+    while True:
+        async with database.connect() as connection:
+            last = (await connection.execute(kind.step, {"after": after, "limit": size})).scalar()
+        if last is None:
+            return
+        yield Span(after=after, last=str(last))
+        after = str(last)
 
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    async with database.connect() as connection:
-        payloads = await _counted(connection, _COUNT_PAYLOADS)
-        schemas = await _counted(connection, _COUNT_SCHEMAS)
-        results = await _counted(connection, _COUNT_RESULTS)
+    payloads, schemas, results = [await _counted(database, kind) for kind in (PAYLOADS, SCHEMAS, RESULTS)]
     return [
-        Holdings(
-            key=key, payloads=payloads.get(key, 0), schemas=schemas.get(key, 0), results=results.get(key, 0)
-        )
+        Holdings(key=key, payloads=payloads[key], schemas=schemas[key], results=results[key])
         for key in sorted({*payloads, *schemas, *results}, key=lambda key: (key is None, key))
     ]
 
 
-async def payloads_due(database: AsyncEngine, keys: Keyring, *, after: str, limit: int) -> list[PayloadDue]:
-    """Return documents under another key than the current one, in the order of their names."""
+async def _counted(database: AsyncEngine, kind: Kind) -> Counter[str | None]:
+    counted: Counter[str | None] = Counter()
+    async for span in spans(database, kind):
+        async with database.connect() as connection:
+            counted.update(
+                {row.key: row.number for row in await connection.execute(kind.count, asdict(span))}
+            )
+    return counted
+
+
+async def payloads_due(database: AsyncEngine, span: Span, keys: Keyring) -> list[PayloadDue]:
+    """Return the documents of a span that are under another key than the current one."""
     async with database.connect() as connection:
-        rows = await connection.execute(
-            _PAYLOADS_DUE, {"after": after, "current": keys.current, "limit": limit}
-        )
+        rows = await connection.execute(_PAYLOADS_DUE, asdict(span) | {"current": keys.current})
         return [
             PayloadDue(reference=PayloadRef.model_validate(row.source), in_use=row.in_use) for row in rows
         ]
@@ -186,23 +239,23 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
     }
 
 
-async def reseal_schemas(database: AsyncEngine, keys: Keyring, *, after: UUID, limit: int) -> Batch:
-    """Encrypt the `fields` of up to `limit` tasks under the current key, in the order of their jobs."""
+async def reseal_schemas(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
+    """Encrypt the `fields` of the tasks of a span under the current key."""
 
     def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
         return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))
 
-    asked = {"after": after, "current": keys.current, "limit": limit}
+    asked = asdict(span) | {"current": keys.current}
     return await _rewrite(database, _LOCK_SCHEMAS, _WRITE_SCHEMAS, asked, resealed)
 
 
-async def reseal_results(database: AsyncEngine, keys: Keyring, *, after: UUID, limit: int) -> Batch:
-    """Encrypt up to `limit` results under the current key, in the order of their parts."""
+async def reseal_results(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
+    """Encrypt the results of a span under the current key."""
 
     def resealed(part_id: UUID, content: Mapping[str, Any]) -> str:
         return keys.seal(json.dumps(keys.unseal(content, part_id)), part_id)
 
-    asked = {"after": after, "current": keys.current, "limit": limit}
+    asked = asdict(span) | {"current": keys.current}
     return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, resealed)
 
 
@@ -212,17 +265,13 @@ async def _rewrite(
     write: TextClause,
     asked: Mapping[str, Any],
     resealed: Callable[[UUID, Mapping[str, Any]], str],
-) -> Batch:
+) -> Resealed:
     contents: dict[UUID, str] = {}
     async with database.begin() as connection:
         rows = (await connection.execute(lock, asked)).all()
         for row in rows:
             with suppress(DecryptionError):
                 contents[row.id] = resealed(row.id, row.content)
-        await connection.execute(write, {"ids": list(contents), "contents": list(contents.values())})
-    last = rows[-1].id if rows else None
-    return Batch(rewritten=len(contents), refused=len(rows) - len(contents), last=last)
-
-
-async def _counted(connection: AsyncConnection, count: TextClause) -> dict[str | None, int]:
-    return {row.key: row.number for row in await connection.execute(count)}
+        if contents:
+            await connection.execute(write, {"ids": list(contents), "contents": list(contents.values())})
+    return Resealed(rewritten=len(contents), refused=len(rows) - len(contents))
