@@ -163,7 +163,7 @@ class Store:
             ended = ended.where(_parts.c.ordinal.not_in(skip))
 
         def read(connection: Connection) -> list[Mapping[str, Any]]:
-            rows = [dict(row) for row in connection.execute(ended).mappings()]
+            rows: list[Mapping[str, Any]] = [dict(row) for row in connection.execute(ended).mappings()]
             if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
                 note_read(connection, job_id, client=self._client, what=read_as)
             return rows
