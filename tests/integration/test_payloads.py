@@ -213,17 +213,29 @@ def test_an_encrypted_document_is_written_once(sealed: Case, content: bytes) -> 
     assert stored(sealed, first) == before
 
 
-def test_a_decrypted_copy_goes_with_its_last_reader(sealed: Case, tmp_path: Path) -> None:
-    reference = sealed.store.put(PNG)
+def test_a_decrypted_copy_outlives_one_sweep_and_not_two(sealed: Case, tmp_path: Path) -> None:
+    first, second = sealed.store.put(PNG), sealed.store.put(b"another")
 
-    async def story() -> None:
-        async with sealed.spool.open(reference) as path:
-            async with sealed.spool.open(reference) as again:
-                assert again == path
-            assert path.read_bytes() == PNG
+    async def sweep() -> int:
+        await sealed.spool.sweep(all_held)
+        return len(list((tmp_path / "spool").iterdir()))
 
-    asyncio.run(story())
-    assert list((tmp_path / "spool").iterdir()) == []
+    async def story() -> list[int]:
+        left = []
+        async with sealed.spool.open(first):
+            async with sealed.spool.open(second):
+                left.append(await sweep())
+            left += [await sweep(), await sweep()]
+        left.append(await sweep())
+        async with sealed.spool.open(first):
+            pass
+        return [*left, await sweep(), await sweep()]
+
+    assert asyncio.run(story()) == [2, 2, 1, 1, 1, 0]
+
+
+async def all_held(_: Collection[str]) -> set[str]:
+    return set()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
 
 SWEPT_EVERY = timedelta(seconds=10)
-"""How often a worker looks whether its copies are of documents that are erased."""
+"""How often a worker looks whether its copies are of documents that are erased, or decrypted and read no more."""
 
 _MOST_COPIES = 1_000
 """How many payloads are remembered, so that neither memory nor the look for what may go grows with small documents."""
@@ -29,7 +29,10 @@ class _Copy:
     path: Path
     size: int
     owned: bool
+    decrypted: bool
     users: int = 0
+    idle: bool = False
+    """Whether nobody has read it since a sweep."""
     ready: asyncio.Lock = field(default_factory=asyncio.Lock)
     verified: bool = False
 
@@ -37,7 +40,8 @@ class _Copy:
 class Spool:
     """The payloads a worker has at hand. A directory store is read in place, S3 is copied to `directory`.
 
-    Encrypted ones are decrypted into it, and removed as soon as nobody reads them.
+    Encrypted ones are decrypted into it, and removed by the second sweep after they were read last: the pages of a
+    document come one after the other.
     """
 
     def __init__(self, store: PayloadStore, directory: Path, *, most_bytes: int = SPOOL_BYTES) -> None:
@@ -61,25 +65,35 @@ class Spool:
             yield copy.path
         finally:
             copy.users -= 1
-            if not copy.users and (reference.key or not copy.verified):
+            if not copy.users and not copy.verified:
                 self._forget(reference.sha256)
             self._evict()
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-        """Remove copies that nobody reads and that `unheld` names among them: no job holds those documents any more."""
+        """Remove copies that nobody reads: decrypted ones, and those of documents that no job holds, as `unheld` tells."""
+        self._sweep_decrypted()
         idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
         for key in await unheld(idle) if idle else ():
             if (copy := self._copies.get(key)) and not copy.users:
                 self._forget(key)
+
+    def _sweep_decrypted(self) -> None:
+        for key, copy in list(self._copies.items()):
+            if copy.decrypted and not copy.users:
+                if copy.idle:
+                    self._forget(key)
+                copy.idle = True
 
     def _enter(self, reference: PayloadRef) -> _Copy:
         copy = self._copies.get(reference.sha256)
         if copy is None:
             here = self._store.path_of(reference)
             path = here or self._directory / reference.sha256
-            copy = self._copies[reference.sha256] = _Copy(path, reference.size, owned=here is None)
+            copy = _Copy(path, reference.size, owned=here is None, decrypted=reference.key is not None)
+            self._copies[reference.sha256] = copy
         self._copies.move_to_end(reference.sha256)
         copy.users += 1
+        copy.idle = False
         return copy
 
     async def _provide(self, copy: _Copy, reference: PayloadRef) -> None:
