@@ -70,7 +70,7 @@ class Spool:
             self._evict()
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-        """Remove copies that nobody reads: decrypted ones, and those of documents that no job holds, as `unheld` tells."""
+        """Remove copies that nobody reads: decrypted ones, and those that `unheld` names, which no job holds."""
         self._sweep_decrypted()
         idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
         for key in await unheld(idle) if idle else ():
