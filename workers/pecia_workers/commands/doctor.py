@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
@@ -19,55 +16,76 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_workers.broker.connection import connect
+from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
+from pecia_workers.ledger.lag import Lag, lag
 from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
 from pecia_workers.upkeep.queues import count_waiting
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    subject: str
-    ok: bool
-    detail: str
+_DIFFERENT, _UNAVAILABLE = 1, 4
+_PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
+_STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
+_LATE_S = 30.0
+"""For so long relay and webhook workers may leave something undone before it is a finding."""
 
 
 def doctor(
-    *, as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False
+    *,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
+    ] = False,
+    mend: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
-    """Check the stores and who is on duty. Exit 4 if something is unavailable.
+    """Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.
 
-    Example: `pecia doctor`
+    Example: `pecia doctor --deep`
     """
     settings = settings_of_fleet()
     findings = list(_findings(settings))
-    if as_json:
-        for finding in findings:
-            typer.echo(json.dumps(asdict(finding)))
-    else:
-        Console().print(_table(findings))
+    show(findings, as_json=as_json)
+    if not all(finding.ok for finding in findings if finding.subject in _STORES):
+        raise typer.Exit(_UNAVAILABLE)
+    if (deep or mend) and _examine_deeply(settings, mend=mend, yes=yes, as_json=as_json):
+        raise typer.Exit(_DIFFERENT)
     if not all(finding.ok for finding in findings):
-        raise typer.Exit(4)
+        raise typer.Exit(_UNAVAILABLE)
+
+
+def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json: bool) -> bool:
+    """Show in what the stores differ, and repair it if that is wanted; return whether they differ at the end."""
+    from pecia_workers.commands.deep import compare, findings_of, repair  # noqa: PLC0415  help must not wait for it
+
+    found = compare(settings)
+    show(findings_of(found), as_json=as_json)
+    if not mend or not any(kind.is_mended for kind in found):
+        return bool(found)
+    if not yes:
+        typer.confirm("Put right what can be?", abort=True, err=True)
+    left = repair(settings, found)
+    show(findings_of(left), as_json=as_json)
+    return bool(left)
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:
-    yield _look("payload store", lambda: _look_at_payloads(settings), "check PECIA_PAYLOAD_URL")
-    yield _look("Redis", lambda: _look_at_redis(settings), "check PECIA_REDIS_URL and that it runs")
+    yield _look(_PAYLOADS, lambda: _look_at_payloads(settings), "check PECIA_PAYLOAD_URL")
+    yield _look(_REDIS, lambda: _look_at_redis(settings), "check PECIA_REDIS_URL and that it runs")
     url = settings.database_url.get_secret_value()
     if not url:
-        yield Finding(subject="Postgres", ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
+        yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
         return
     engine = create_engine(sqlalchemy_url(url), connect_args=CONNECT_ARGS)
     try:
         tables = _look(
-            "Postgres", lambda: _look_at_tables(engine), "check PECIA_DATABASE_URL and that it runs"
+            _POSTGRES, lambda: _look_at_tables(engine), "check PECIA_DATABASE_URL and that it runs"
         )
         yield tables
         if tables.ok:
             yield from _look_at_fleet(engine)
+            yield from _look_at_lag(engine, settings)
     except ProgrammingError:
-        yield Finding(subject="tables", ok=False, detail="not this version's: run `pecia migrate`")
+        yield Finding(subject=_TABLES, ok=False, detail="not this version's: run `pecia migrate`")
     finally:
         engine.dispose()
 
@@ -126,6 +144,31 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         yield Finding(subject=f"waiting to {lack.stage}", ok=False, detail=f"{lack.parts}: {lack.sentence}")
 
 
+def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
+    found = _lag(engine)
+    if (
+        max(found.unpublished_s, found.deliveries_s) > _LATE_S
+    ):  # perhaps a part that came back this very moment
+        time.sleep(2 * settings.upkeep_interval.total_seconds())
+        found = _lag(engine)
+    yield _late(
+        "relay", "parts wait to be published", found.unpublished, found.unpublished_s, "pecia worker upkeep"
+    )
+    yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
+
+
+def _lag(engine: Engine) -> Lag:
+    with engine.connect() as connection:
+        return lag(connection)
+
+
+def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:
+    detail = f"{count} {what}, the oldest for {oldest_s:.0f} s" if count else "nothing waits"
+    if oldest_s <= _LATE_S:
+        return Finding(subject=subject, ok=True, detail=detail)
+    return Finding(subject=subject, ok=False, detail=f"{detail}: see the log of `{command}`")
+
+
 def _abilities(worker: EngineWorker) -> str:
     """Return what the worker's engine is and can do, as far as it said."""
     can = worker.capabilities
@@ -137,10 +180,3 @@ def _abilities(worker: EngineWorker) -> str:
     model = f"{worker.engine} {can.get('model') or ''}".strip()
     said = [model, can.get("device"), ", ".join(worker.stages), fields, languages, adapters, slots, tokens]
     return "; ".join(filter(None, said))
-
-
-def _table(findings: list[Finding]) -> Table:
-    table = Table(box=None, show_header=False)
-    for finding in findings:
-        table.add_row("[green]ok[/]" if finding.ok else "[red]no[/]", finding.subject, finding.detail)
-    return table

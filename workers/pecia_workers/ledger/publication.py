@@ -119,7 +119,7 @@ async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expec
 
 async def unpublish_missing(database: AsyncEngine, present: AbstractSet[str], *, before: datetime) -> int:
     """Hand parts to the relay again that were published before that moment and are not `present`; return how many."""
-    missing = await _missing(database, present, before)
+    missing = await find_missing(database, present, before)
     async with database.begin() as connection:
         for start in range(0, len(missing), _ROWS_PER_FETCH):
             ids = missing[start : start + _ROWS_PER_FETCH]
@@ -133,7 +133,8 @@ async def forget_flows(database: AsyncEngine) -> int:
         return (await connection.execute(FORGET_FLOWS)).rowcount
 
 
-async def _missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:
+async def find_missing(database: AsyncEngine, present: AbstractSet[str], before: datetime) -> list[str]:
+    """Return the parts that were published before that moment, are queued, and are not `present`."""
     async with database.connect() as connection:
         streaming = await connection.execution_options(yield_per=_ROWS_PER_FETCH)
         published = (await streaming.stream(_PUBLISHED, {"before": before})).scalars()

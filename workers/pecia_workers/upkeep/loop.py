@@ -11,9 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.connection import connect
-from pecia_workers.bus import Bus
-from pecia_workers.ledger.database import LONG_PATIENCE, UNAVAILABLE, open_database
+from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.service import serve
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
@@ -47,20 +45,8 @@ class Upkeep:
 
     async def run(self) -> None:
         """Keep at it until `stop`, also while Redis or Postgres is away."""
-        settings = self._settings
-        stores = Stores(
-            database=open_database(
-                settings.database_url.get_secret_value(), connections=2, patience=LONG_PATIENCE
-            ),
-            redis=connect(settings.redis_url.get_secret_value()),
-            bus=Bus(settings.redis_url.get_secret_value()),
-        )
-        try:
-            await self._repeat(_steps(stores, settings))
-        finally:
-            await stores.bus.close()
-            stores.redis.close()
-            await stores.database.dispose()
+        async with open_stores(self._settings) as stores:
+            await self._repeat(_steps(stores, self._settings))
 
     async def _repeat(self, steps: Mapping[str, Step]) -> None:
         while not self._stopping.is_set():

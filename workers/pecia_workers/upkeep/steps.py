@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -17,8 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import JobState
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker.connection import connect
 from pecia_workers.broker.leases import reap
 from pecia_workers.bus import Bus
+from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.publication import (
     expected_in_redis,
     forget_flows,
@@ -46,16 +48,40 @@ class Stores:
     bus: Bus
 
 
+@asynccontextmanager
+async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
+    """Yield what the settings name, for the running loop."""
+    redis_url = settings.redis_url.get_secret_value()
+    stores = Stores(
+        database=open_database(
+            settings.database_url.get_secret_value(), connections=2, patience=LONG_PATIENCE
+        ),
+        redis=connect(redis_url),
+        bus=Bus(redis_url),
+    )
+    try:
+        yield stores
+    finally:
+        await stores.bus.close()
+        stores.redis.close()
+        await stores.database.dispose()
+
+
 async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int:
     """Put messages into quarantine whose worker fell silent. Workers do it too; here it works without any."""
     return await asyncio.to_thread(reap, stores.redis, settings.lease)
 
 
-async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
-    """Queue parts again that no lease protects and no worker can be running; poisoned ones fail."""
-    patience = Patience(
+def patience_of(settings: WorkerSettings) -> Patience:
+    """Return how long workers are believed."""
+    return Patience(
         worker_timeout=settings.worker_timeout, hold_limit=settings.part_timeout + 2 * settings.lease
     )
+
+
+async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
+    """Queue parts again that no lease protects and no worker can be running; poisoned ones fail."""
+    patience = patience_of(settings)
     orphaned = await find_orphaned(stores.database, patience, limit=_BATCH)
     free = await asyncio.to_thread(without_lease, stores.redis, [part.id for part in orphaned])
     if not free:

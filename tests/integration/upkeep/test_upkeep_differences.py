@@ -1,0 +1,362 @@
+"""`pecia doctor --deep` on a fleet whose stores have been tampered with, and on one that is merely busy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, LiteralString, Self, TypeVar
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from pecia.cli import run as pecia
+from pecia_schemas import Lane, Page, Stage, Verdict
+from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker.leases import DEAD, OWNERS, QUEUES, Leases
+from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger
+from pecia_workers.ledger.database import open_database
+from pecia_workers.upkeep import differences as looking
+from pecia_workers.upkeep.differences import Difference, Found, Scene, differences
+from pecia_workers.upkeep.mending import mend
+from pecia_workers.upkeep.steps import open_stores, relay
+
+R = TypeVar("R")
+Play = Callable[..., Any]
+
+_PAGE = Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test")
+
+
+@pytest.fixture
+def play(settings: WorkerSettings, payload_url: str) -> Play:
+    """Runs something on the scene."""
+
+    def on_the_scene(what: Callable[[Scene], Awaitable[R]]) -> R:
+        async def whole() -> R:
+            async with open_stores(settings) as stores:
+                payloads = PayloadStore.open(payload_url)
+                return await what(Scene(stores=stores, payloads=payloads, settings=settings))
+
+        return asyncio.run(whole())
+
+    return on_the_scene
+
+
+@pytest.fixture
+def look(play: Play) -> Callable[[], Found]:
+    """Looks for differences, twice in a fifth of a second."""
+    return lambda: play(lambda scene: differences(scene, second_look=timedelta(seconds=0.2)))
+
+
+def with_payloads(tables: Any, payload_url: str) -> None:
+    """Store what the jobs refer to."""
+    name = PayloadStore.open(payload_url).put(b"document").sha256
+    tables.query("UPDATE jobs SET payload = %s", name)
+
+
+@pytest.fixture
+def healthy(tables: Any, run: Play, payload_url: str) -> Any:
+    """Three queued parts of one job, published, and their document."""
+    job_id = tables.add_job(parts=3)
+    with_payloads(tables, payload_url)
+    run(relay)
+    tables.publish_long_ago()
+    return job_id
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_healthy_fleet_has_no_differences(tables: Any, claim_all: Play, look: Callable[[], Found]) -> None:
+    held = claim_all(slots=1)
+    tables.add_worker("alive")
+    tables.query(
+        "UPDATE parts SET state = 'running', worker = 'alive', started_at = now(), attempt = 1 WHERE id = %s",
+        held[0],
+    )
+
+    assert look() == {}
+
+
+def mended(play: Play, look: Callable[[], Found], found: Found) -> bool:
+    play(lambda scene: mend(scene, found))
+    return look() == {}
+
+
+def test_messages_that_are_lost_are_published_again(
+    healthy: Any, redis: Redis, play: Play, look: Callable[[], Found], tables: Any
+) -> None:
+    redis.rpop("read.normal", 2)
+
+    found = look()
+
+    lost = {str(part["id"]) for part in tables.parts(healthy)[:2]}
+    assert found == {Difference.LOST_MESSAGES: lost}
+    play(lambda scene: mend(scene, found))
+    assert redis.llen("read.normal") == 3
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize(("state", "waiting"), [("queued", 3), ("done", 2)])
+def test_leases_of_parts_that_do_not_run_end(  # noqa: PLR0917  fixtures
+    tables: Any,
+    redis: Redis,
+    claim_all: Play,
+    play: Play,
+    look: Callable[[], Found],
+    state: str,
+    waiting: int,
+) -> None:
+    (held,) = claim_all(owner="forgetful", slots=1)
+    tables.query("UPDATE parts SET state = %s WHERE id = %s", state, held)
+    tables.query("UPDATE jobs SET done = CAST(%s = 'done' AS int)", state)
+
+    found = look()
+
+    assert found == {Difference.IDLE_LEASES: {(held, "forgetful", 0)}}
+    assert mended(play, look, found)
+    assert redis.hlen(OWNERS) == 0
+    assert redis.llen("read.normal") == waiting
+
+
+def test_parts_of_workers_that_are_gone_run_again(
+    healthy: Any, tables: Any, redis: Redis, play: Play, look: Callable[[], Found]
+) -> None:
+    tables.run_on("dead", healthy)
+    redis.flushall()
+
+    found = look()
+
+    assert {kind: len(items) for kind, items in found.items()} == {Difference.ORPHANS: 3}
+    play(lambda scene: mend(scene, found))
+    assert {part["state"] for part in tables.parts(healthy)} == {"queued"}
+    assert redis.llen("read.quarantine") == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "UPDATE jobs SET done = 2",
+        "UPDATE jobs SET failed = 1",
+        "UPDATE jobs SET cancelled = 1",
+        "UPDATE jobs SET total = 7",
+        "UPDATE jobs SET total = NULL",
+    ],
+)
+def test_counters_that_are_wrong_are_counted_anew(
+    healthy: Any, tables: Any, play: Play, look: Callable[[], Found], wrong: LiteralString
+) -> None:
+    tables.query(wrong)
+
+    found = look()
+
+    assert found == {Difference.MISCOUNTED: {healthy}}
+    assert mended(play, look, found)
+    job = tables.job(healthy)
+    assert (job["state"], job["total"], job["done"], job["failed"], job["cancelled"]) == (
+        "queued",
+        3,
+        0,
+        0,
+        0,
+    )
+
+
+def test_a_job_that_goes_on_although_its_parts_are_over_ends_and_calls_back(
+    tables: Any, play: Play, look: Callable[[], Found], payload_url: str
+) -> None:
+    job_id = tables.add_job(parts=2, webhook=True)
+    with_payloads(tables, payload_url)
+    tables.query("UPDATE parts SET state = CASE ordinal WHEN 0 THEN 'done' ELSE 'failed' END")
+
+    found = look()
+
+    assert found == {Difference.MISCOUNTED: {job_id}, Difference.UNENDED: {job_id}}
+    assert mended(play, look, found)
+    assert tables.job(job_id)["state"] == "partial"
+    assert len(tables.notices()) == 1
+
+
+def test_a_summary_that_waits_for_segments_that_are_over_is_released(
+    tables: Any, play: Play, look: Callable[[], Found], payload_url: str
+) -> None:
+    job_id = tables.add_job(parts=2, stage="caption")
+    with_payloads(tables, payload_url)
+    tables.query("UPDATE parts SET stage = 'summarize', run_at = '9999-01-01 00:00:00+00' WHERE ordinal = 1")
+    tables.query("UPDATE parts SET state = 'done' WHERE stage = 'caption'")
+    tables.query("UPDATE jobs SET done = 1")
+
+    found = look()
+
+    assert found == {Difference.STUCK_SUMMARIES: {job_id}}
+    assert mended(play, look, found)
+    assert tables.query("SELECT published_at FROM parts WHERE stage = 'summarize'")[0]["published_at"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_what_was_no_message_is_forgotten(redis: Redis, play: Play, look: Callable[[], Found]) -> None:
+    redis.lpush(DEAD, "nonsense", "more nonsense")
+
+    found = look()
+
+    assert {kind: len(items) for kind, items in found.items()} == {Difference.DEAD_MESSAGES: 2}
+    assert mended(play, look, found)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_parts_of_another_fleet_are_told_and_left_alone(
+    redis: Redis, play: Play, look: Callable[[], Found]
+) -> None:
+    stranger, flow = uuid4(), uuid4()
+    message = PartMessage(part=stranger, stage=Stage.READ, lane=Lane.BULK, cost=1, flow=flow)
+    publish(redis, [message])
+
+    found = look()
+
+    assert found == {Difference.STRANGERS: {str(stranger)}}
+    assert not mended(play, look, found)
+    assert redis.llen("read.bulk") == 1
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_document_that_is_not_there_is_told_of_each_job_that_needs_it(
+    tables: Any, play: Play, look: Callable[[], Found]
+) -> None:
+    another = tables.add_job()
+    tables.query("UPDATE jobs SET payload = %s WHERE id = %s", "ab" * 32, another)
+    tables.query("UPDATE parts SET run_at = now() + interval '1 day' WHERE job_id = %s", another)
+
+    found = look()
+
+    assert found == {Difference.MISSING_PAYLOADS: {another}}
+    assert not mended(play, look, found)
+
+
+# On a fleet at work
+
+
+class BusyWorker:
+    """Claims, reads and commits as fast as it goes, for the length of a block; some parts go back to the queue."""
+
+    def __init__(self, settings: WorkerSettings, redis: Redis) -> None:
+        self._database_url = settings.database_url.get_secret_value()
+        self._leases = Leases(redis)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._work()))
+        self.committed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    async def _work(self) -> None:
+        database = open_database(self._database_url)
+        ledger = Ledger(database, "busy", announce=_hear)
+        while not self._stopping.is_set():
+            claim = self._leases.claim(tuple(QUEUES), owner="busy", slots=20, tokens=None, idle=True)
+            requests = [ClaimRequest(part=UUID(one.part)) for one in claim.parts]
+            parts = [part for part in await asyncio.gather(*map(ledger.claim, requests)) if part]
+            given_back = {str(part) for part in await ledger.give_back([part.id for part in parts[:2]])}
+            done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
+            self.committed += sum(await asyncio.gather(*map(ledger.commit, done)))
+            self._leases.give_back("busy", sorted(given_back))
+            self._leases.ack("busy", [one.part for one in claim.parts if one.part not in given_back])
+        await database.dispose()
+
+
+def test_a_fleet_that_is_merely_busy_has_no_differences(  # noqa: PLR0917  fixtures
+    tables: Any,
+    redis: Redis,
+    settings: WorkerSettings,
+    payload_url: str,
+    run: Play,
+    look: Callable[[], Found],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(looking, "GRACE", timedelta())
+    tables.add_worker("busy")
+    for _ in range(10):
+        tables.add_job(parts=60)
+    with_payloads(tables, payload_url)
+    run(relay)
+
+    with BusyWorker(settings, redis) as worker:
+        found = [look() for _ in range(3)]
+
+    assert found == [{}] * 3
+    assert worker.committed > 0
+
+
+# On the command line
+
+
+@pytest.fixture
+def doctor(
+    stores: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """Runs the doctor, and returns its exit code and what it said last of each subject."""
+    for name, value in (stores | {"PECIA_UPKEEP_INTERVAL": "0.1"}).items():
+        monkeypatch.setenv(name, value)
+
+    def examine(*options: str) -> tuple[int, dict[str, Any]]:
+        code = pecia(["doctor", "--json", *options])
+        said = map(json.loads, capsys.readouterr().out.splitlines())
+        return code, {one["subject"]: one for one in said}
+
+    return examine
+
+
+@pytest.fixture
+def staffed(tables: Any) -> None:
+    """Somebody of each role is on duty."""
+    for role in ("ingest", "engine", "webhooks", "upkeep"):
+        tables.add_worker(role)
+        tables.query("UPDATE workers SET role = name")
+
+
+@pytest.mark.usefixtures("healthy", "staffed")
+def test_the_doctor_repairs_what_it_finds_when_it_is_told_to(
+    redis: Redis, doctor: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    assert doctor("--deep")[0] == 0
+    redis.rpop("read.normal")
+
+    code, said = doctor("--deep")
+    assert (code, said["lost messages"]["ok"]) == (1, False)
+    assert said["lost messages"]["detail"].startswith("1: parts are queued in Postgres and have no message")
+    assert said["idle leases"] == {"subject": "idle leases", "ok": True, "detail": "none"}
+
+    code, said = doctor("--repair", "--yes")
+    assert (code, said["lost messages"]["ok"]) == (0, True)
+    assert redis.llen("read.normal") == 3
+
+
+@pytest.mark.usefixtures("healthy", "staffed")
+def test_the_doctor_sees_the_relay_and_the_callbacks_fall_behind(
+    tables: Any, doctor: Callable[..., tuple[int, dict[str, Any]]]
+) -> None:
+    assert doctor()[0] == 0
+    tables.query(
+        "UPDATE parts SET published_at = NULL, run_at = now() - interval '2 minutes' WHERE ordinal = 0"
+    )
+    tables.query(
+        "INSERT INTO deliveries (job_id, type, url, body, next_at) "
+        "SELECT id, 'job.failed', '', '{}', now() - interval '3 minutes' FROM jobs"
+    )
+
+    code, said = doctor()
+
+    assert code == 4
+    assert said["relay"]["detail"].startswith("1 parts wait to be published, the oldest for 12")
+    assert said["callbacks"]["detail"].startswith("1 are due, the oldest for 18")
+
+
+async def _hear(_jobs: Any) -> None:
+    """Nobody listens."""

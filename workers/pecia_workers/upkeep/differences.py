@@ -1,0 +1,186 @@
+"""Where Postgres, Redis and the payload store contradict each other, and themselves.
+
+While the fleet works they always do, for a moment: a difference counts if it is still there at a second look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Self
+from uuid import UUID
+
+from redis import Redis
+
+from pecia_schemas import PartState
+from pecia_schemas.payloads import PayloadStore, payload_named
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker.leases import DEAD, OWNERS
+from pecia_workers.ledger.inspection import (
+    miscounted_jobs,
+    open_payloads,
+    stuck_summaries,
+    unended_jobs,
+    whereabouts,
+)
+from pecia_workers.ledger.publication import expected_in_redis, find_missing
+from pecia_workers.ledger.recovery import find_orphaned
+from pecia_workers.upkeep.queues import held_parts, without_lease
+from pecia_workers.upkeep.steps import Stores, patience_of
+
+SECOND_LOOK: Final = timedelta(seconds=3)
+GRACE: Final = timedelta(seconds=5)
+_MOST_ORPHANS: Final = 10_000
+_LOOKS_AT_A_TIME: Final = 16
+
+Items = frozenset[Hashable]
+
+
+class Difference(StrEnum):
+    """What can be wrong. `sentence` says it of a number of things, `is_mended` whether a repair puts it right."""
+
+    sentence: str
+    is_mended: bool
+
+    def __new__(cls, name: str, sentence: str, is_mended: bool = True) -> Self:  # noqa: D102
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.sentence = sentence
+        member.is_mended = is_mended
+        return member
+
+    LOST_MESSAGES = "lost messages", "parts are queued in Postgres and have no message in Redis"
+    IDLE_LEASES = "idle leases", "leases in Redis are for parts that do not run"
+    ORPHANS = "orphaned parts", "parts run in Postgres on workers that are gone"
+    MISCOUNTED = "miscounted jobs", "jobs have counters that are not those of their parts"
+    UNENDED = "unended jobs", "jobs go on although all their parts are over"
+    STUCK_SUMMARIES = "stuck summaries", "summaries wait for segments that are over"
+    DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
+    STRANGERS = (
+        "strangers",
+        "parts in Redis are unknown to Postgres: do two fleets share this Redis, or was Postgres set back?",
+        False,
+    )
+    MISSING_PAYLOADS = (
+        "missing payloads",
+        "open jobs have a document that is not in the payload store: restore it, or cancel them",
+        False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is looked at."""
+
+    stores: Stores
+    payloads: PayloadStore
+    settings: WorkerSettings
+
+
+Found = dict[Difference, Items]
+"""What is wrong, and of what: parts, jobs, or whatever tells one thing from another at the second look."""
+
+
+async def differences(scene: Scene, *, second_look: timedelta = SECOND_LOOK) -> Found:
+    """Return what is wrong, and was so at two looks."""
+    first = await _look(scene, tuple(Difference))
+    if not first:
+        return {}
+    await asyncio.sleep(second_look.total_seconds())
+    second = await _look(scene, tuple(first))
+    both = {kind: first[kind] & items for kind, items in second.items()}
+    return {kind: items for kind, items in both.items() if items}
+
+
+async def _look(scene: Scene, kinds: tuple[Difference, ...]) -> Found:
+    found = {kind: frozenset(await _LOOKS[kind](scene)) for kind in kinds}
+    return {kind: items for kind, items in found.items() if items}
+
+
+async def _lost_messages(scene: Scene) -> set[Hashable]:
+    database = scene.stores.database
+    expected = await expected_in_redis(database, grace=GRACE)
+    present = await asyncio.to_thread(held_parts, scene.stores.redis)
+    return set(await find_missing(database, present, expected.before))
+
+
+async def _idle_leases(scene: Scene) -> set[Hashable]:
+    owners = await asyncio.to_thread(owners_of, scene.stores.redis)
+    found = await whereabouts(scene.stores.database, owners)
+    return {
+        (part, owners[part], attempt)
+        for part, (state, attempt) in found.items()
+        if state is not PartState.RUNNING
+    }
+
+
+def owners_of(redis: Redis) -> dict[str, str]:
+    """Return who holds which part, as Redis knows it."""
+    return dict(redis.hscan_iter(OWNERS, count=1_000))
+
+
+async def _orphans(scene: Scene) -> set[Hashable]:
+    patience = patience_of(scene.settings)
+    orphaned = await find_orphaned(scene.stores.database, patience, limit=_MOST_ORPHANS)
+    parts = {part.id: part for part in orphaned}
+    free = await asyncio.to_thread(without_lease, scene.stores.redis, parts)
+    return {parts[part] for part in free}
+
+
+async def _miscounted(scene: Scene) -> set[Hashable]:
+    return set(await miscounted_jobs(scene.stores.database))
+
+
+async def _unended(scene: Scene) -> set[Hashable]:
+    return set(await unended_jobs(scene.stores.database))
+
+
+async def _stuck_summaries(scene: Scene) -> set[Hashable]:
+    return set(await stuck_summaries(scene.stores.database))
+
+
+async def _dead_messages(scene: Scene) -> set[Hashable]:
+    count = await asyncio.to_thread(scene.stores.redis.llen, DEAD)
+    return set(range(count))
+
+
+async def _strangers(scene: Scene) -> set[Hashable]:
+    held = set(filter(_is_id, await asyncio.to_thread(held_parts, scene.stores.redis)))
+    known = await whereabouts(scene.stores.database, held)
+    return {part for part in held if part not in known}
+
+
+def _is_id(part: str) -> bool:
+    """Whether it can be a part's id; the claim puts other messages aside."""
+    with suppress(ValueError):
+        return str(UUID(part)) == part
+    return False
+
+
+async def _missing_payloads(scene: Scene) -> set[Hashable]:
+    needed = await open_payloads(scene.stores.database)
+    at_a_time = asyncio.Semaphore(_LOOKS_AT_A_TIME)
+
+    async def is_there(name: str) -> bool:
+        async with at_a_time:
+            return await asyncio.to_thread(scene.payloads.holds, payload_named(name))
+
+    there = await asyncio.gather(*map(is_there, needed))
+    return {job for (_, jobs), held in zip(needed.items(), there, strict=True) if not held for job in jobs}
+
+
+_LOOKS: dict[Difference, Callable[[Scene], Awaitable[set[Hashable]]]] = {
+    Difference.LOST_MESSAGES: _lost_messages,
+    Difference.IDLE_LEASES: _idle_leases,
+    Difference.ORPHANS: _orphans,
+    Difference.MISCOUNTED: _miscounted,
+    Difference.UNENDED: _unended,
+    Difference.STUCK_SUMMARIES: _stuck_summaries,
+    Difference.DEAD_MESSAGES: _dead_messages,
+    Difference.STRANGERS: _strangers,
+    Difference.MISSING_PAYLOADS: _missing_payloads,
+}
