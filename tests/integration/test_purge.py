@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, LiteralString
@@ -359,37 +358,52 @@ def is_waiting(database_url: str) -> bool:
     return found is not None and found[0] > 0
 
 
+def test_a_submit_waits_for_a_removal_that_is_under_way(
+    submit: Callable[..., Job[Any]],
+    database_url: str,
+    payload_url: str,
+    eventually: Callable[..., Any],
+) -> None:
+    submit()
+    (document,) = stored(payload_url)
+    with psycopg.connect(database_url) as removing, ThreadPoolExecutor(1) as thread:
+        removing.execute(discards.LOCK.text.replace(":payload", "%s").encode(), (document.name,))
+        again = thread.submit(submit)
+        eventually(lambda: is_waiting(database_url))
+        document.unlink()
+        removing.execute(
+            "INSERT INTO discarded_payloads (payload, erased_at) VALUES (%s, now())", (document.name,)
+        )
+        removing.commit()
+
+        with pytest.raises(PayloadStoreUnavailableError):
+            again.result(timeout=10)
+
+
 def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_stays_has_it(
     client: Client, submit: Callable[..., Job[Any]], payload_url: str
 ) -> None:
     until = time.monotonic() + 1.5
-    kept: list[Job[Any]] = []
-    again = threading.Event()
 
-    def purge_all_but_the_last() -> None:
+    def come_and_go() -> None:
         while time.monotonic() < until:
-            try:
-                job = submit()
-            except PayloadStoreUnavailableError:
-                again.set()
-                continue
-            client.purge([job])
+            with suppress(PayloadStoreUnavailableError):
+                client.purge([submit()])
 
-    def keep() -> None:
-        while time.monotonic() < until and not kept:
-            try:
-                kept.append(submit())
-            except PayloadStoreUnavailableError:
-                again.set()
+    def come_to_stay() -> Job[Any]:
+        while True:
+            with suppress(PayloadStoreUnavailableError):
+                return submit()
 
-    for _ in range(3):
-        kept.clear()
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda work: work(), [purge_all_but_the_last, purge_all_but_the_last, keep]))
-        assert len(stored(payload_url)) == len(kept) == 1
-        client.purge(kept)
-        assert stored(payload_url) == []
-        until = time.monotonic() + 1.0
+    with ThreadPoolExecutor(3) as threads:
+        passing = [threads.submit(come_and_go) for _ in range(2)]
+        staying = threads.submit(come_to_stay)
+        for thread in passing:
+            thread.result()
+    assert len(stored(payload_url)) == 1
+
+    client.purge([staying.result()])
+    assert stored(payload_url) == []
 
 
 def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
