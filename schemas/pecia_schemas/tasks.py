@@ -139,6 +139,8 @@ class Task(Generic[R_co]):
     result_type: ClassVar[type[BaseModel]]
 
     source: Source = Field(repr=False)
+    cache: bool = Field(default=True, kw_only=True)
+    """Whether an earlier reading may be the result, and this one that of later tasks; False: neither."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -160,8 +162,6 @@ class ReadDocument(Task[Document]):
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
-    cache: bool = Field(default=True, kw_only=True)
-    """Whether an earlier reading may be the result, and this one that of later tasks; False: neither."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -183,8 +183,6 @@ class CaptionVideo(Task[Captions]):
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1)
     """LoRA adapter to caption with, by the name that the fleet's settings give it."""
-    cache: bool = Field(default=True, kw_only=True)
-    """Whether an earlier reading may be the result, and this one that of later tasks; False: neither."""
 
 
 AnyTask = ReadDocument | CaptionVideo

@@ -131,7 +131,7 @@ def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     after = client.usage().total
     assert asked == len(server.pages) == 100
     assert [page.text for page in second] == [page.text for page in first]
-    assert {page.usage for page in second} == {TokenUsage()}
+    assert all(page.usage == TokenUsage() for page in second)
     assert after.tokens == before.tokens
     assert (after.parts, after.reused) == (200, 100)
     assert after.saved == before.tokens.prompt + before.tokens.output > 0
@@ -176,12 +176,6 @@ def test_what_is_asked_otherwise_is_read(
     assert len(server.pages) == 1 + len(OTHERWISE) + 1, "the fields are asked for beside the text"
 
 
-def test_a_task_that_wants_no_cache_leaves_nothing_in_it(read: Read) -> None:
-    read(cache=False)
-
-    assert read().cached_from is None
-
-
 def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
     client: Client, worker: OneWorker, read: Read
 ) -> None:
@@ -210,29 +204,29 @@ def test_without_such_a_key_jobs_share_that_have_the_same_client_and_metadata(
         assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
 
 
-def test_a_page_that_was_read_badly_is_read_again(read: Read, server: ChatServerDouble) -> None:
-    server.behaviour.finish_reason = "length"
-    assert read(settings={"max_readings": 1}).verdict is Verdict.TRUNCATED
-    server.behaviour.finish_reason = "stop"
-
-    page = read(settings={"max_readings": 1})
-
-    assert (page.verdict, page.cached_from) == (Verdict.OK, None)
-
-
-def test_fields_come_with_the_page_but_not_those_that_were_never_filled(
-    read: Read, server: ChatServerDouble
+def test_what_was_no_good_is_read_again_and_what_is_whole_is_not(
+    client: Client, worker: OneWorker, server: ChatServerDouble
 ) -> None:
-    read(fields=Form, settings={"max_readings": 1})
+    cut, unfilled = SCAN, png(noise(1))
+
+    def read_both() -> list[Page]:
+        """Read one page, and another one for its fields."""
+        jobs = [client.submit(ReadDocument(cut)), client.submit(ReadDocument(unfilled, fields=Form))]
+        for job in jobs:
+            worker.run(job, max_readings=1)
+            server.behaviour.finish_reason = "stop"
+        return [only_page(job) for job in jobs]
+
+    server.behaviour.finish_reason = "length"
+    bad = read_both()
     server.behaviour.form = '{"drug": "Amoxicillin"}'
+    good, asked = read_both(), len(server.pages)
+    again = read_both()
 
-    filled = read(fields=Form, settings={"max_readings": 1})
-    asked = len(server.pages)
-    again = read(fields=Form, settings={"max_readings": 1})
-
-    assert filled.cached_from is None
-    assert again.cached_from
-    assert again.fields == {"drug": "Amoxicillin"}
+    assert [(page.verdict, page.fields) for page in bad] == [(Verdict.TRUNCATED, None), (Verdict.OK, None)]
+    assert [(page.verdict, page.cached_from) for page in good] == [(Verdict.OK, None)] * 2
+    assert all(page.cached_from for page in again)
+    assert again[1].fields == {"drug": "Amoxicillin"}
     assert len(server.pages) == asked
 
 

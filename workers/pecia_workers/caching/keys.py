@@ -58,4 +58,4 @@ def _told(request: EngineRequest) -> dict[str, Any]:
 
 
 def _picture(image: NDArray[np.uint8]) -> tuple[tuple[int, ...], str]:
-    return image.shape, hashlib.sha256(np.ascontiguousarray(image)).hexdigest()
+    return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()
