@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _BELL_WAIT_S = 1
 
 _claiming: WeakSet[Channel] = WeakSet()
+"""Channels of parts; they stay so when their last list was cancelled, for what they delivered ends after that."""
 
 
 def install() -> None:
@@ -63,12 +64,12 @@ class QoS(stock.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Note that the part is finished; a message of remote control is none, whatever tag it bears."""
-        if self.channel.lists:
+        if self.channel in _claiming:
             self.channel.keeper.ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Note that the part goes back, or that it is finished."""
-        if not self.channel.lists:
+        if self.channel not in _claiming:
             return
         if requeue:
             self.channel.keeper.give_back(delivery_tag)
