@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo up test test-engine check lint types imports format bench bench-engine docs lock clean
+.PHONY: help demo up test test-engine soak check lint types imports format bench bench-engine docs lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -26,6 +26,9 @@ test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine
+
+soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
+	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
 
 check: lint types imports  ## Lint, types and import law
 

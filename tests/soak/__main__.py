@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -41,6 +42,8 @@ def main() -> None:
         plan=strikes,
         engine=arguments.engine,
         lease=timedelta(seconds=arguments.lease),
+        slack=timedelta(seconds=arguments.slack),
+        logs=arguments.logs,
     )
     with _watched(errors, arguments.pages) as watcher:
         report = soak(task, watcher)
@@ -63,6 +66,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--lease", type=float, default=_LEASE_S, help="PECIA_LEASE in seconds (default: %(default)s)"
     )
+    parser.add_argument(
+        "--slack",
+        type=float,
+        default=0.0,
+        help="seconds beyond each limit, for a machine that is busy with others",
+    )
+    parser.add_argument("--logs", type=Path, help="copy the workers' logs to this directory in the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     return parser.parse_args()
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tests.soak.catalogue import FAULTS
 from tests.soak.faults import Blow, NotNowError
@@ -43,14 +43,13 @@ class Injection:
         """Whether it has struck and the fleet has not recovered, or it is not healed."""
         return self.blow is not None and (self.recovered_s is None or self.healed is None)
 
-    @property
-    def late(self) -> bool:
-        """Whether the fleet took longer than it promises."""
+    def is_late(self, slack: timedelta) -> bool:
+        """Return whether the fleet took longer than it promises, and so much longer."""
         if self.blow is None:
             return False
         if self.recovered_s is None:
             return True
-        return self.alone and self.recovered_s > self.blow.limit.total_seconds()
+        return self.alone and self.recovered_s > (self.blow.limit + slack).total_seconds()
 
 
 class Director:

@@ -82,7 +82,8 @@ class Observer:
 
     def now(self) -> datetime | None:
         """Return the time by the clock of Postgres."""
-        return self._value("SELECT clock_timestamp()")
+        now: datetime | None = self._value("SELECT clock_timestamp()")
+        return now
 
     def progress(self) -> Progress | None:
         """Return how far the fleet is."""
@@ -97,7 +98,8 @@ class Observer:
 
     def worker_named(self, pid: int) -> str | None:
         """Return the name under which a process of this machine is registered, if it is."""
-        return self._value(_NAME, socket.gethostname(), pid)
+        name: str | None = self._value(_NAME, socket.gethostname(), pid)
+        return name
 
     def held_by(self, worker: str | None) -> Held | None:
         """Return what a worker runs now; for None, what all of them run."""
@@ -111,28 +113,34 @@ class Observer:
 
     def begun_again(self, held: Held) -> int | None:
         """Return how many of the parts were begun again since."""
-        return self._value(_BEGUN_AGAIN, *held.columns)
+        again: int | None = self._value(_BEGUN_AGAIN, *held.columns)
+        return again
 
     def has_arrived(self, role: str, since: datetime) -> bool | None:
         """Return whether a worker of the role has come on duty since."""
-        return self._value(_ARRIVED, role, since)
+        return self._truth(_ARRIVED, role, since)
 
     def has_committed(self, since: datetime) -> bool | None:
         """Return whether anything was committed since."""
-        return self._value(_COMMITTED, since)
+        return self._truth(_COMMITTED, since)
 
     def has_accepted(self, since: datetime) -> bool | None:
         """Return whether a job was accepted since."""
-        return self._value(_ACCEPTED, since)
+        return self._truth(_ACCEPTED, since)
 
     def at_work(self, since: datetime) -> int | None:
         """Return how many engine workers have both claimed and committed since."""
-        return self._value(_AT_WORK, since, since)
+        at_work: int | None = self._value(_AT_WORK, since, since)
+        return at_work
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return what a statement finds. Raises `psycopg.Error`."""
         with psycopg.connect(self._url) as connection:
             return connection.execute(statement.encode(), values).fetchall()
+
+    def _truth(self, statement: str, *values: Any) -> bool | None:
+        known: bool | None = self._value(statement, *values)
+        return known
 
     def _value(self, statement: str, *values: Any) -> Any:
         row = self._try(lambda connection: connection.execute(statement.encode(), values).fetchone())

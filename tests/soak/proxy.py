@@ -26,6 +26,9 @@ class _Connection:
         for writer in (self.near, self.far):
             writer.transport.abort()
 
+    def silence(self) -> None:
+        self.silent = True
+
 
 class Proxy:
     """Listens on a free port of loopback and forwards to a unix socket, on a loop in a thread of its own."""
@@ -54,22 +57,25 @@ class Proxy:
 
     def cut(self) -> int:
         """Close every connection on both sides; return how many there were."""
-        return self._do(lambda: [connection.abort() for connection in tuple(self._connections)])
+        return self._do(_Connection.abort)
 
     def silence(self) -> int:
         """Let nothing through on the connections there are, for good, and close none of them; return how many.
 
         What a firewall does that forgot them. New ones work.
         """
-        return self._do(lambda: [setattr(one, "silent", True) for one in self._connections])
+        return self._do(_Connection.silence)
 
     def delay(self, seconds: float) -> None:
         """Hold back whatever passes, in both directions, for so long; 0: no longer."""
         self._delay_s = seconds
 
-    def _do(self, act: Callable[[], list[None]]) -> int:
+    def _do(self, act: Callable[[_Connection], None]) -> int:
         async def acted() -> int:
-            return len(act())
+            connections = tuple(self._connections)
+            for connection in connections:
+                act(connection)
+            return len(connections)
 
         return asyncio.run_coroutine_threadsafe(acted(), self._loop).result()
 

@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -119,15 +120,15 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def rows_of(injections: Sequence[Injection], redone: Sequence[int]) -> list[Row]:
+def rows_of(injections: Sequence[Injection], redone: Sequence[int], slack: timedelta) -> list[Row]:
     """Return a row for each kind of fault, in the order of their names; `redone` belongs to the injections in order."""
     kinds: defaultdict[str, list[tuple[Injection, int]]] = defaultdict(list)
     for injection, again in zip(injections, redone, strict=True):
         kinds[injection.name].append((injection, again))
-    return [_row(name, kinds[name]) for name in sorted(kinds)]
+    return [_row(name, kinds[name], slack) for name in sorted(kinds)]
 
 
-def _row(name: str, struck: Sequence[tuple[Injection, int]]) -> Row:
+def _row(name: str, struck: Sequence[tuple[Injection, int]], slack: timedelta) -> Row:
     injections = [injection for injection, _ in struck]
     blows = [injection.blow for injection in injections if injection.blow]
     return Row(
@@ -136,6 +137,6 @@ def _row(name: str, struck: Sequence[tuple[Injection, int]]) -> Row:
         skipped=next((one.skipped for one in injections if one.skipped), ""),
         recovered_s=tuple(round(one.recovered_s, 2) for one in injections if one.recovered_s is not None),
         limit_s=blows[0].limit.total_seconds() if blows else 0.0,
-        late=sum(one.late for one in injections),
+        late=sum(one.is_late(slack) for one in injections),
         redone=sum(again for _, again in struck),
     )

@@ -77,6 +77,11 @@ class Rig:
         return Redis.from_url(self.servers.settings.redis_url.get_secret_value(), socket_timeout=5)
 
     @property
+    def logs(self) -> Path:
+        """Where the workers' logs are."""
+        return self.workers.home.path / "logs"
+
+    @property
     def redis_data(self) -> Path:
         """Where Redis keeps its data."""
         return self.servers.home.redis

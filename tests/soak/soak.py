@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from redis import RedisError
 from tests.soak import auditor
@@ -39,6 +41,10 @@ class Task:
     plan: Sequence[Strike]
     engine: str
     lease: timedelta
+    slack: timedelta
+    """Beyond each limit."""
+    logs: Path | None
+    """Where the workers' logs go in the end; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ def soak(task: Task, watcher: Watcher) -> Report:
         run = _Run(rig, task, watcher)
         findings = [*run.strike(), *run.settle(), *run.judge()]
         figures, rows, home, orphans = run.figures(), run.rows(), rig.home, auditor.orphans(rig.home)
+        if task.logs:
+            shutil.copytree(rig.logs, task.logs, dirs_exist_ok=True)
     wait_until(lambda: not auditor.leftovers(home), _GONE_S)
     findings += auditor.judge_processes(orphans, auditor.leftovers(home))
     return Report(
@@ -93,7 +101,7 @@ class _Run:
         late = (
             f"{injection.name} {f'{seconds:.1f} s' if (seconds := injection.recovered_s) else 'never'}"
             for injection in self._director.injections
-            if injection.late
+            if injection.is_late(self._task.slack)
         )
         return [
             auditor.finding("the fleet recovered in time", late),
@@ -145,7 +153,7 @@ class _Run:
             self._rig.observer.begun_again(injection.blow.held) or 0 if injection.blow else 0
             for injection in injections
         ]
-        return rows_of(injections, redone)
+        return rows_of(injections, redone, self._task.slack)
 
     def _has_room(self, accepted: int) -> bool:
         needed = accepted < self._task.pages or not self._director.finished

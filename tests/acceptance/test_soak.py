@@ -1,0 +1,32 @@
+"""A short soak: a fleet at work is broken in the ways that lose work elsewhere, and keeps its promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAULTS = ("kill-engine", "flush-redis", "kill-postgres", "silence-postgres", "pause-engine", "kill-webhooks")
+
+
+@pytest.mark.timeout(280)
+def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
+    wanted = [word for fault in FAULTS for word in ("--fault", fault)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.soak", "--json", "--seed", "4", "--pages", "200", "--lease", "5"),
+            *("--strikes", str(len(FAULTS)), "--slack", "30", *wanted),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(done.stdout) if done.stdout else {"promises": [], "faults": []}
+    assert [promise for promise in report["promises"] if not promise["kept"]] == [], done.stderr
+    assert len(report["faults"]) == len(FAULTS), done.stderr
+    assert done.returncode == 0
