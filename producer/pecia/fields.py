@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,9 @@ from pecia_schemas.tasks import ReadDocument, Task
 
 _LARGEST = 16 * 1024
 """Characters of the schema as JSON: it is part of what the model reads with every page."""
+
+_NAMING = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""What holds names that are the author's own."""
 
 
 def check(task: Task[Any]) -> None:
@@ -45,7 +48,7 @@ def _check(written: str) -> None:
             and value.startswith("#/")
             and _at(schema, value) is None
         ):
-            raise InvalidOptionError(f"fields refers to {value}, which it does not hold.")
+            raise InvalidOptionError("fields refers, by $ref, to something that it does not hold.")
 
 
 def _check_meaning(schema: dict[str, Any]) -> None:
@@ -55,8 +58,19 @@ def _check_meaning(schema: dict[str, Any]) -> None:
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
-        place = "/".join(map(str, error.absolute_path)) or "the top"
-        raise InvalidOptionError(f"fields is no JSON schema: {error.message:.200} (at {place}).") from None
+        raise InvalidOptionError(
+            f"fields is no JSON schema: what stands at {_place(error.absolute_path)} breaks a rule of its own"
+            f" ({error.validator})."
+        ) from None
+
+
+def _place(path: Iterable[str | int]) -> str:
+    """Return where in a schema something stands, without the names that its author gave."""
+    steps: list[str] = []
+    for step in path:
+        named = bool(steps) and steps[-1] in _NAMING
+        steps.append("…" if named else str(step))
+    return "/".join(steps) or "the top"
 
 
 def _root(schema: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +100,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 def _check_entry(name: str, value: Any) -> None:
     if name.endswith(("$ref", "$dynamicRef")) and isinstance(value, str) and not value.startswith("#"):
         raise InvalidOptionError(
-            f"fields refers to {value}: write everything into the one schema, under $defs."
+            "fields refers, by $ref, to something elsewhere: write everything into the one schema, under $defs."
         )
     if name == "patternProperties":
         raise InvalidOptionError("fields names its properties: patternProperties is not understood.")

@@ -13,7 +13,7 @@ from pecia_schemas.states import JobState, Lane
 
 
 class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class JobEvent(_Event):

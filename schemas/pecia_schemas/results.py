@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pecia_schemas.failures import Failure
+
+if TYPE_CHECKING:
+    from pydantic_core import InitErrorDetails
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -155,9 +158,14 @@ class Page(_Result):
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as the model that `fields=` was given; None if there are none.
 
-        Raises `pydantic.ValidationError` if they are not enough for another model.
+        Raises `pydantic.ValidationError` if they are not enough for another model. Its text does not quote the page;
+        its `errors()` hold what was found.
         """
-        return None if self.fields is None else model.model_validate(self.fields)
+        try:
+            return None if self.fields is None else model.model_validate(self.fields)
+        except ValidationError as error:
+            details = cast("list[InitErrorDetails]", error.errors(include_url=False))
+            raise ValidationError.from_exception_data(error.title, details, hide_input=True) from None
 
 
 class PageFailure(_Result):

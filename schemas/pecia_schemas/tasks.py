@@ -40,7 +40,7 @@ class DocumentType(StrEnum):
 class PayloadRef(BaseModel):
     """A file in the payload store."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Of its content; of an encrypted one the HMAC-SHA-256, by which nobody without the key can look for it."""
@@ -102,7 +102,7 @@ class CaptionStyle(StrEnum):
 class GenerationOptions(BaseModel):
     """What a task changes of its preset; None leaves it as the preset says."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -124,7 +124,8 @@ else:
 
     FieldsOf = Annotated[dict[str, Any] | None, BeforeValidator(_to_schema)]
 
-_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+# An error about a task must not quote what it was made of: that may be a document.
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, config=_CONFIG)
