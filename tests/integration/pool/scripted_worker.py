@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ SECRET = "Jane Doe"
 class ScriptedRuntime:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._died_on: set[UUID] = set()
         self._journal = (directory / "journal").open("a", buffering=1)
 
     async def start(self, priced: Callable[[UUID, int], None]) -> Budget:
@@ -61,7 +63,10 @@ class ScriptedRuntime:
         if plan == "ignore":
             raise Ignore(SECRET)
         if plan == "lose":
+            self._died_on.add(part)
             raise RuntimeLostError(SECRET)
+        if plan == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
         if plan == "bug":
             (self._directory / "plans" / str(part)).write_text("done")
             raise ValueError(SECRET)
@@ -70,9 +75,10 @@ class ScriptedRuntime:
         file = self._directory / "plans" / str(part)
         return file.read_text() if file.exists() else "done"
 
-    async def give_back(self, parts: Collection[UUID]) -> None:
+    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
         for part in parts:
             self._note("given back", part)
+        return self._died_on.intersection(parts)
 
     async def revoked(self, part: UUID) -> None:
         self._note("revoked", part)

@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 
 from pecia_workers.ledger.publication import relay_due
+from pecia_workers.upkeep.queues import count_waiting
 from pecia_workers.upkeep.steps import Reconciler, Stores, relay
 
 QUEUE = "read.normal"
@@ -44,7 +45,7 @@ def test_more_than_a_batch_is_relayed_at_once(tables: Any, redis: Redis, run: Ca
     )
 
     assert run(relay) == 2501
-    assert redis.llen("read.bulk") == 2500
+    assert count_waiting(redis)["read.bulk"] == 2500
 
 
 def test_without_redis_nothing_is_marked_as_published(tables: Any, run: Callable[..., Any]) -> None:

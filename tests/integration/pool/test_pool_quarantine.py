@@ -1,0 +1,105 @@
+"""What took a worker down runs apart: at first among its former neighbours, then alone; nobody else is hurt."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from pecia_schemas import Lane
+
+
+def start_and_hold(fleet: Any, count: int) -> tuple[Any, list[Any]]:
+    """Start a worker and let it hold parts that wait."""
+    worker = fleet.start()
+    parts = [fleet.send("wait") for _ in range(count)]
+    for part in parts:
+        fleet.await_story(part, "run")
+    return worker, parts
+
+
+def await_runs(fleet: Any, part: Any, count: int) -> None:
+    fleet.eventually(lambda: fleet.story(part).count("run") == count, timeout=15, what=f"run {count}")
+
+
+def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
+    doomed, suspects = start_and_hold(fleet, 3)
+    doomed.kill()
+    warden = fleet.start()
+    for part in suspects:
+        await_runs(fleet, part, 2)
+
+    normal = fleet.send()
+    fleet.start()
+    fleet.await_story(normal, "run", "done")
+
+    assert all(entry["pid"] != warden.pid for entry in fleet.journal(normal))
+    for part in suspects:
+        fleet.plan(part, "done")
+        fleet.await_story(part, "run", "run", "done")
+    fleet.await_settled()
+
+
+def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: Any) -> None:
+    doomed, [suspect] = start_and_hold(fleet, 1)
+    doomed.kill()
+    fleet.start()
+    await_runs(fleet, suspect, 2)
+    normal = fleet.send()
+    urgent = fleet.send("done", Lane.URGENT)
+
+    fleet.plan(suspect, "done")
+
+    for part in (normal, urgent):
+        fleet.await_story(part, "run", "done")
+    ended = next(number for number, entry in enumerate(fleet.journal()) if entry["what"] == "done")
+    assert fleet.journal()[ended]["part"] == str(suspect)
+    fleet.await_settled()
+
+
+def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(fleet: Any) -> None:
+    """Three deaths: among all, among the suspects, alone; nobody who was not its neighbour is touched."""
+    first, parts = start_and_hold(fleet, 4)
+    poison, *innocent = parts
+    fleet.plan(poison, "die")
+    assert first.wait(10) == -signal.SIGKILL
+    second = fleet.start()
+    assert second.wait(15) == -signal.SIGKILL
+
+    for part in innocent:
+        fleet.plan(part, "done")
+    last = [fleet.start(), fleet.start()]
+    bystanders = [fleet.send() for _ in range(3)]
+    fleet.eventually(lambda: any(worker.poll() is not None for worker in last), timeout=15)
+    fleet.plan(poison, "done")
+
+    for part in parts:
+        fleet.eventually(lambda part=part: fleet.story(part)[-1:] == ["done"], timeout=15)
+        assert fleet.story(part).count("run") <= (4 if part is poison else 3)
+    for part in bystanders:
+        fleet.await_story(part, "run", "done")
+    fleet.await_settled()
+    for worker in last:
+        expect_suspects_alone(fleet, worker.pid, {str(part) for part in parts})
+
+
+def expect_suspects_alone(fleet: Any, pid: int, suspects: set[str]) -> None:
+    running: set[str] = set()
+    for entry in fleet.journal():
+        if entry["pid"] == pid:
+            (running.add if entry["what"] == "run" else running.discard)(entry["part"])
+            assert len(running) <= 1 or not running & suspects
+
+
+def test_what_an_engine_died_on_runs_apart_and_what_was_given_back_does_not(fleet: Any) -> None:
+    worker, [fatal, waited] = start_and_hold(fleet, 2)
+
+    fleet.plan(fatal, "lose")
+
+    assert worker.wait(10) == 1
+    assert sorted(fleet.left) == ["pecia:deliveries", "read.normal", "read.quarantine"]
+    fleet.plan(waited, "done")
+    fleet.plan(fatal, "done")
+    fleet.start()
+    fleet.await_story(fatal, "run", "given back", "run", "done")
+    fleet.await_story(waited, "run", "cancelled", "given back", "run", "done")
+    fleet.await_settled()
