@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas.media import MediaType
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
+
+# Its debug logs quote a picture's notes.
+logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
 
 _IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
 _ORIENTATION = 0x0112
