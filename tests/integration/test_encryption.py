@@ -58,26 +58,26 @@ class House:
     scribe_type: Any
     open: ExitStack
 
-    def client(self, **keys: str) -> Client:
+    def client(self, keys: dict[str, str]) -> Client:
         settings = ClientSettings(encryption_keys=SecretStr(json.dumps(keys) if keys else ""))
         client = Client(self.database_url, self.redis_url, self.payload_url, settings=settings)
         return self.open.enter_context(client)
 
-    def scribe(self, **keys: str) -> Any:
-        return self.scribe_type(self.database_url, self.redis_url, ring(**keys))
+    def scribe(self, keys: dict[str, str]) -> Any:
+        return self.scribe_type(self.database_url, self.redis_url, ring(keys))
 
     def read(self, text: str = PLANTED, *, keys: dict[str, str], **task: Any) -> Job[Any]:
         """Have a document of one page read, under these keys."""
-        job = self.client(**keys).submit(ReadDocument(DOCUMENT, **task))
-        scribe = self.scribe(**keys)
+        job = self.client(keys).submit(ReadDocument(DOCUMENT, **task))
+        scribe = self.scribe(keys)
         scribe.cut(job.id, 1)
         scribe.read(job.id, 0, text)
         return job.refresh()
 
-    def rotate(self, told: Callable[[int], None] = lambda _: None, **keys: str) -> Rekeyed:
+    def rotate(self, keys: dict[str, str], told: Callable[[int], None] = lambda _: None) -> Rekeyed:
         def rotating(database: AsyncEngine) -> Awaitable[Rekeyed]:
-            store = PayloadStore.open(self.payload_url, keys=ring(**keys))
-            return Rekeying(database=database, store=store, keys=ring(**keys)).run(told)
+            store = PayloadStore.open(self.payload_url, keys=ring(keys))
+            return Rekeying(database=database, store=store, keys=ring(keys)).run(told)
 
         return self.ask(rotating)
 
@@ -96,12 +96,12 @@ class House:
 
         return asyncio.run(story())
 
-    def claim(self, job: Job[Any], **keys: str) -> ClaimedPart:
+    def claim(self, job: Job[Any], keys: dict[str, str]) -> ClaimedPart:
         """Claim the first part of a job as a worker with these keys does."""
         (part,) = self.rows("SELECT id FROM parts WHERE job_id = %s AND state = 'queued'", job.id)
 
         async def claim(database: AsyncEngine) -> ClaimedPart | None:
-            ledger = Ledger(database, "worker", announce=_hear, keys=ring(**keys))
+            ledger = Ledger(database, "worker", announce=_hear, keys=ring(keys))
             return await ledger.claim(ClaimRequest(part=part["id"]))
 
         claimed = self.ask(claim)
@@ -130,7 +130,7 @@ async def _hear(_: object) -> None:
     """Nobody to tell."""
 
 
-def ring(**keys: str) -> Keyring:
+def ring(keys: dict[str, str]) -> Keyring:
     return Keyring.of(SecretStr(json.dumps(keys) if keys else ""))
 
 
@@ -159,23 +159,23 @@ def test_without_keys_they_would(house: House) -> None:
 
 
 def test_a_worker_knows_what_is_asked_for(house: House) -> None:
-    job = house.client(**NEW).submit(ReadDocument(DOCUMENT, fields=Asked))
+    job = house.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked))
 
-    task = house.claim(job, **NEW).task
+    task = house.claim(job, NEW).task
 
     assert isinstance(task, ReadDocument)
     assert task.fields == Asked.model_json_schema()
 
 
 def test_captions_reach_their_summary_and_the_client(house: House) -> None:
-    job = house.client(**NEW).submit(CaptionVideo(VIDEO))
-    scribe = house.scribe(**NEW)
+    job = house.client(NEW).submit(CaptionVideo(VIDEO))
+    scribe = house.scribe(NEW)
     scribe.cut_video(job.id, 2)
     for ordinal in range(2):
         scribe.caption(job.id, ordinal, f"{PLANTED} {ordinal}")
 
     async def captions(database: AsyncEngine) -> Any:
-        return await Ledger(database, "worker", announce=_hear, keys=ring(**NEW)).captions(job.id)
+        return await Ledger(database, "worker", announce=_hear, keys=ring(NEW)).captions(job.id)
 
     assert [segment.text for segment in house.ask(captions)] == [f"{PLANTED} 0", f"{PLANTED} 1"]
     scribe.summarize(job.id, 2, f"all of {PLANTED}")
@@ -195,14 +195,14 @@ def test_a_client_without_the_key_is_told_which_setting(house: House, keys: dict
     job = house.read(keys=NEW)
 
     with pytest.raises(ConfigurationError, match=r"'new'.*PECIA_ENCRYPTION_KEYS") as caught:
-        house.client(**keys).job(job.id).result(timeout=0)
+        house.client(keys).job(job.id).result(timeout=0)
 
     assert PLANTED not in str(caught.value)
 
 
 def test_what_was_read_before_there_were_keys_stays_readable(house: House) -> None:
     job = house.read(keys={}, fields=Asked)
-    assert house.client(**NEW).job(job.id).result(timeout=0).text == PLANTED
+    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -227,22 +227,22 @@ def test_a_repeated_key_finds_its_job_whatever_key_it_was_encrypted_under(
     house: House, former: dict[str, str]
 ) -> None:
     task = ReadDocument(DOCUMENT, fields=Asked)
-    first = house.client(**former).submit(task, idempotency_key="k")
+    first = house.client(former).submit(task, idempotency_key="k")
 
-    again = house.client(**NEW, **former).submit(task, idempotency_key="k")
+    again = house.client(NEW | former).submit(task, idempotency_key="k")
 
     assert (again.id, again.created) == (first.id, False)
     with pytest.raises(IdempotencyConflictError):
-        house.client(**NEW, **former).submit(ReadDocument(VIDEO), idempotency_key="k")
+        house.client(NEW | former).submit(ReadDocument(VIDEO), idempotency_key="k")
 
 
 def test_a_repeated_key_finds_its_job_after_a_rotation(house: House) -> None:
     task = ReadDocument(DOCUMENT, fields=Asked)
-    first = house.client(**OLD).submit(task, idempotency_key="k")
+    first = house.client(OLD).submit(task, idempotency_key="k")
     first.cancel()
-    house.rotate(**NEW, **OLD)
+    house.rotate(NEW | OLD)
 
-    again = house.client(**NEW).submit(task, idempotency_key="k")
+    again = house.client(NEW).submit(task, idempotency_key="k")
 
     assert (again.id, again.created) == (first.id, False)
 
@@ -256,10 +256,10 @@ def test_after_a_rotation_the_former_key_is_not_needed(house: House, former: dic
     name = next(iter(house.files()))
     assert house.holdings() == {next(iter(former), None): (1, 1, 1)}
 
-    assert house.rotate(**NEW, **former) == Rekeyed(payloads=1, schemas=0, results=1)
+    assert house.rotate(NEW | former) == Rekeyed(payloads=1, schemas=0, results=1)
 
     assert house.holdings() == {"new": (1, 1, 1)}
-    assert house.client(**NEW).job(job.id).result(timeout=0).text == PLANTED
+    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
     assert PLANTED not in house.tables()
     assert house.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
         {"payload": name}
@@ -267,15 +267,15 @@ def test_after_a_rotation_the_former_key_is_not_needed(house: House, former: dic
 
 
 def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(house: House, tmp_path: Path) -> None:
-    job = house.client(**OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+    job = house.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
     job.cancel()
-    house.rotate(**NEW, **OLD)
+    house.rotate(NEW | OLD)
     (former,) = house.rows("SELECT payload FROM discarded_payloads")
-    store = PayloadStore.open(house.payload_url, keys=ring(**NEW))
+    store = PayloadStore.open(house.payload_url, keys=ring(NEW))
     store.delete(PayloadRef(sha256=former["payload"], size=0, media_type=None))
 
-    house.client(**NEW).job(job.id).retry()
-    part = house.claim(job, **NEW)
+    house.client(NEW).job(job.id).retry()
+    part = house.claim(job, NEW)
 
     asyncio.run(store.download(part.payload, tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == DOCUMENT
@@ -285,24 +285,24 @@ def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(house: Hous
 
 def test_a_document_stays_as_it_is_while_a_job_needs_it(house: House) -> None:
     done = house.read(keys=OLD)
-    waiting = house.client(**OLD).submit(ReadDocument(DOCUMENT))
+    waiting = house.client(OLD).submit(ReadDocument(DOCUMENT))
 
-    assert house.rotate(**NEW, **OLD) == Rekeyed(in_use=1, results=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, results=1)
     assert house.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
 
     waiting.cancel()
-    assert house.rotate(**NEW, **OLD) == Rekeyed(payloads=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(payloads=1)
     assert house.holdings() == {"new": (1, 0, 1)}
-    assert house.client(**NEW).job(done.id).result(timeout=0).text == PLANTED
+    assert house.client(NEW).job(done.id).result(timeout=0).text == PLANTED
 
 
 def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: House) -> None:
-    job = house.client(**OLD).submit(ReadDocument(DOCUMENT))
+    job = house.client(OLD).submit(ReadDocument(DOCUMENT))
     job.cancel()
 
     async def retried_meanwhile(database: AsyncEngine) -> Rekeyed:
-        store = PayloadStore.open(house.payload_url, keys=ring(**NEW, **OLD))
-        rekeying = Rekeying(database=database, store=store, keys=ring(**NEW, **OLD))
+        store = PayloadStore.open(house.payload_url, keys=ring(NEW | OLD))
+        rekeying = Rekeying(database=database, store=store, keys=ring(NEW | OLD))
         (span,) = [span async for span in spans(database, PAYLOADS)]
         (due,) = await payloads_due(database, span, rekeying.keys)
         await asyncio.to_thread(job.retry)
@@ -310,15 +310,15 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
         return rekeying.done
 
     assert house.ask(retried_meanwhile) == Rekeyed(in_use=1)
-    assert house.claim(job, **OLD).payload.key == "old"
+    assert house.claim(job, OLD).payload.key == "old"
 
 
 def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> None:
-    job = house.client(**OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+    job = house.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
 
-    assert house.rotate(**NEW, **OLD) == Rekeyed(in_use=1, schemas=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, schemas=1)
 
-    task = house.claim(job, **NEW).task
+    task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert task.fields == Asked.model_json_schema()
 
@@ -333,20 +333,20 @@ def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        house.rotate(break_off, **NEW, **OLD)
+        house.rotate(NEW | OLD, break_off)
 
     assert house.holdings() == {"new": (1, 0, 0), "old": (0, 0, 3)}
-    assert house.rotate(**NEW, **OLD) == Rekeyed(results=3)
+    assert house.rotate(NEW | OLD) == Rekeyed(results=3)
 
 
 def test_what_cannot_be_decrypted_is_left_and_stops_nothing(house: House) -> None:
     lost = house.read("lost", keys={"lost": new_key()})
     kept = house.read("kept", keys=OLD)
 
-    assert house.rotate(**NEW, **OLD) == Rekeyed(payloads=1, results=1, refused=2)
+    assert house.rotate(NEW | OLD) == Rekeyed(payloads=1, results=1, refused=2)
 
     assert house.holdings() == {"lost": (1, 0, 1), "new": (1, 0, 1)}
-    assert house.client(**NEW).job(kept.id).result(timeout=0).text == "kept"
+    assert house.client(NEW).job(kept.id).result(timeout=0).text == "kept"
     assert lost.refresh().state == "succeeded"
 
 
@@ -355,10 +355,10 @@ def test_a_result_that_somebody_holds_is_left_to_a_later_pass(house: House) -> N
 
     with psycopg.connect(house.database_url) as holding:
         holding.execute("SELECT FROM results WHERE job_id = %s FOR UPDATE", (held.id,))
-        assert house.rotate(**NEW, **OLD).results == 1
+        assert house.rotate(NEW | OLD).results == 1
 
-    assert house.rotate(**NEW, **OLD).results == 1
-    assert [house.client(**NEW).job(job.id).result(timeout=0).text for job in (held, free)] == [
+    assert house.rotate(NEW | OLD).results == 1
+    assert [house.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == [
         "held",
         "free",
     ]

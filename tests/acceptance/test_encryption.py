@@ -1,0 +1,230 @@
+"""A fleet with a key: documents are read as ever, and whoever has the disks alone learns nothing; keys come and go."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from PIL import Image
+from psycopg import sql
+from pydantic import BaseModel, Field, SecretStr
+
+from pecia import Client, ClientSettings, Job, ReadDocument
+from pecia.cli import run
+from pecia_schemas.encryption import new_key
+
+PATIENCE_S = 90
+
+PRINTED = "Quillfeather"
+EMBEDDED = "Thistlewood"
+FILE_NAME = "Hartwigsen"
+ASKED = "Saffronwick"
+PLANTED = (PRINTED, EMBEDDED, FILE_NAME, ASKED)
+
+OLD, NEW = new_key(), new_key()
+
+
+class Form(BaseModel):
+    """What is asked about each page; the engine of the fleet fills no fields, so that its jobs fail."""
+
+    drug: str | None = Field(None, description=f"what {ASKED} takes")
+
+
+@dataclass
+class SealedFleet:
+    """A fleet that encrypts under the old key and knows the new one."""
+
+    running: Any
+    spool: Path
+    opened: ExitStack
+
+    @property
+    def payloads(self) -> Path:
+        return Path(self.running.settings.payload_url)
+
+    def client(self, **keys: str) -> Client:
+        stores = self.running.settings
+        return Client(
+            stores.database_url.get_secret_value(),
+            stores.redis_url.get_secret_value(),
+            stores.payload_url,
+            settings=ClientSettings(encryption_keys=SecretStr(json.dumps(keys))),
+        )
+
+    def pecia(self, *words: str, **keys: str) -> subprocess.CompletedProcess[str]:
+        given = {"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {}
+        return subprocess.run(
+            [sys.executable, "-m", "pecia", *words],
+            env=os.environ | self.running.environment | given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def dump(self) -> str:
+        """Everything that Postgres holds, as it would be backed up."""
+        told = []
+        named = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        with psycopg.connect(self.running.settings.database_url.get_secret_value()) as connection:
+            for (name,) in connection.execute(named).fetchall():
+                copying = sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(name))
+                with connection.cursor().copy(copying) as rows:
+                    told += [name, *(bytes(row).decode() for row in rows)]
+        return "\n".join(told)
+
+
+@pytest.fixture(scope="module")
+def sealed(
+    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SealedFleet]:
+    spool = tmp_path_factory.mktemp("spool")
+    keys = SecretStr(json.dumps({"old": OLD, "new": NEW}))
+    settings = {"encryption_keys": keys, "spool_dir": str(spool), "log_level": "debug"}
+    with run_fleet("sealed", **settings) as running, ExitStack() as opened:
+        yield SealedFleet(running, spool, opened)
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    sealed: SealedFleet, tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], bytes]
+) -> list[Job[Any]]:
+    """A picture and a document of two pages that were read, and one whose fields nobody could fill."""
+    picture, document = (tmp_path_factory.mktemp("ward") / f"{FILE_NAME}{kind}" for kind in (".png", ".pdf"))
+    page = Image.open(io.BytesIO(drawn(f"Seen: {PRINTED}"))).convert("RGB")
+    page.save(picture)
+    page.save(document, save_all=True, append_images=[page], title=EMBEDDED)
+    client = sealed.opened.enter_context(sealed.client(old=OLD))
+    tasks = [ReadDocument(picture), ReadDocument(document), ReadDocument(picture, fields=Form)]
+    group = client.submit_many(tasks).wait(PATIENCE_S)
+    assert [job.state for job in group] == ["succeeded", "succeeded", "failed"]
+    return list(group)
+
+
+def test_documents_are_read_as_ever(jobs: list[Job[Any]]) -> None:
+    assert [PRINTED in page.text for job in jobs[:2] for page in job.result(timeout=0).pages] == [True] * 3
+    assert jobs[2].failure is not None
+    assert jobs[2].failure.code == "fields_unavailable"
+
+
+def test_neither_a_dump_nor_the_payload_store_tells_of_them(
+    sealed: SealedFleet, jobs: list[Job[Any]]
+) -> None:
+    dump, files = sealed.dump(), [path for path in sealed.payloads.rglob("*") if path.is_file()]
+
+    assert str(jobs[0].id) in dump
+    assert [word for word in PLANTED if word in dump] == []
+    assert len(files) == 2
+    for content in (path.read_bytes() for path in files):
+        assert content.startswith(b"PECIA\x01\x03old")
+        assert not any(word.encode() in content for word in PLANTED)
+
+
+def test_no_log_tells_a_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
+    logs = "\n".join(log.read_text() for log in (sealed.running.fleet.home.path / "logs").iterdir())
+
+    assert jobs
+    assert "fields_unavailable" in logs
+    assert not any(secret in logs for secret in (OLD, NEW, *PLANTED))
+
+
+def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
+    with_key = sealed.pecia("result", str(jobs[0].id), "--json", old=OLD)
+    without = sealed.pecia("result", str(jobs[0].id), "--json")
+
+    assert PRINTED in with_key.stdout, with_key.stderr
+    assert (without.returncode, without.stdout) == (2, "")
+    assert without.stderr.count("\n") == 1
+    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
+
+
+def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
+    assert jobs
+    told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
+    unknown = sealed.pecia("keys", "status", new=NEW)
+
+    assert (told.returncode, told.stderr) == (0, "")
+    stored = {"key": "old", "payloads": 2, "schemas": 1, "results": 3, "available": True}
+    assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
+    assert unknown.returncode == 1
+    assert "not here" in unknown.stdout
+
+
+def test_no_decrypted_copy_stays_on_the_workers_disk(
+    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Callable[..., Any]
+) -> None:
+    def files() -> set[str]:
+        return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
+
+    assert jobs
+    eventually(lambda: files() == {"lock"}, timeout=PATIENCE_S, what="the end of the copies")
+
+
+def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
+    sealed: SealedFleet,
+    jobs: list[Job[Any]],
+    drawn: Callable[[str], bytes],
+    eventually: Callable[..., Any],
+) -> None:
+    former = {path.name for path in sealed.payloads.rglob("*") if path.is_file()}
+
+    rotated = sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD)
+
+    assert rotated.returncode == 0, rotated.stderr
+    done = {"payloads": 2, "schemas": 0, "results": 3, "in_use": 0, "refused": 0}
+    assert json.loads(rotated.stdout) == done
+    with sealed.client(new=NEW) as client:
+        assert PRINTED in client.job(jobs[0].id).result(timeout=0).text
+    with sealed.client(new=NEW, old=OLD) as client:
+        assert "later" in client.submit(ReadDocument(drawn("Seen later"))).result(PATIENCE_S).text
+    eventually(
+        lambda: former.isdisjoint(path.name for path in sealed.payloads.rglob("*")),
+        timeout=PATIENCE_S,
+        what="the end of the former copies",
+    )
+    assert not any(word in sealed.dump() for word in PLANTED)
+
+
+def test_a_new_key_is_what_the_setting_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["keys", "new", "2027"]) == 0
+
+    made = ClientSettings(encryption_keys=SecretStr(capsys.readouterr().out))
+    assert made.keyring.current == "2027"
+
+
+@pytest.mark.parametrize(
+    ("words", "keys", "why"),
+    [
+        (("new", "two words"), {}, "1 to 64 letters"),
+        (("new", "old"), {"old": OLD}, "There is a key 'old' already"),
+        (("rotate",), {}, "There is no key to encrypt with: set PECIA_ENCRYPTION_KEYS"),
+        (("status",), {"old": "no key"}, "PECIA_ENCRYPTION_KEYS holds something that is no key"),
+        (("status",), {"old": OLD}, "Set PECIA_DATABASE_URL"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    keys: dict[str, str],
+    why: str,
+) -> None:
+    if keys:
+        monkeypatch.setenv("PECIA_ENCRYPTION_KEYS", json.dumps(keys))
+
+    assert run(["keys", *words]) == 2
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert why in told.err
+    assert told.err.count("\n") == 1
