@@ -7,10 +7,12 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore, Retry
+from kombu.asynchronous import get_event_loop
 
 from pecia_schemas import FailureCode, Stage
 from pecia_workers.app import app, worker_argv
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 SECRET = "Jane Doe"
+STALL_S = 5.0
+"""Longer than the lease of the tests' fleets."""
 
 
 class ScriptedRuntime:
@@ -56,6 +60,9 @@ class ScriptedRuntime:
     async def _follow_plan(self, part: UUID) -> None:
         while (plan := self._plan(part)) == "wait":  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
+        if plan == "stall":
+            get_event_loop().call_soon(time.sleep, STALL_S)  # kombu's loop, the hub
+            time.sleep(STALL_S)  # noqa: ASYNC251  and this one
         if plan == "fail":
             raise PartFailedError(FailureCode.TIMEOUT) from ValueError(SECRET)
         if plan == "retry":

@@ -27,6 +27,22 @@ def test_a_killed_workers_parts_run_elsewhere_within_the_lease(fleet: Any) -> No
     fleet.await_settled()
 
 
+def test_a_worker_whose_hub_and_loop_hang_keeps_its_leases(fleet: Any) -> None:
+    """For much longer than a lease: renewal has a thread and a connection of its own."""
+    fleet.start()
+    part, beside = fleet.send("wait"), fleet.send("wait")
+    for one in (part, beside):
+        fleet.await_story(one, "run")
+    fleet.start()
+
+    fleet.plan(part, "stall")
+    fleet.await_story(part, "run", "done", timeout=20)
+    fleet.plan(beside, "done")
+
+    fleet.await_settled(timeout=20)
+    assert (fleet.story(part), fleet.story(beside)) == (["run", "done"], ["run", "done"])
+
+
 def test_a_paused_worker_stops_what_it_lost(fleet: Any) -> None:
     paused = fleet.start()
     part = fleet.send("wait")
