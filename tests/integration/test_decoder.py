@@ -126,13 +126,30 @@ def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, small: 
     asyncio.run(story())
 
 
-def test_a_process_killed_at_work_costs_only_its_own_page(slow: Path, small: Path) -> None:
+async def kill_at_work(former: int = 0) -> int:
+    """Kill the one process, other than the former one, while it decodes."""
+    while not (others := [pid for pid in worker_pids() if pid != former]):  # noqa: ASYNC110  no event tells
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    os.kill(others[0], signal.SIGKILL)
+    return others[0]
+
+
+def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow: Path) -> None:
+    async def story() -> None:
+        async with decoding(decode_processes=1) as decoder:
+            page = asyncio.create_task(decoder.page(slow, 0))
+            await kill_at_work()
+            assert (await page).pixels.any()
+
+    asyncio.run(story())
+
+
+def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
     async def story() -> None:
         async with decoding(decode_processes=1) as decoder:
             lost = asyncio.create_task(failure(decoder, slow))
-            await asyncio.sleep(0.2)
-            [pid] = worker_pids()
-            os.kill(pid, signal.SIGKILL)
+            await kill_at_work(former=await kill_at_work())
             assert await lost is FailureCode.DAMAGED
             assert (await decoder.page(small, 0)).blank
 

@@ -73,9 +73,16 @@ class Decoder:
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await self._processes.call(function, *args, timeout=self._timeout)
+            return await self._outlive(function, *args)
         except TimeoutError:
             found = f"Decoding did not end within {self._timeout:g} s."
             raise MediaError(FailureCode.DAMAGED, found) from None
         except ProcessDiedError:
             raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.") from None
+
+    async def _outlive(self, function: Callable[..., T], *args: Any) -> T:
+        """Call it in another process if the first one dies: a file that kills one kills two, the system only one."""
+        try:
+            return await self._processes.call(function, *args, timeout=self._timeout)
+        except ProcessDiedError:
+            return await self._processes.call(function, *args, timeout=self._timeout)
