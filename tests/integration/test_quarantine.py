@@ -1,0 +1,104 @@
+"""A page that kills its worker, in a real fleet: it fails as poisoned, and nobody fails with it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from PIL import Image
+
+from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
+
+PROGRAM = Path(__file__).with_name("deadly_worker.py")
+DEADLY_WIDTH = 77
+MAX_DEATHS = 3
+
+
+class Workers:
+    """Engine workers, started again whenever one dies."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        self._environment = environment
+        self._log = log
+        self.crashes = 0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(PROGRAM)], env=os.environ | self._environment, stdout=log, stderr=log
+            )
+
+    def tend(self) -> None:
+        if self.process.poll() is not None:
+            assert self.process.returncode == -signal.SIGKILL, self._log.read_text()
+            self.crashes += 1
+            self.process = self._start()
+
+
+@pytest.fixture
+def workers(stores: dict[str, str], tmp_path: Path) -> Iterator[Workers]:
+    settings = {"PECIA_ENGINE": "simulated:instant", "PECIA_STAGES": "read", "PECIA_LEASE": "PT2S"}
+    workers = Workers(stores | settings, tmp_path / "log")
+    yield workers
+    workers.process.kill()
+    workers.process.wait()
+
+
+@pytest.fixture
+def client(stores: dict[str, str]) -> Iterator[Client]:
+    with Client(*stores.values()) as client:
+        yield client
+
+
+def page(number: int, width: int = 60) -> bytes:
+    """Draw noise, no two pages alike, so that none is blank and none was read before."""
+    pixels = np.random.default_rng(number).integers(0, 255, (80, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def deaths(stores: dict[str, str], job: Job[Any]) -> tuple[int, int]:
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        row = connection.execute("SELECT deaths, attempt FROM parts WHERE job_id = %s", [job.id]).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def test_a_page_that_kills_its_worker_fails_alone(
+    client: Client, workers: Workers, stores: dict[str, str], eventually: Callable[..., Any]
+) -> None:
+    pages = [page(number) for number in range(6)]
+    neighbours = [client.submit(ReadDocument(content)) for content in pages[:5]]
+    poison = client.submit(ReadDocument(page(99, DEADLY_WIDTH)))
+
+    def crashed(times: int) -> bool:
+        workers.tend()
+        return workers.crashes >= times
+
+    eventually(lambda: crashed(1), timeout=60, interval=0.1)
+    later = client.submit(ReadDocument(pages[5]), priority=Lane.URGENT)
+
+    def over() -> bool:
+        workers.tend()
+        return poison.refresh().done and all(job.refresh().done for job in (*neighbours, later))
+
+    eventually(over, timeout=120, interval=0.1)
+
+    assert {job.state for job in (*neighbours, later)} == {JobState.SUCCEEDED}
+    assert poison.failure is not None
+    assert poison.failure.code is FailureCode.POISONED
+    assert workers.crashes == MAX_DEATHS
+    assert deaths(stores, poison)[0] == MAX_DEATHS
+    assert all(deaths(stores, job)[0] < MAX_DEATHS for job in neighbours)
+    assert deaths(stores, later) == (0, 1)
