@@ -12,7 +12,9 @@ from tests.soak.observer import Held, Observer
 from tests.soak.rig import ENGINES, Rig
 
 BEYOND_LEASE = timedelta(seconds=5)
-"""A dead worker's parts run again within its lease and this."""
+"""A dead worker's parts are queued again within its lease and this."""
+APART = timedelta(seconds=25)
+"""They run apart from others: as soon as a worker has finished what it holds, the longest page at last."""
 RECONNECTED = timedelta(seconds=15)
 """Within which a fleet works again whose connections broke."""
 REPAIRED = timedelta(seconds=60)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.soak.faults import (
+    APART,
     BEYOND_LEASE,
     REPAIRED,
     Blow,
@@ -35,7 +36,7 @@ class KillEngineWorker:
         service = chance.choice(ENGINES)
         held = held_by(rig, worker_of(rig, service))
         _kill(rig, service)
-        return Blow(limit=rig.lease + BEYOND_LEASE, recovered=taken_over(held), held=held)
+        return Blow(limit=rig.lease + BEYOND_LEASE + APART, recovered=taken_over(held), held=held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class PauseEngineWorker:
             if rig.pid(service) == pid:
                 os.kill(pid, signal.SIGCONT)
 
-        limit = rig.lease + BEYOND_LEASE
-        return Blow(limit=limit, recovered=taken_over(held), held=held, lasts=limit, heal=wake)
+        past = rig.lease + BEYOND_LEASE
+        return Blow(limit=past + APART, recovered=taken_over(held), held=held, lasts=past, heal=wake)
 
 
 def _kill(rig: Rig, service: str) -> None:
