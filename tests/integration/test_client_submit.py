@@ -67,7 +67,8 @@ def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
     assert part["published_at"] is not None
     with Redis.from_url(redis_url) as redis:
         (message,) = redis.lrange("read.urgent", 0, -1)
-        assert json.loads(message) == {"part": str(part["id"]), "lane": "urgent", "cost": cost}
+        said = {"part": str(part["id"]), "lane": "urgent", "cost": cost, "flow": str(job.id)}
+        assert json.loads(message) == said
     assert (job.state, job.progress.total, job.created, job.done) == (JobState.QUEUED, 1, True, False)
 
 

@@ -33,7 +33,8 @@ def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
 
 def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
     for read in ("*.lua", "prompts/*.md", "engines/*.toml"):
-        files = [path.relative_to(ROOT / "workers") for path in (ROOT / "workers").rglob(read)]
+        roots = [ROOT / "workers", ROOT / "schemas"]
+        files = [path.relative_to(root) for root in roots for path in root.rglob(read)]
         assert files
         assert {str(file) for file in files} <= set(wheel.namelist())
 

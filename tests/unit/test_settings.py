@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pecia_schemas import Lane
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
+from pecia_workers.broker import LaneRules
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +41,21 @@ def test_a_webhook_secret_is_a_real_key(monkeypatch: pytest.MonkeyPatch, secret:
 
 def test_without_a_webhook_secret_there_is_none() -> None:
     assert not read_settings(WorkerSettings).webhook_secret
+
+
+@pytest.mark.parametrize(
+    "shares", ['{"urgent": 0.5}', '{"bulk": 1.5}', '{"normal": 0.6, "bulk": 0.4}', "0.5"]
+)
+def test_shares_of_lanes_leave_something_to_the_urgent_one(
+    monkeypatch: pytest.MonkeyPatch, shares: str
+) -> None:
+    monkeypatch.setenv("PECIA_LANE_SHARES", shares)
+    with pytest.raises(SettingsError, match="PECIA_LANE_SHARES"):
+        read_settings(WorkerSettings)
+
+
+def test_a_lane_that_is_not_named_has_no_share() -> None:
+    rules = LaneRules.of(WorkerSettings(lane_shares={"bulk": 0.2}, max_deaths=2))
+
+    assert rules.shares == {Lane.NORMAL: 0.0, Lane.BULK: 0.2}
+    assert rules.alone_from == 1
