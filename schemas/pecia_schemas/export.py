@@ -76,6 +76,8 @@ def _shown(default: Any) -> str:
         default = default.get_secret_value()
     if isinstance(default, timedelta):
         default = f"{default.total_seconds():g} s"
+    if isinstance(default, dict) and default:
+        default = json.dumps(default)
     return f"`{default}`" if default not in ("", (), {}) else ""
 
 

@@ -1,10 +1,10 @@
 """What travels through Redis, and under which names.
 
 A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`. It waits in the list
-`<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the lane's
-list; or, if a worker died on its part, in `<stage>.quarantine`. Nothing else ever goes into Redis: no document, no file
-name, no metadata. `publish` is the only way in; the broker transport of the workers is the only way out and builds the Celery
-envelope itself, so that no message can name a task or its arguments.
+`<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the list
+of the lane; or, if a worker died on its part, in `<stage>.quarantine`. Nothing else ever goes into Redis: no document,
+no file name, no metadata. `publish` is the only way in; the broker transport of the workers is the only way out and
+builds the Celery envelope itself, so that no message can name a task or its arguments.
 """
 
 from __future__ import annotations

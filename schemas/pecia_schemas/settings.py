@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.states import Lane
 
 PREFIX = "PECIA_"
 
@@ -224,8 +225,8 @@ class WorkerSettings(ConnectionSettings):
     """Metadata key by which results are shared: jobs with the same value share theirs. Empty, or a job without that
     key: only jobs of the same client with the very same metadata."""
     cache_revision: str = ""
-    """Any text that changes when the model or its adapters do, for what Pecia cannot see: the server that `openai`
-    asks. Its results are shared only if this is set."""
+    """Any text that changes when the model or its adapters do. Needed where Pecia cannot see that: results of `openai`
+    are shared only if this is set. For `vllm` it stands for the files, which are not read then."""
     output_quantile: float = Field(default=0.75, gt=0, lt=1)
     """Share of a workload's outputs that are no longer than what is reserved for one."""
     drain_timeout: Duration = timedelta(seconds=30)
@@ -236,8 +237,8 @@ class WorkerSettings(ConnectionSettings):
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
     worker."""
-    lane_shares: dict[Literal["normal", "bulk"], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        default_factory=lambda: {"normal": 0.1, "bulk": 0.05}
+    lane_shares: dict[Lane, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=lambda: {Lane.NORMAL: 0.1, Lane.BULK: 0.05}
     )
     """Share of the claimed tokens that a lower lane gets while something waits in it, as JSON. A lane that is not named
     gets what the higher ones leave."""
@@ -313,9 +314,9 @@ class WorkerSettings(ConnectionSettings):
 
     @field_validator("lane_shares")
     @classmethod
-    def _leave_something(cls, shares: dict[str, float]) -> dict[str, float]:
-        if sum(shares.values()) >= 1:
-            message = "leaves nothing to the urgent lane: the shares together must be less than 1."
+    def _leave_something(cls, shares: dict[Lane, float]) -> dict[Lane, float]:
+        if Lane.URGENT in shares or sum(shares.values()) >= 1:
+            message = "names the lower lanes alone: the urgent one has the rest, so less than 1 in all."
             raise ValueError(message)
         return shares
 

@@ -55,7 +55,7 @@ def test_shares_of_lanes_leave_something_to_the_urgent_one(
 
 
 def test_a_lane_that_is_not_named_has_no_share() -> None:
-    rules = LaneRules.of(WorkerSettings(lane_shares={"bulk": 0.2}, max_deaths=2))
+    rules = LaneRules.of(WorkerSettings(lane_shares={Lane.BULK: 0.2}, max_deaths=2))
 
     assert rules.shares == {Lane.NORMAL: 0.0, Lane.BULK: 0.2}
     assert rules.alone_from == 1

@@ -1,0 +1,224 @@
+"""What an urgent page waits behind 2,000 bulk pages, and what bulk loses to it.
+
+A whole fleet with the simulated engine, which takes the time of a language model that reads 32 prescriptions at a time.
+2,000 bulk pages are handed over; once the engine is full the clock runs. Two ways, interleaved, each round with a fleet
+of its own: bulk alone, and with an urgent page now and then. All is read from Postgres.
+
+- wait: from submit to committed row, less the time in the engine: publishing, claim, decoding, room, commit;
+- what is promised: at p95 no more than one service time, the median of an urgent page in the engine, and 250 ms;
+- bulk: output tokens per second of the pages that ended; with urgent pages, of what these leave.
+
+Caveats. Engine time is simulated, everything else is real and shares the cores with it: on few cores the waits are
+those of the machine. The engine is as fast with urgent pages as without, so bulk can only lose to the fleet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from pecia import Client, DocumentType, Lane, ReadDocument
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.local.fleet import LocalFleet
+
+READY_S = 300
+FULL_S = 120
+LEEWAY_S = 0.25
+"""What an urgent page may wait beyond one service time."""
+WARM_UP = 64
+
+_FINISHED = """
+    SELECT jobs.lane, parts.output_tokens, parts.engine_s,
+           extract(epoch FROM parts.finished_at - jobs.created_at)::float AS whole_s
+    FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.state = 'done' AND parts.finished_at > %s AND parts.finished_at <= %s
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One run; times in seconds."""
+
+    bulk_tokens_per_s: float
+    urgent_tokens_per_s: float
+    service_s: float
+    """Median of a page in the engine."""
+    waits_s: list[float]
+    """Of each urgent page."""
+
+
+def main() -> None:
+    """Run the rounds and print what came of them."""
+    arguments = _arguments()
+    alone: list[Measured] = []
+    mixed: list[Measured] = []
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=2 * arguments.rounds)
+        for number in range(arguments.rounds):
+            for every, runs in ((0.0, alone), (arguments.every, mixed)):
+                side = "with urgent pages" if every else "bulk alone"
+                progress.update(task, description=f"round {number + 1}: {side}")
+                runs.append(_measure(arguments, every, seed=number))
+                progress.advance(task)
+    _report(alone, mixed, arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
+    parser.add_argument("--seconds", type=float, default=45, help="length of one run")
+    parser.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser.parse_args()
+
+
+def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measured:
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecia-bench-"))) / "fleet"
+        home.parent.chmod(0o711)  # Postgres has an account of its own
+        fleet = stack.enter_context(LocalFleet(home, settings=_settings(), announce=False))
+        fleet.wait_ready(READY_S)
+        url = fleet.settings.database_url.get_secret_value()
+        redis_url = fleet.settings.redis_url.get_secret_value()
+        client = stack.enter_context(Client(url, redis_url, fleet.settings.payload_url))
+        database = stack.enter_context(psycopg.connect(url, autocommit=True))
+        bulk = client.submit_many([_page(0)] * arguments.bulk, priority=Lane.BULK)
+        _await_full(database)
+        began = _now(database)
+        if every:
+            dice = random.Random(seed)  # noqa: S311  a workload, no secret
+            _submit_now_and_then(client, arguments.seconds, every, dice)
+        else:
+            time.sleep(arguments.seconds)
+        measured = _read(database, began, _now(database))
+        bulk.cancel()
+    return measured
+
+
+def _settings() -> WorkerSettings:
+    return WorkerSettings(engine="simulated", stages="read", cache=False, flower_port=0, log_format="json")
+
+
+def _page(seed: int) -> ReadDocument:
+    """Draw a small page that is not blank."""
+    noise = np.random.default_rng(seed).integers(0, 255, (160, 224, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, "PNG")
+    return ReadDocument(buffer.getvalue(), document_type=DocumentType.PRESCRIPTION)
+
+
+def _await_full(database: psycopg.Connection[Any]) -> None:
+    """Return once the engine has been full for a while."""
+    deadline = time.monotonic() + FULL_S
+    while _one(database, "SELECT count(*) FROM parts WHERE state = 'done'") < WARM_UP:
+        if time.monotonic() > deadline:
+            message = "the engine worker reads nothing"
+            raise TimeoutError(message)
+        time.sleep(0.2)
+
+
+def _submit_now_and_then(client: Client, seconds: float, every: float, dice: random.Random) -> None:
+    """Submit urgent pages at random moments, so that none keeps step with the engine."""
+    urgent = _page(1)
+    end = time.monotonic() + seconds
+    while (pause := dice.expovariate(1 / every)) < end - time.monotonic():
+        time.sleep(pause)
+        client.submit(urgent, priority=Lane.URGENT)
+    time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _read(database: psycopg.Connection[Any], began: Any, ended: Any) -> Measured:
+    rows = database.execute(_FINISHED, (began, ended)).fetchall()
+    seconds = (ended - began).total_seconds()
+    tokens = {lane: sum(row_tokens for row_lane, row_tokens, *_ in rows if row_lane == lane) for lane in Lane}
+    return Measured(
+        bulk_tokens_per_s=tokens[Lane.BULK] / seconds,
+        urgent_tokens_per_s=tokens[Lane.URGENT] / seconds,
+        service_s=statistics.median(engine_s for *_, engine_s, _ in rows),
+        waits_s=[whole - engine for lane, _, engine, whole in rows if lane == Lane.URGENT],
+    )
+
+
+def _now(database: psycopg.Connection[Any]) -> Any:
+    return _one(database, "SELECT clock_timestamp()")
+
+
+def _one(database: psycopg.Connection[Any], statement: Any) -> Any:
+    row = database.execute(statement).fetchone()
+    assert row is not None  # noqa: S101  these statements return one row
+    return row[0]
+
+
+def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Namespace) -> None:
+    kept = [
+        with_urgent.bulk_tokens_per_s / (without.bulk_tokens_per_s - with_urgent.urgent_tokens_per_s)
+        for without, with_urgent in zip(alone, mixed, strict=True)
+    ]
+    p95 = [_p95(run.waits_s) for run in mixed]
+    limits = [run.service_s + LEEWAY_S for run in mixed]
+    told = {
+        "bulk": arguments.bulk,
+        "seconds": arguments.seconds,
+        "every": arguments.every,
+        "urgent_wait_p95_s": p95,
+        "allowed_s": limits,
+        "bulk_kept": kept,
+        "alone": [asdict(run) for run in alone],
+        "mixed": [asdict(run) for run in mixed],
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return
+    table = Table(
+        title=f"{arguments.bulk} bulk pages queued, an urgent one every {arguments.every:g} s,"
+        f" {arguments.rounds} rounds of {arguments.seconds:g} s, {platform.machine()}, {os.cpu_count()} cores"
+    )
+    for heading in ("", "median", "least", "most"):
+        table.add_column(heading, justify="right" if heading else "left")
+    waits = [wait for run in mixed for wait in run.waits_s]
+    table.add_row("urgent pages", str(len(waits)), "", "")
+    table.add_row("wait of an urgent page, p50, s", *_spread([_p50(run.waits_s) for run in mixed]))
+    table.add_row("wait of an urgent page, p95, s", *_spread(p95))
+    table.add_row("allowed: one service time + 250 ms, s", *_spread(limits))
+    table.add_row("bulk alone, tokens/s", *_spread([run.bulk_tokens_per_s for run in alone]))
+    table.add_row("bulk beside urgent pages, tokens/s", *_spread([run.bulk_tokens_per_s for run in mixed]))
+    table.add_row("urgent pages, tokens/s", *_spread([run.urgent_tokens_per_s for run in mixed]))
+    table.add_row("bulk kept, of what they leave (allowed: 0.95)", *_spread(kept))
+    Console().print(table)
+
+
+def _p50(waits: list[float]) -> float:
+    return statistics.median(waits)
+
+
+def _p95(waits: list[float]) -> float:
+    return statistics.quantiles(waits, n=20, method="inclusive")[-1]
+
+
+def _spread(values: list[float]) -> list[str]:
+    return [f"{value:,.3f}" for value in (statistics.median(values), min(values), max(values))]
+
+
+if __name__ == "__main__":
+    main()
