@@ -33,13 +33,16 @@ _FORM = 'write {"name": "32 bytes in base64"} as JSON, the current key first; `p
 class DecryptionError(ValueError):
     """What is stored cannot be decrypted with the keys that there are."""
 
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
 
 class KeyUnavailableError(DecryptionError):
     """It was encrypted under a key that is not among ours."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"Encrypted under the key {key!r}, which {SETTING} does not hold here: add it.")
-        self.key = key
+        super().__init__(key, f"Encrypted under the key {key!r}, which {SETTING} does not hold here: add it.")
 
 
 class SealBrokenError(DecryptionError):
@@ -47,9 +50,9 @@ class SealBrokenError(DecryptionError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"Not what was encrypted under the key {key!r}: it was damaged, or {SETTING} has another key of that name."
+            key,
+            f"Not what was encrypted under the key {key!r}: it was damaged, or {SETTING} has another key of that name.",
         )
-        self.key = key
 
 
 @dataclass(frozen=True, slots=True)

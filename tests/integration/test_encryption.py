@@ -22,16 +22,18 @@ from pecia import (
     Client,
     ClientSettings,
     ConfigurationError,
+    FailureCode,
     IdempotencyConflictError,
     Job,
     ReadDocument,
 )
-from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
 from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, open_database
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
+from pecia_workers.runtime import failure_of
 
 R = TypeVar("R")
 
@@ -109,9 +111,8 @@ class House:
         return claimed
 
     def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
-            cursor = connection.execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
+        with psycopg.connect(self.database_url) as connection:
+            return connection.cursor(row_factory=dict_row).execute(statement, values).fetchall()
 
     def tables(self) -> str:
         """Every row of every table."""
@@ -138,6 +139,13 @@ def ring(keys: dict[str, str]) -> Keyring:
 def house(database_url: str, redis_url: str, payload_url: str, scribe: Any) -> Iterator[House]:
     with ExitStack() as stack:
         yield House(database_url, redis_url, payload_url, type(scribe), stack)
+
+
+def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None:
+    failure = failure_of(KeyUnavailableError("old"), attempt=2)
+
+    assert (failure.code, failure.retryable, failure.attempt) == (FailureCode.KEY_UNAVAILABLE, True, 2)
+    assert failure.message.startswith("Needs the key 'old'.")
 
 
 # At rest
@@ -289,6 +297,7 @@ def test_a_document_stays_as_it_is_while_a_job_needs_it(house: House) -> None:
 
     assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, results=1)
     assert house.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
+    assert len(house.files()) == 1
 
     waiting.cancel()
     assert house.rotate(NEW | OLD) == Rekeyed(payloads=1)
@@ -310,7 +319,10 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
         return rekeying.done
 
     assert house.ask(retried_meanwhile) == Rekeyed(in_use=1)
-    assert house.claim(job, OLD).payload.key == "old"
+    kept = house.claim(job, OLD).payload
+    assert kept.key == "old"
+    discarded = house.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL")
+    assert [row["payload"] for row in discarded] == [name for name in house.files() if name != kept.sha256]
 
 
 def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> None:
@@ -321,6 +333,16 @@ def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> Non
     task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert task.fields == Asked.model_json_schema()
+
+
+def test_the_cache_forgets_what_it_found_by_the_former_key(house: House) -> None:
+    house.read(keys=OLD)
+    cached = "INSERT INTO result_cache (key, part_id) SELECT 'hash', part_id FROM results RETURNING part_id"
+    assert len(house.rows(cached)) == 1
+
+    house.rotate(NEW | OLD)
+
+    assert house.rows("SELECT part_id FROM result_cache") == []
 
 
 def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> None:

@@ -299,7 +299,7 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
         case PayloadCorruptError():
             code = FailureCode.PAYLOAD_CORRUPT
         case DecryptionError():
-            code = FailureCode.KEY_UNAVAILABLE
+            code, found = FailureCode.KEY_UNAVAILABLE, f"Needs the key {error.key!r}."
         case EngineRefusedError():
             code, found = error.code, str(error)
         case EngineError():
