@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
@@ -48,6 +50,15 @@ def reading(
 def test_the_engine_says_what_it_runs_on(reading: tuple[asyncio.Runner, Engine]) -> None:
     names = {gpu.name for gpu in visible_gpus()} or {"cpu"}
     assert reading[1].capabilities.device in names
+
+
+def test_the_engine_says_which_checkpoint_it_runs(
+    reading: tuple[asyncio.Runner, Engine], endless_checkpoint: Path, checkpoint: Path
+) -> None:
+    revision = reading[1].capabilities.revision
+
+    assert revision == f"vllm {version('vllm')} {fingerprint([endless_checkpoint])}"
+    assert fingerprint([checkpoint]) not in revision
 
 
 def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:

@@ -208,18 +208,29 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
 def test_a_copy_of_a_checkpoint_has_the_same_fingerprint_and_a_tuned_one_another(
     checkpoint: Callable[..., Path],
 ) -> None:
-    weights = bytes(40 * 1024**2)
+    weights = bytes(3 * 1024**2)
     tuned = bytearray(weights)
-    tuned[32 * 1024**2 + 5] = 1  # in the third sample
+    tuned[2 * 1024**2 + 5] = 1
     here, there = checkpoint("here", weights), checkpoint("there", weights, **{".lock": b"x"})
 
     assert fingerprint([here]) == fingerprint([there])
-    others = [
-        checkpoint("tuned", bytes(tuned)),
-        checkpoint("longer", weights + b"x"),
-        checkpoint("more", weights, readme=b"x"),
-    ]
+    others = [checkpoint("tuned", bytes(tuned)), checkpoint("more", weights, readme=b"x")]
     assert fingerprint([here]) not in {fingerprint([other]) for other in others}
+
+
+def test_files_in_the_hubs_cache_are_told_by_their_names_there(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    blobs, snapshot = tmp_path / "blobs", checkpoint("snapshot")
+    blobs.mkdir()
+    told = set()
+    for name in ("0" * 64, "1" * 64):
+        (blobs / name).write_bytes(b"never read")
+        (snapshot / "model.safetensors").unlink()
+        (snapshot / "model.safetensors").symlink_to(blobs / name)
+        told.add(fingerprint([snapshot]))
+
+    assert len(told) == 2
 
 
 def test_another_adapter_under_the_same_name_is_another_revision(checkpoint: Callable[..., Path]) -> None:

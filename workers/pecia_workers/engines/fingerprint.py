@@ -1,9 +1,10 @@
-"""What tells a checkpoint from every other one, a fine-tuned copy of the same size included."""
+"""What tells a checkpoint from every other one: a single changed row of its weights is another model."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,15 +13,15 @@ from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
 
-_SAMPLE: Final = 64 * 1024
-"""Bytes; a smaller file is read whole."""
-_STRIDE: Final = 16 * 1024**2
-"""Bytes from one sample to the next: tuning touches a matrix of every layer, and samples fall into many of them."""
+_THREADS: Final = 8
+_BLOBS: Final = "blobs"
+"""Where the Hub's cache keeps files, each under a hash of its content."""
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
-    """Return what changes with the model of the settings or with one of its adapters; takes seconds.
+    """Return what changes with the model of the settings or with one of its adapters.
 
+    Reads all their files, about two gigabytes a second for each core; of those in the Hub's cache the names alone.
     None if one of them is not on this machine as files.
     """
     revision = settings.engine_options.get("revision")
@@ -37,18 +38,17 @@ def revision_of(settings: WorkerSettings) -> str | None:
 
 
 def fingerprint(directories: Iterable[Path]) -> str:
-    """Return a hash over names, sizes and samples of all files; the same for a copy on another machine.
+    """Return a hash over names and contents of all files; the same for a copy on another machine.
 
     Raises `OSError`.
     """
     digest = hashlib.sha256()
-    for directory in directories:
-        for file in _files(directory):
-            name = file.relative_to(directory).as_posix()
-            digest.update(f"{name}\0{file.stat().st_size}\0".encode())
-            for sample in _samples(file):
-                digest.update(sample)
-        digest.update(b"\0")
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for directory in directories:
+            files = _files(directory)
+            for file, content in zip(files, threads.map(_content, files), strict=True):
+                digest.update(f"{file.relative_to(directory).as_posix()}\0{content}\0".encode())
+            digest.update(b"\0")
     return digest.hexdigest()
 
 
@@ -59,8 +59,9 @@ def _files(directory: Path) -> list[Path]:
     )
 
 
-def _samples(file: Path) -> Iterator[bytes]:
+def _content(file: Path) -> str:
+    target = file.resolve()
+    if file.is_symlink() and target.parent.name == _BLOBS:
+        return target.name
     with file.open("rb") as opened:
-        for start in range(0, file.stat().st_size, _STRIDE):
-            opened.seek(start)
-            yield opened.read(_SAMPLE)
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -195,8 +195,10 @@ def _device(session: VllmSession, settings: WorkerSettings) -> str:
 
 
 def _revision(settings: WorkerSettings) -> str | None:
-    """Return that of the model and of vLLM; nobody asks for it without a result cache."""
-    model = revision_of(settings) if settings.cache else None
+    """Return that of vLLM and of the model, whose files are read only if nobody else vouches for them."""
+    if not settings.cache:
+        return None
+    model = settings.cache_revision or revision_of(settings)
     return model and f"vllm {version('vllm')} {model}"
 
 
