@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -144,3 +144,14 @@ def picture() -> Callable[..., bytes]:
         return file.getvalue()
 
     return encode
+
+
+@pytest.fixture(scope="session")
+def printed() -> bytes:
+    """A page that is not blank, as PNG."""
+    image, file = Image.new("L", (800, 600), "white"), io.BytesIO()
+    draw = ImageDraw.Draw(image)
+    for line in range(20):
+        draw.text((40, 30 + 25 * line), "Amoxicillin 500 mg three times a day", fill="black")
+    image.save(file, "PNG")
+    return file.getvalue()

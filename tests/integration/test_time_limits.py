@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from celery.exceptions import Ignore, Retry
-from PIL import Image, ImageDraw
 
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
@@ -47,18 +45,8 @@ def settings(
 
 
 @pytest.fixture
-def submit(client: Client, database_url: str) -> Callable[..., Page]:
-    return lambda **options: Page(client, database_url, printed(), **options)
-
-
-def printed() -> bytes:
-    """Return a page that is not blank."""
-    image, file = Image.new("L", (800, 600), "white"), io.BytesIO()
-    draw = ImageDraw.Draw(image)
-    for line in range(20):
-        draw.text((40, 30 + 25 * line), "Amoxicillin 500 mg three times a day", fill="black")
-    image.save(file, "PNG")
-    return file.getvalue()
+def submit(client: Client, database_url: str, printed: bytes) -> Callable[..., Page]:
+    return lambda **options: Page(client, database_url, printed, **options)
 
 
 def held(runtime: Runtime) -> int:

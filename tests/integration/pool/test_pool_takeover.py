@@ -1,0 +1,135 @@
+"""Real workers on real stores: who loses a part cannot end it, and who leaves hands over at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from redis import Redis
+
+from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
+
+START_S = 60
+
+
+class Workers:
+    """Engine workers whose pages take some three seconds each."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], eventually: Callable[..., Any]) -> None:
+        self._directory = directory
+        self._environment = os.environ | environment
+        self._eventually = eventually
+        self._database_url = environment["PECIA_DATABASE_URL"]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, number: int = 1, **environment: str) -> list[subprocess.Popen[bytes]]:
+        """Start some and wait until they are on duty."""
+        for name in range(number):
+            with (self._directory / f"log{name}").open("wb") as log:
+                command = [sys.executable, "-m", "pecia", "worker", "engine", "--name", f"w{name}"]
+                process = subprocess.Popen(
+                    command, env=self._environment | environment, stdout=log, stderr=log
+                )
+            self.processes.append(process)
+        ready = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
+        self._eventually(lambda: len(self.query(ready)) == number, timeout=START_S, what="the workers")
+        return self.processes
+
+    def query(self, statement: Any, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._database_url) as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def await_runner(self, attempt: int = 1) -> subprocess.Popen[bytes]:
+        """Return the worker that makes this attempt at the only part, as soon as there is one."""
+        running = "SELECT worker FROM parts WHERE state = 'running' AND attempt = %s"
+        ((name,),) = self._eventually(lambda: self.query(running, attempt), timeout=20, what="a runner")
+        return next(one for one in self.processes if f":{one.pid}:" in name)
+
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        return (self._directory / f"log{self.processes.index(process)}").read_text()
+
+    def story(self, job: Job[Any]) -> list[tuple[str, int, str | None, int]]:
+        """What became of its only part: state, attempt, reason, and the process that said so."""
+        events = self.query(
+            "SELECT state, attempt, reason, actor FROM job_events WHERE job_id = %s AND part_id IS NOT NULL"
+            " ORDER BY sequence",
+            job.id,
+        )
+        return [
+            (state, attempt, reason, int(actor.split(":")[1])) for state, attempt, reason, actor in events
+        ]
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def workers(tmp_path: Path, stores: dict[str, str], eventually: Callable[..., Any]) -> Iterator[Workers]:
+    usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "2"}
+    workers = Workers(tmp_path, stores | usual, eventually)
+    yield workers
+    workers.end()
+
+
+@pytest.fixture
+def submit(client: Client, printed: bytes) -> Callable[[], Job[Document]]:
+    return lambda: client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT))
+
+
+def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
+    workers: Workers, submit: Callable[[], Job[Document]], redis_url: str, eventually: Callable[..., Any]
+) -> None:
+    workers.start(2)
+    job = submit()
+    paused = workers.await_runner()
+
+    paused.send_signal(signal.SIGSTOP)
+    other = workers.await_runner(attempt=2)
+    paused.send_signal(signal.SIGCONT)
+
+    assert job.wait(timeout=60).state is JobState.SUCCEEDED
+    eventually(lambda: "lease lost" in workers.log_of(paused), timeout=20)
+    assert workers.story(job) == [
+        ("running", 1, None, paused.pid),
+        ("running", 2, None, other.pid),
+        ("done", 2, None, other.pid),
+    ]
+    assert workers.query("SELECT attempt FROM results") == [(2,)]
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        left = "pecia:lease*", "pecia:owners", "pecia:deliveries", "pecia:again", "read.*"
+        eventually(
+            lambda: [key for pattern in left for key in redis.scan_iter(pattern)] == [], what="an empty Redis"
+        )
+
+
+def test_a_worker_that_is_told_to_stop_hands_over_what_it_cannot_finish_without_a_strike(
+    workers: Workers, submit: Callable[[], Job[Document]]
+) -> None:
+    """No lease is waited for: it would be a minute."""
+    workers.start(2, PECIA_LEASE="60", PECIA_DRAIN_TIMEOUT="0.5")
+    job = submit()
+    leaving = workers.await_runner()
+
+    leaving.terminate()
+
+    assert leaving.wait(20) == 0
+    staying = workers.await_runner(attempt=2)
+    assert workers.query("SELECT strikes, deaths FROM parts") == [(0, 0)]
+    assert job.wait(timeout=60).state is JobState.SUCCEEDED
+    assert workers.story(job) == [
+        ("running", 1, None, leaving.pid),
+        ("queued", 1, "given_back", leaving.pid),
+        ("running", 2, None, staying.pid),
+        ("done", 2, None, staying.pid),
+    ]
