@@ -23,7 +23,11 @@ _SHOWN = 3
 _KOMBU = b"_kombu."
 """Bindings of remote control, which Celery's workers keep as long as they live."""
 
-_JOBS = "SELECT id, idempotency_key, state, failure->>'code', total FROM jobs"
+_JOBS = """
+    SELECT id, state, total, (
+        SELECT string_agg(DISTINCT failure->>'code', ' ') FROM parts WHERE job_id = jobs.id AND state = 'failed'
+    ) FROM jobs
+"""
 _RESULTS = """
     SELECT parts.id FROM parts LEFT JOIN results ON results.part_id = parts.id
     GROUP BY parts.id
@@ -79,10 +83,10 @@ def finding(promise: str, broken_by: Iterable[object]) -> Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     id: UUID
-    key: str
     state: JobState
-    code: str | None
     total: int | None
+    codes: str | None
+    """Why parts of it failed."""
 
 
 class Auditor:
@@ -105,7 +109,7 @@ class Auditor:
             finding(
                 "every job ended as its document deserves",
                 (
-                    f"{one.job_id} {jobs[one.job_id].state} {jobs[one.job_id].code or ''}".strip()
+                    f"{one.job_id} {jobs[one.job_id].state} {jobs[one.job_id].codes or ''}".strip()
                     for one in accepted
                     if one.job_id in jobs and not _is_deserved(one, jobs[one.job_id])
                 ),
@@ -143,8 +147,8 @@ class Auditor:
 
     def _jobs(self) -> list[_Job]:
         return [
-            _Job(id=id_, key=key, state=JobState(state), code=code, total=total)
-            for id_, key, state, code, total in self._observer.rows(_JOBS)
+            _Job(id=id_, state=JobState(state), total=total, codes=codes)
+            for id_, state, total, codes in self._observer.rows(_JOBS)
         ]
 
     def _ids(self, statement: str) -> list[Any]:
@@ -156,7 +160,7 @@ def _is_deserved(one: Accepted, job: _Job) -> bool:
     if order.cancelled and job.state is JobState.CANCELLED:
         return True
     if order.shape is Shape.DAMAGED:
-        return job.state is JobState.FAILED and job.code == "damaged"
+        return job.state is JobState.FAILED and job.codes == "damaged"
     whole = job.state is JobState.SUCCEEDED and job.total == order.pages
     return whole or (order.cancelled and job.state is JobState.PARTIAL)
 

@@ -87,7 +87,7 @@ class KillInnerProcess:
 class PauseEngineWorker:
     """An engine worker stands still for longer than its lease, then wakes up and thinks that nothing happened."""
 
-    name: str = "engine worker paused past its lease"
+    name: str = "engine worker paused"
 
     def strike(self, rig: Rig, chance: random.Random) -> Blow:
         """Stop one of them."""

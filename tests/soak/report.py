@@ -79,19 +79,21 @@ class Report:
 
     def _faults(self) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("fault")
-        for title in ("injected", "recovered in, median", "max", "limit", "begun again"):
-            table.add_column(title, justify="right")
+        table.add_column("fault", no_wrap=True)
+        for title in ("times", "recovered in", "at most", "limit", "redone"):
+            table.add_column(title, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*_cells(row))
         return table
 
     def _promises(self) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for title in ("promise", "", ""):
-            table.add_column(title, overflow="fold")
+        table.add_column("promise", overflow="fold")
+        table.add_column("")
         for one in self.findings:
-            table.add_row(one.promise, "[green]kept[/]" if one.kept else "[red]BROKEN[/]", one.detail)
+            table.add_row(one.promise, "[green]kept[/]" if one.kept else "[red]BROKEN[/]")
+            if one.detail:
+                table.add_row(f"  {one.detail}")
         return table
 
     def _summary(self) -> str:
@@ -105,16 +107,16 @@ class Report:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.skipped:
-        return row.fault, f"skipped: {row.skipped}", "", "", "", ""
+        return f"{row.fault}: skipped, {row.skipped}", "", "", "", "", ""
     if not row.recovered_s:
         return row.fault, str(row.injected), "[red]never[/]", "", f"{row.limit_s:.0f} s", str(row.redone)
-    late = " [red]late[/]" if row.late else ""
+    late = "[red]late[/] " if row.late else ""
     median, most = statistics.median(row.recovered_s), max(row.recovered_s)
     return (
         row.fault,
         str(row.injected),
         f"{median:.1f} s",
-        f"{most:.1f} s{late}",
+        f"{late}{most:.1f} s",
         f"{row.limit_s:.0f} s",
         str(row.redone),
     )
