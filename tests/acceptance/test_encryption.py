@@ -176,17 +176,23 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     drawn: Callable[[str], bytes],
     eventually: Callable[..., Any],
 ) -> None:
+    def rotate() -> dict[str, int]:
+        return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).stdout))
+
     former = {path.name for path in sealed.payloads.rglob("*") if path.is_file()}
+    with sealed.client(old=OLD, new=NEW) as client:
+        meanwhile = client.submit_many(ReadDocument(drawn(f"Seen {number}")) for number in range(6))
+        while_working = rotate()
+        texts = [document.text for document in meanwhile.results(PATIENCE_S)]
+    afterwards = rotate()
 
-    rotated = sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD)
-
-    assert rotated.returncode == 0, rotated.stderr
-    done = {"payloads": 2, "schemas": 0, "results": 3, "in_use": 0, "refused": 0}
-    assert json.loads(rotated.stdout) == done
+    assert texts == [f"Seen {number}" for number in range(6)]
+    assert while_working["payloads"] + afterwards["payloads"] == 2 + 6
+    assert (while_working["refused"], afterwards["refused"], afterwards["in_use"]) == (0, 0, 0)
+    status = sealed.pecia("keys", "status", "--json", new=NEW)
+    assert [stored["key"] for stored in json.loads(status.stdout)["stored"]] == ["new"]
     with sealed.client(new=NEW) as client:
         assert PRINTED in client.job(jobs[0].id).result(timeout=0).text
-    with sealed.client(new=NEW, old=OLD) as client:
-        assert "later" in client.submit(ReadDocument(drawn("Seen later"))).result(PATIENCE_S).text
     eventually(
         lambda: former.isdisjoint(path.name for path in sealed.payloads.rglob("*")),
         timeout=PATIENCE_S,
