@@ -26,6 +26,7 @@ from pecia_schemas.tasks import PayloadRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import datetime
 
     from obstore.store import ObjectStore, S3Config
     from typing_extensions import Buffer
@@ -120,6 +121,11 @@ class PayloadStore:
         except FileNotFoundError:
             return False
         return True
+
+    def names(self, beginning: str) -> Iterator[tuple[str, datetime]]:
+        """Yield the names of payloads that begin with two hexadecimal digits, and when each was written."""
+        for found in obstore.list(self._store, prefix=f"sha256/{beginning}"):
+            yield from ((entry["path"].rpartition("/")[2], entry["last_modified"]) for entry in found)
 
     def delete(self, reference: PayloadRef) -> None:
         """Remove a payload; one that is not there is no error."""

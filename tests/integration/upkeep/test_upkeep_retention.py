@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from pecia import Client, Job, JobErasedError, JobNotFoundError, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
-from pecia_workers.upkeep.retention import PayloadsStayedError, retention_steps
+from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
 
 DAY = timedelta(days=1)
 LONG_AGO = datetime.now(UTC) - 2 * DAY
@@ -36,8 +37,9 @@ def keep(settings_for: Callable[..., WorkerSettings], payload_url: str) -> Calla
 
     def run(*, instances: int = 1, **kept: Any) -> dict[str, int]:
         settings = settings_for(payload_url=payload_url, **kept)
-        url = settings.database_url.get_secret_value()
-        return asyncio.run(run_all(retention_steps(settings), url, instances))
+        steps = retention_steps(settings)
+        steps.pop("strays", None)  # it looks at a 256th of the store: its test runs it alone
+        return asyncio.run(run_all(steps, settings.database_url.get_secret_value(), instances))
 
     return run
 
@@ -147,6 +149,38 @@ def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leavin
     stuck.write_bytes(content)
     assert keep() == {"payloads": 1}
     assert stored(payload_url) == []
+
+
+def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents_are_kept(
+    client: Client,
+    picture: Callable[..., bytes],
+    settings_for: Callable[..., WorkerSettings],
+    payload_url: str,
+) -> None:
+    store = client._open().payloads
+    for age_in_days, content in enumerate([b"young", b"a day old", b"three days old"]):
+        name = store.put(content).sha256
+        written = (datetime.now(UTC) - age_in_days * DAY).timestamp()
+        os.utime(Path(payload_url) / "sha256" / name[:2] / name, (written, written))
+    held = client.submit(ReadDocument(picture()))
+    for path in stored(payload_url):
+        if path.stat().st_size == len(picture()):
+            os.utime(path, (0, 0))
+
+    async def search_all() -> int:
+        settings = settings_for(payload_url=payload_url, keep_payloads=2 * DAY)
+        database = open_database(settings.database_url.get_secret_value())
+        try:
+            search, remove = StraySearch(settings), retention_steps(settings)["payloads"]
+            found = sum([await search(database) for _ in range(256)])
+            assert await search(database) == 0, "it rests for a day"
+            return found + await remove(database)
+        finally:
+            await database.dispose()
+
+    assert asyncio.run(search_all()) == 2
+    assert {path.read_bytes() for path in stored(payload_url)} == {b"young", b"a day old", picture()}
+    assert held.refresh().state == "queued"
 
 
 # Results

@@ -73,9 +73,14 @@ _FORGET_JOBS = text(
 # Sequences grow with time: if the oldest are young, there is nothing to do.
 _FORGET_EVENTS = text(
     """
-    DELETE FROM job_events
-    USING (SELECT sequence, at FROM job_events ORDER BY sequence LIMIT :limit) AS oldest
-    WHERE job_events.sequence = oldest.sequence AND oldest.at < now() - :age
+    WITH oldest AS (
+        SELECT sequence, at FROM job_events ORDER BY sequence LIMIT :limit
+    ), due AS (
+        SELECT job_events.sequence FROM job_events JOIN oldest USING (sequence)
+        WHERE oldest.at < now() - :age
+        FOR UPDATE OF job_events SKIP LOCKED
+    )
+    DELETE FROM job_events USING due WHERE job_events.sequence = due.sequence
     """
 )
 
@@ -154,6 +159,15 @@ async def forget_trail(database: AsyncEngine, *, age: timedelta, limit: int) -> 
 async def _delete(database: AsyncEngine, statement: TextClause, age: timedelta, limit: int) -> int:
     async with database.begin() as connection:
         return (await connection.execute(statement, {"age": age, "limit": limit})).rowcount
+
+
+async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> int:
+    """Have those of the payloads removed that no job holds; return how many."""
+    async with database.begin() as connection:
+        strays = (await connection.execute(discards.UNHELD, {"payloads": list(payloads)})).scalars().all()
+        if strays:
+            await connection.execute(discards.DISCARD, {"payloads": strays})
+    return len(strays)
 
 
 async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[str]:

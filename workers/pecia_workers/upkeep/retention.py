@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from obstore.exceptions import BaseError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import discards
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import retention
@@ -20,12 +21,19 @@ _JOBS = 50
 _ROWS = 1_000
 _PAYLOADS = 100
 _FORGETS_EVERY_S = 3_600.0
+_SEARCHES_EVERY_S = 86_400.0
+_BEGINNINGS = 256
+"""Of names in the store: two hexadecimal digits."""
 
 Step = Callable[[AsyncEngine], Awaitable[int]]
 
 
 class PayloadsStayedError(Exception):
     """The payload store did not let go of some documents; they are tried again."""
+
+
+class PayloadStoreSilentError(Exception):
+    """The payload store did not say what it holds; it is asked again."""
 
 
 def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
@@ -43,6 +51,8 @@ def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
         for name, (forget, age, limit) in subjects.items()
         if age > timedelta()
     }
+    if settings.keep_payloads:
+        steps["strays"] = StraySearch(settings)
     return steps | {"payloads": PayloadRemoval(settings)}
 
 
@@ -73,8 +83,41 @@ class PayloadRemoval:
         await asyncio.to_thread(self._delete, payload)
 
     def _delete(self, payload: str) -> None:
-        settings = self._settings
-        if not settings.payload_url:
-            raise FileNotFoundError("no payload store is set")
-        store = PayloadStore.open(settings.payload_url, settings.payload_options)
-        store.delete(payload_named(payload))
+        _store(self._settings).delete(payload_named(payload))
+
+
+class StraySearch:
+    """Finds documents in the store that no job was ever given, because the submit that stored them failed.
+
+    It looks at one part in 256 of the store in each round, and at all of it once a day.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._age = max(settings.keep_payloads, discards.MEMORY)
+        self._next = 0
+        self._rests_until = 0.0
+
+    async def __call__(self, database: AsyncEngine) -> int:
+        """Have strays removed that are older than documents are kept, and than a day; return how many were found."""
+        if time.monotonic() < self._rests_until:
+            return 0
+        names = await asyncio.to_thread(self._old_names, f"{self._next:02x}")
+        found = await retention.discard_strays(database, names) if names else 0
+        self._next = (self._next + 1) % _BEGINNINGS
+        if self._next == 0:
+            self._rests_until = time.monotonic() + _SEARCHES_EVERY_S
+        return found
+
+    def _old_names(self, beginning: str) -> list[str]:
+        before = datetime.now(UTC) - self._age
+        try:
+            return [name for name, written in _store(self._settings).names(beginning) if written < before]
+        except (BaseError, OSError) as error:
+            raise PayloadStoreSilentError(type(error).__name__) from error
+
+
+def _store(settings: WorkerSettings) -> PayloadStore:
+    if not settings.payload_url:
+        raise FileNotFoundError("no payload store is set")
+    return PayloadStore.open(settings.payload_url, settings.payload_options)
