@@ -149,9 +149,8 @@ def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
     for title in ("key", "", "documents", "results", "schemas of fields"):
         table.add_column(title, justify="left" if title in ("key", "") else "right")
     for one in held:
-        table.add_row(
-            one.key or "none", _mark(one.key, keyring), str(one.payloads), str(one.results), str(one.schemas)
-        )
+        counts = [f"{number:,}" for number in (one.payloads, one.results, one.schemas)]
+        table.add_row(one.key or "none", _mark(one.key, keyring), *counts)
     return table
 
 
