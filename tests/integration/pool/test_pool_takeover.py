@@ -48,7 +48,7 @@ class Workers:
 
     def await_runner(self, attempt: int = 1) -> subprocess.Popen[bytes]:
         """Return the worker that makes this attempt at the only part, as soon as there is one."""
-        running = "SELECT worker FROM parts WHERE state = 'running' AND attempt = %s"
+        running = "SELECT actor FROM job_events WHERE state = 'running' AND attempt = %s"
         ((name,),) = self._eventually(lambda: self.query(running, attempt), timeout=20, what="a runner")
         return next(one for one in self.processes if f":{one.pid}:" in name)
 
@@ -76,7 +76,7 @@ class Workers:
 
 @pytest.fixture
 def workers(tmp_path: Path, stores: dict[str, str], eventually: Callable[..., Any]) -> Iterator[Workers]:
-    usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "2"}
+    usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "5"}
     workers = Workers(tmp_path, stores | usual, eventually)
     yield workers
     workers.end()
