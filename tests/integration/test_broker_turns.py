@@ -213,3 +213,12 @@ def test_a_marker_that_somebody_forged_serves_nobody(redis: Redis) -> None:
 
     assert claim_all(redis) == [message.part for message in parts]
     assert redis.keys("*.*:*") == []
+
+
+def test_a_count_that_went_wrong_is_forgotten_with_the_empty_list(redis: Redis) -> None:
+    publish(redis, messages(FLOWS[0], 3))
+    redis.hset(standing_name(QUEUE), str(FLOWS[0]), 1000)
+
+    claim_all(redis)
+
+    assert not redis.exists(standing_name(QUEUE))

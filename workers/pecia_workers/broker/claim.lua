@@ -51,13 +51,14 @@ local function bury(raw)
   redis.call('LTRIM', DEAD, 0, DEAD_KEPT - 1)
 end
 
--- The marker was taken from the head of the list: the flow's next turn lines up, and the marker again if more is left.
+-- The marker was taken from the head of the list, so that nothing of the flow stands there: its next turn lines up, and the
+-- marker again if more is left.
 local function open_turn(list, flow)
   local rest = list.name .. ':' .. flow
   local turn = redis.call('RPOP', rest, rules.turn)
   if not turn or #turn == 0 then return end
   redis.call('LPUSH', list.name, unpack(turn))
-  stand(list.name, flow, #turn)
+  redis.call('HSET', STANDING_PREFIX .. list.name, flow, #turn)
   if redis.call('EXISTS', rest) == 1 then redis.call('LPUSH', list.name, '{"flow":"' .. flow .. '"}') end
   steps = steps - TURN_STEPS
 end
@@ -210,6 +211,9 @@ end
 
 local function keep(quarantine)
   local waits = false
+  for _, list in ipairs(lists) do
+    if redis.call('EXISTS', list.name) == 0 then redis.call('DEL', STANDING_PREFIX .. list.name) end
+  end
   for _, list in ipairs(lower) do
     if redis.call('EXISTS', list.name) == 1 then
       waits = true
