@@ -242,7 +242,9 @@ def test_a_page_that_comes_twice_in_a_document_is_read_once(
     pages = job.result(timeout=0).pages
     assert [one.number for one in pages] == [1, 2, 3]
     assert sorted(bool(one.cached_from) for one in pages) == [False, False, True]
-    assert max(one.timings.queued for one in pages) < 60, "the wait ends with the reading, not with its patience"
+    assert max(one.timings.queued for one in pages) < 60, (
+        "the wait ends with the reading, not with its patience"
+    )
     assert len(server.pages) == 2
 
 
