@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from sqlalchemy.exc import OperationalError
 
 from pecia_migrations import downgrade, upgrade
+from pecia_schemas import refusals
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
 
 
@@ -20,7 +22,14 @@ def migrate(
     Example: `PECIA_DATABASE_URL=postgresql://pecia@db/pecia pecia migrate`
     """
     url = _database_url()
-    (downgrade if down else upgrade)(url, to)
+    try:
+        (downgrade if down else upgrade)(url, to)
+    except OperationalError as error:
+        refusal = refusals.of_postgres(error, url)
+        typer.echo(
+            refusal or "Postgres does not answer: check PECIA_DATABASE_URL and that it runs.", err=True
+        )
+        raise typer.Exit(4) from None
     typer.echo(f"The database is at {to}.")
 
 

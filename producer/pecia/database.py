@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from pecia.errors import ConfigurationError, DatabaseUnavailableError, InvalidSettingError
+from pecia_schemas import refusals
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Database:
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._patience = connect_timeout.total_seconds()
         self._engine = _engine(database_url, self._patience)
+        self._url = database_url
         self._where = _where(self._engine.url)
 
     def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
@@ -57,7 +59,8 @@ class Database:
             yield
         except (OperationalError, InterfaceError, PoolTimeoutError) as error:
             raise DatabaseUnavailableError(
-                f"Postgres at {self._where} does not answer ({_reason(error)}): "
+                refusals.of_postgres(error, self._url)
+                or f"Postgres at {self._where} does not answer ({_reason(error)}): "
                 "start it, or correct PECIA_DATABASE_URL."
             ) from error
         except ProgrammingError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
@@ -14,8 +15,11 @@ from redis.client import PubSub
 from redis.retry import Retry
 
 from pecia.errors import InvalidSettingError
+from pecia_schemas import refusals
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, job_channel, publish
 from pecia_schemas.states import JobState
+
+log = logging.getLogger(__name__)
 
 _CONNECT_S = 1.0
 _SOCKET_S = 5.0
@@ -28,7 +32,9 @@ class Bus:
 
     def __init__(self, redis_url: str, *, connect_timeout: timedelta) -> None:
         self._redis = _redis(redis_url, connect_timeout)
+        self._url = redis_url
         self._rests_until = 0.0
+        self._complained = False
 
     def publish(self, messages: Iterable[PartMessage]) -> bool:
         """Queue the messages for the fleet; return whether Redis has them for certain."""
@@ -66,10 +72,17 @@ class Bus:
             return False
         try:
             call()
-        except (RedisError, OSError):
+        except (RedisError, OSError) as error:
             self.rest()
+            self._complain(error)
             return False
         return True
+
+    def _complain(self, error: Exception) -> None:
+        """Say once that Redis refuses us: unlike an outage that does not mend, and nothing fails that would show it."""
+        if not self._complained and (refusal := refusals.of_redis(error, self._url)):
+            self._complained = True
+            log.warning("%s Until then work waits for the fleet's relay.", refusal)
 
     def close(self) -> None:
         """Close all connections."""
@@ -81,6 +94,7 @@ def _redis(redis_url: str, connect_timeout: timedelta) -> Redis:
         return Redis.from_url(
             redis_url,
             decode_responses=True,
+            encoding_errors="replace",  # whoever can publish can say what is no text
             socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
             socket_timeout=_SOCKET_S,
             retry=Retry(NoBackoff(), 1),  # once: a pooled connection may have gone stale

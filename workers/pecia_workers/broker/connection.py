@@ -26,6 +26,7 @@ def connect(url: str) -> Redis:
     """
     options: dict[str, Any] = {
         "decode_responses": True,
+        "encoding_errors": "replace",  # whoever can write to Redis can write what is no text
         "socket_timeout": _SOCKET_TIMEOUT_S,
         "socket_connect_timeout": _CONNECT_TIMEOUT_S,
         "health_check_interval": _HEALTH_CHECK_S,

@@ -11,6 +11,7 @@ import typer
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
+from pecia_schemas import refusals
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
@@ -18,6 +19,7 @@ from pecia_schemas.states import Lane
 from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
+from pecia_workers.confinement import kernel_confines
 from pecia_workers.ledger.lag import Lag, lag
 from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
 from pecia_workers.upkeep.queues import count_waiting
@@ -70,7 +72,13 @@ def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json:
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     yield _look(_PAYLOADS, lambda: _look_at_payloads(settings), "check PECIA_PAYLOAD_URL")
-    yield _look(_REDIS, lambda: _look_at_redis(settings), "check PECIA_REDIS_URL and that it runs")
+    yield _look(
+        _REDIS,
+        lambda: _look_at_redis(settings),
+        "check PECIA_REDIS_URL and that it runs",
+        lambda error: refusals.of_redis(error, settings.redis_url.get_secret_value()),
+    )
+    yield _look_at_confinement()
     url = settings.database_url.get_secret_value()
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
@@ -78,7 +86,10 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     engine = create_engine(sqlalchemy_url(url), connect_args=CONNECT_ARGS)
     try:
         tables = _look(
-            _POSTGRES, lambda: _look_at_tables(engine), "check PECIA_DATABASE_URL and that it runs"
+            _POSTGRES,
+            lambda: _look_at_tables(engine),
+            "check PECIA_DATABASE_URL and that it runs",
+            lambda error: refusals.of_postgres(error, url),
         )
         yield tables
         if tables.ok:
@@ -90,11 +101,24 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         engine.dispose()
 
 
-def _look(subject: str, look: Callable[[], str], advice: str) -> Finding:
+def _look(
+    subject: str,
+    look: Callable[[], str],
+    advice: str,
+    refusal: Callable[[Exception], str | None] = lambda _error: None,
+) -> Finding:
     try:
         return Finding(subject=subject, ok=True, detail=look())
     except Exception as error:  # noqa: BLE001  whatever is wrong is the finding; its text may hold a password
-        return Finding(subject=subject, ok=False, detail=f"{type(error).__name__}: {advice}")
+        detail = refusal(error) or f"{type(error).__name__}: {advice}"
+        return Finding(subject=subject, ok=False, detail=detail)
+
+
+def _look_at_confinement() -> Finding:
+    if kernel_confines():
+        return Finding(subject="decoders", ok=True, detail="confined: no network, no programs")
+    detail = "this kernel takes no seccomp filter: decoders keep the network, see docs/security.md"
+    return Finding(subject="decoders", ok=False, detail=detail)
 
 
 def _look_at_payloads(settings: WorkerSettings) -> str:

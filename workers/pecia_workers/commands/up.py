@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.stores import admitted_or_exit
 from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
@@ -35,6 +36,7 @@ def up(
     Example: `pecia up --home ./fleet`
     """
     settings = settings_or_exit()
+    admitted_or_exit(settings)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())

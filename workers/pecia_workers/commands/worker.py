@@ -57,8 +57,10 @@ def worker(
     if stages:
         settings = settings.model_copy(update={"stages": stages.value})
     _check(settings)
-    from pecia_workers.logs import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.logs import configure_logs  # noqa: PLC0415
 
+    admitted_or_exit(settings)
     configure_logs(settings)
     forbid_core_files()
     if role in (Role.INGEST, Role.ENGINE):

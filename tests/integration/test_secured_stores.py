@@ -1,0 +1,237 @@
+"""Redis and Postgres behind TLS and accounts: whom we talk to is verified, and a refusal is one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kombu.connection import Connection
+from PIL import Image
+from redis import Redis
+from redis.exceptions import NoPermissionError, RedisError
+from sqlalchemy.exc import OperationalError
+
+from pecia import Client, DatabaseUnavailableError, ReadDocument
+from pecia_schemas import refusals
+from pecia_workers.broker import celery_settings, connect, transport
+from pecia_workers.bus import Bus
+from pecia_workers.ledger import open_database
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import EmbeddedRedis
+from secured_stores import SecuredStores, secured
+
+WRONG = "Rumpelstiltskin"
+
+
+@pytest.fixture
+def stores(
+    tmp_path: Path,
+    redis_server: Callable[..., EmbeddedRedis],
+    session_postgres: EmbeddedPostgres,
+    database_url: str,
+) -> Iterator[SecuredStores]:
+    with secured(tmp_path, redis_server(durable=False), session_postgres, database_url) as stores:
+        yield stores
+
+
+def picture() -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (80, 60), 255).save(file, "PNG")
+    return file.getvalue()
+
+
+def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pecia", *command],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_client_submits_and_hears_with_its_own_account(stores: SecuredStores, payload_url: str) -> None:
+    with Client(stores.database_url(), stores.redis_url("client"), payload_url) as client:
+        job = client.submit(ReadDocument(picture()))
+        job.cancel()
+
+        assert stores.admin.llen("read.normal") == 1
+        assert client.job(job.id).wait(timeout=10)
+    assert stores.denied == set()
+
+
+def test_a_clients_account_reads_nothing_and_administers_nothing(stores: SecuredStores) -> None:
+    with Redis.from_url(stores.redis_url("client")) as redis:
+        for command in (
+            ("LRANGE", "read.normal", "0", "-1"),
+            ("HGETALL", "pecia:leased"),
+            ("LPUSH", "pecia:leases", "x"),
+            ("PUBLISH", "/0.celery.pidbox", "x"),
+            ("PSUBSCRIBE", "*"),
+            ("SCAN", "0"),
+            ("FLUSHALL",),
+            ("CONFIG", "GET", "*"),
+            ("MONITOR",),
+        ):
+            with pytest.raises(NoPermissionError):
+                redis.execute_command(*command)
+
+
+def test_the_fleets_account_administers_nothing(stores: SecuredStores) -> None:
+    with Redis.from_url(stores.redis_url()) as redis:
+        for command in (
+            ("FLUSHALL",),
+            ("FLUSHDB",),
+            ("KEYS", "*"),
+            ("CONFIG", "GET", "requirepass"),
+            ("ACL", "LIST"),
+            ("SHUTDOWN",),
+            ("MONITOR",),
+            ("GET", "somebody-elses"),
+            ("SUBSCRIBE", "somebody-elses"),
+        ):
+            with pytest.raises(NoPermissionError):
+                redis.execute_command(*command)
+
+
+REDIS_DOORS = {
+    "a stranger's certificate": (
+        lambda stores: stores.redis_url(trust=stores.stranger),
+        "no authority we trust",
+    ),
+    "no authority named": (lambda stores: stores.redis_url(options="?db=0"), "no authority we trust"),
+    "an authority that is not there": (
+        lambda stores: stores.redis_url(options="?ssl_ca_certs=/nowhere.pem"),
+        "not there",
+    ),
+    "an expired certificate": (lambda stores: stores.redis_url(door="expired"), "has expired"),
+    "another's certificate": (lambda stores: stores.redis_url(door="elsewhere"), "for another name"),
+    "a wrong password": (
+        lambda stores: stores.redis_url(password=WRONG),
+        "refuses the account or its password",
+    ),
+}
+POSTGRES_DOORS = {
+    "a stranger's certificate": (
+        lambda stores: stores.database_url(trust=stores.stranger),
+        "nobody we trust vouches for",
+    ),
+    "an expired certificate": (lambda stores: stores.database_url(door="expired"), "has expired"),
+    "another's certificate": (lambda stores: stores.database_url(door="elsewhere"), "for another name"),
+    "a wrong password": (
+        lambda stores: stores.database_url(password=WRONG),
+        "refuses the account or its password",
+    ),
+}
+Door = tuple[Callable[[SecuredStores], str], str]
+
+
+@pytest.mark.parametrize("door", REDIS_DOORS.values(), ids=list(REDIS_DOORS))
+def test_no_connection_to_redis_goes_through_a_wrong_door(stores: SecuredStores, door: Door) -> None:
+    """Our scripts', the loop's and kombu's, which by itself would verify nothing."""
+    url, said = door[0](stores), door[1]
+
+    with pytest.raises((RedisError, OSError)) as ours, connect(url) as redis:
+        redis.ping()
+    with pytest.raises((RedisError, OSError)):
+        asyncio.run(_publish_on(Bus(url)))
+    with pytest.raises((RedisError, OSError)), _kombu(url) as connection:
+        connection.connect()
+    assert said in (refusals.of_redis(ours.value, url) or "")
+
+
+async def _publish_on(bus: Bus) -> None:
+    try:
+        await bus._redis.ping()
+    finally:
+        await bus.close()
+
+
+def _kombu(url: str) -> Connection:
+    transport.install()
+    settings = celery_settings(url)
+    return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])  # type: ignore[no-untyped-call]
+
+
+def test_kombu_goes_through_the_right_door(stores: SecuredStores) -> None:
+    with _kombu(stores.redis_url()) as connection:
+        assert connection.default_channel.client.ping()
+
+
+@pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
+def test_no_connection_to_postgres_goes_through_a_wrong_door(stores: SecuredStores, door: Door) -> None:
+    url, said = door[0](stores), door[1]
+
+    async def look() -> None:
+        database = open_database(url)
+        try:
+            async with database.connect():
+                """Nobody comes here."""
+        finally:
+            await database.dispose()
+
+    with pytest.raises(OperationalError) as fleets:
+        asyncio.run(look())
+    assert said in (refusals.of_postgres(fleets.value, url) or "")
+
+
+@pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
+def test_a_client_whom_postgres_refuses_says_why(stores: SecuredStores, payload_url: str, door: Door) -> None:
+    url, said = door[0](stores), door[1]
+    with Client(url, stores.redis_url("client"), payload_url) as client:
+        with pytest.raises(DatabaseUnavailableError, match=said) as caught:
+            list(client.jobs())
+        assert WRONG not in str(caught.value)
+
+
+def test_a_client_whom_redis_alone_refuses_is_served_and_warned_once(
+    stores: SecuredStores, payload_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stores.redis_url("client", WRONG)
+    with caplog.at_level(logging.WARNING), Client(stores.database_url(), url, payload_url) as client:
+        jobs = [client.submit(ReadDocument(picture())) for _ in range(2)]
+        client._connections.bus._rests_until = 0
+        jobs[0].cancel()
+
+    warnings = [record.getMessage() for record in caplog.records if record.name.startswith("pecia.")]
+    assert len(warnings) == 1
+    assert "refuses the account or its password: correct PECIA_REDIS_URL" in warnings[0]
+    assert WRONG not in caplog.text
+
+
+@pytest.mark.parametrize("command", [("worker", "upkeep"), ("up",), ("doctor",)])
+def test_a_fleets_verb_ends_with_a_sentence_for_each_server_that_refuses(
+    stores: SecuredStores, payload_url: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    ran = pecia(
+        *command,
+        PECIA_DATABASE_URL=stores.database_url(WRONG),
+        PECIA_REDIS_URL=stores.redis_url(door="expired"),
+        PECIA_PAYLOAD_URL=payload_url,
+        PECIA_HOME=str(tmp_path / "home"),
+        COLUMNS="200",
+    )
+
+    told = " ".join((ran.stdout + ran.stderr).split())
+    assert ran.returncode == 4, told
+    assert "shows a certificate that has expired: renew it." in told
+    assert "refuses the account or its password: correct PECIA_DATABASE_URL." in told
+    assert "Traceback" not in told
+    assert WRONG not in told
+
+
+def test_migrate_ends_with_a_sentence_if_postgres_refuses(stores: SecuredStores) -> None:
+    ran = pecia("migrate", PECIA_DATABASE_URL=stores.database_url(WRONG))
+
+    assert ran.returncode == 4
+    assert ran.stderr.count("\n") == 1
+    assert "refuses the account or its password" in ran.stderr
+    assert WRONG not in ran.stderr

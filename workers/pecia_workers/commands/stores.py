@@ -1,0 +1,44 @@
+"""Whether the stores let a process in, asked before it starts: to wait for one that refuses it would be in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+from redis import RedisError
+from sqlalchemy import NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+
+from pecia_schemas import refusals
+from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker.connection import connect
+
+_UNAVAILABLE = 4
+
+
+def admitted_or_exit(settings: WorkerSettings) -> None:
+    """Exit 4 with a sentence for each store that refuses us; one that is away may come."""
+    refused = list(_refusals(settings))
+    for sentence in refused:
+        typer.echo(sentence, err=True)
+    if refused:
+        raise typer.Exit(_UNAVAILABLE)
+
+
+def _refusals(settings: WorkerSettings) -> Iterator[str]:
+    url = settings.redis_url.get_secret_value()
+    if url:
+        try:
+            with connect(url) as redis:
+                redis.ping()
+        except (RedisError, OSError) as error:
+            yield from filter(None, [refusals.of_redis(error, url)])
+    url = settings.database_url.get_secret_value()
+    if url:
+        try:
+            create_engine(
+                sqlalchemy_url(url), connect_args=CONNECT_ARGS, poolclass=NullPool
+            ).connect().close()
+        except DBAPIError as error:
+            yield from filter(None, [refusals.of_postgres(error, url)])
