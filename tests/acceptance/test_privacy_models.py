@@ -106,12 +106,14 @@ def heard(  # noqa: PLR0917  fixtures
 
 def run(fleet: Any, client: Client, server: ChatServerDouble, scan: Path, hook: str) -> list[Job[Any]]:
     """Return jobs that are over: read, filled in, captioned, refused, tried again, and cut short by a crash."""
-    told_of = {"metadata": {"patient": METADATA}, "webhook": hook}
+    told_of: dict[str, Any] = {"metadata": {"patient": METADATA}, "webhook": hook}
     form = client.submit(ReadDocument(scan, fields=SCHEMA), **told_of)
     clip = client.submit(CaptionVideo(video(4), segments=timedelta(seconds=2)), **told_of)
     assert WRITTEN in form.result(PATIENCE_S).text
     assert form.result().pages[0].fields == {ASKED: FILLED}
-    assert clip.result(PATIENCE_S).summary.text == f"{WRITTEN} limps"
+    summary = clip.result(PATIENCE_S).summary
+    assert summary
+    assert summary.text == f"{WRITTEN} limps"
 
     quoting = REFUSED.encode()
     server.behaviour.faults += [Fault(status=400, body=quoting)] * 8
