@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
-from pecia.errors import RetryRefusedError
+from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.job import AnyJob
 from pecia_schemas import Failure, FailureCode, JobState, Page, PartState, Stage, Verdict
 from pecia_workers.ledger import (
@@ -43,7 +43,7 @@ R = TypeVar("R")
 Rows = list[dict[str, Any]]
 
 WORKERS = ("one", "two")
-ENDS = ("done", "done", "failed", "retry")
+ENDS = ("done", "done", "failed", "given up", "retry")
 PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
 PDF_TO_BE = b"%PDF-1.4"
 
@@ -105,10 +105,15 @@ class Books:
                 _job_is_over_exactly_if_its_parts_are(job, own)
                 _a_summary_waits_for_its_segments(own)
                 _events_lead_to(job, own, [event for event in events if event["job_id"] == job["id"]])
-            self._every_done_part_has_one_result_and_no_other_has_any(parts)
-            self._every_end_promised_one_callback(events)
+            erased = {job["id"] for job in self.jobs() if job["erased_at"]}
+            kept = [part for part in parts if part["job_id"] not in erased]
+            self._every_done_part_has_one_result_and_no_other_has_any(kept)
+            self._every_end_promised_one_callback(
+                [event for event in events if event["job_id"] not in erased]
+            )
 
     def _every_done_part_has_one_result_and_no_other_has_any(self, parts: Rows) -> None:
+        """None of a purged job: nothing that ends later brings one back."""
         results = self.query("SELECT part_id, attempt FROM results WHERE job_id = ANY(%s)", self._ids)
         done = [part for part in parts if part["state"] == PartState.DONE and part["stage"] != Stage.INGEST]
         assert sorted((result["part_id"], result["attempt"]) for result in results) == [
@@ -223,6 +228,12 @@ class OneAfterTheOther(RuleBasedStateMachine):
             part = self.claims[pick % len(self.claims)][1].id
             self.run(self.ledgers[worker].give_back([part]))
 
+    @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 9))
+    def lose_the_engine(self, worker: str, pick: int) -> None:
+        if self.claims:
+            part = self.claims[pick % len(self.claims)][1].id
+            self.run(self.ledgers[worker].give_back([part], died_on=[part]))
+
     @rule(pick=st.integers(0, 4))
     def revoke(self, pick: int) -> None:
         parts = self.books.parts()
@@ -236,6 +247,16 @@ class OneAfterTheOther(RuleBasedStateMachine):
     def retry(self, pick: int) -> None:
         with suppress(RetryRefusedError):
             self.jobs[pick % len(self.jobs)].retry()
+
+    @rule(pick=st.integers(0, 9))
+    def retry_dead(self, pick: int) -> None:
+        _retry_dead(self.client, pick)
+
+    @rule(pick=st.integers(0, 9))
+    def purge(self, pick: int) -> None:
+        """Seldom: nothing happens to a job after it."""
+        if pick == len(self.jobs):
+            self.client.purge([self.jobs[-1]])
 
     @rule(pick=st.integers(0, 1))
     def expire(self, pick: int) -> None:
@@ -294,8 +315,11 @@ def test_the_books_balance_after_every_step(
 class AllAtOnce:
     """Workers, clients and upkeep that move the same few jobs at random, without regard for each other."""
 
-    def __init__(self, database: AsyncEngine, jobs: list[AnyJob], parts: Callable[[], Rows]) -> None:
+    def __init__(
+        self, database: AsyncEngine, client: Client, jobs: list[AnyJob], parts: Callable[[], Rows]
+    ) -> None:
         self._database = database
+        self._client = client
         self._jobs = jobs
         self._parts = parts
 
@@ -309,7 +333,8 @@ class AllAtOnce:
                 for part in dice.sample(parts, k=min(8, len(parts)))
             ]
             claims = [claim for claim in await asyncio.gather(*map(ledger.claim, asked)) if claim]
-            await ledger.give_back([claim.id for claim in claims if dice.random() < 0.2])
+            unfinished = [claim.id for claim in claims if dice.random() < 0.2]
+            await ledger.give_back(unfinished, died_on=[part for part in unfinished if dice.random() < 0.5])
             ends = [_outcome(claim, dice.choice((*ENDS, *["retry"] * 6)), 12) for claim in claims]
             await asyncio.gather(
                 *[
@@ -320,7 +345,7 @@ class AllAtOnce:
             )
 
     async def interfere(self, seed: str, rounds: int) -> None:
-        """Cancel, retry, revoke, expire, and lose the workers."""
+        """Cancel, retry, retry what is dead, revoke, expire, and lose the workers."""
         ledger, dice = Ledger(self._database, seed, announce=_hear), random.Random(seed)  # noqa: S311
         for _ in range(rounds):
             job = dice.choice(self._jobs)
@@ -329,6 +354,7 @@ class AllAtOnce:
                     lambda: asyncio.to_thread(job.cancel),  # noqa: B023  runs at once
                     lambda: asyncio.to_thread(_retry, job),  # noqa: B023
                     lambda: asyncio.to_thread(_retry, job),  # noqa: B023
+                    lambda: asyncio.to_thread(_retry_dead, self._client, dice.randrange(10)),
                     lambda: self._revoke(ledger, dice),
                     lambda: expire_jobs(self._database, limit=100),
                     self._lose_the_workers,
@@ -357,7 +383,7 @@ def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
 
         async def story() -> None:
             database = open_database(database_url, connections=8)
-            crowd = AllAtOnce(database, jobs, parts)
+            crowd = AllAtOnce(database, client, jobs, parts)
             workers = [crowd.work(name, rounds=150) for name in ("one", "two", "three")]
             try:
                 await asyncio.gather(
@@ -392,6 +418,13 @@ def _retry(job: AnyJob) -> None:
         job.retry()
 
 
+def _retry_dead(client: Client, pick: int) -> None:
+    """Try one of the dead parts again, if there is any; another client may be faster."""
+    if dead := client.dead_parts():
+        with suppress(RetryRefusedError, InvalidOptionError):
+            client.retry_dead([dead[pick % len(dead)]])
+
+
 async def _requeue_all(database: AsyncEngine, parts: Rows) -> None:
     """Declare every part orphaned: no worker is registered here."""
     orphaned = [OrphanedPart(id=part["id"], attempt=part["attempt"]) for part in parts]
@@ -405,6 +438,8 @@ async def _hear(_jobs: Any) -> None:
 def _outcome(claim: ClaimedPart, end: str, pages: int) -> Outcome:
     if end == "failed":
         return Failed(Failure.of(FailureCode.DAMAGED))
+    if end == "given up":
+        return Failed(Failure.of(FailureCode.ENGINE_ERROR))
     if end == "retry":
         return Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta())
     if claim.stage is Stage.INGEST:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
@@ -20,6 +22,25 @@ def test_the_wait_doubles_up_to_ten_minutes_however_many_attempts_there_are(
     waits = [retry_delay(FailureCode.TIMEOUT, strikes, SETTINGS) for _ in range(50)]
     assert all(wait is not None and longest_s / 2 <= wait.total_seconds() <= longest_s for wait in waits)
     assert len(set(waits)) > 1
+
+
+@settings(deadline=None)
+@given(
+    code=st.sampled_from(FailureCode),
+    strikes=st.integers(0, 10**6),
+    attempts=st.integers(1, 10**6),
+    first_ms=st.integers(1, 10**7),
+)
+def test_every_wait_is_within_its_bounds_and_every_part_gets_all_its_attempts(
+    code: FailureCode, strikes: int, attempts: int, first_ms: int
+) -> None:
+    first = timedelta(milliseconds=first_ms)
+    wait = retry_delay(code, strikes, WorkerSettings(max_attempts=attempts, retry_delay=first))
+
+    assert (wait is not None) is (code.retryable and strikes + 1 < attempts)
+    if wait is not None:
+        doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
+        assert doubled / 2 <= wait <= doubled
 
 
 @pytest.mark.parametrize(
