@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
@@ -16,7 +16,7 @@ _LOOK = frozenset(
         *("enable_events", "heartbeat"),
     }
 )
-"""What Flower and `celery inspect` ask for. Not `conf` and `report`: what a worker is told of, it need not tell."""
+"""What Flower and `celery inspect` ask for."""
 
 
 def restrict(settings: WorkerSettings) -> None:
@@ -24,3 +24,9 @@ def restrict(settings: WorkerSettings) -> None:
     allowed = _LOOK | {"revoke"} if settings.remote_control == "revoke" else _LOOK
     for name in Panel.data.keys() - allowed:
         del Panel.data[name]
+    Panel.data["conf"] = _nothing
+
+
+def _nothing(_state: Any, **_arguments: Any) -> dict[str, Any]:
+    """Tell nothing of the configuration to Flower, which asks whenever somebody looks at it."""
+    return {}

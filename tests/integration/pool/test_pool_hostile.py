@@ -86,7 +86,6 @@ MEDDLING = (
     ("add_consumer", {"queue": "strangers"}),
     ("disable_events", {}),
     ("memsample", {}),
-    ("conf", {}),
     ("report", {}),
     ("__class__", {}),
 )
@@ -139,6 +138,12 @@ def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetAp
 
     assert worker.poll() is None
     fleet.await_story(fleet.send(), "run", "done")
+
+
+def test_remote_control_tells_nothing_of_the_configuration(fleet: Any, console: FleetApp) -> None:
+    fleet.start()
+
+    assert list(console.control.inspect(timeout=3, limit=1).conf().values()) == [{}]
 
 
 def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:
