@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -19,9 +16,10 @@ from PIL import Image
 from psycopg import sql
 from pydantic import BaseModel, Field, SecretStr
 
-from pecia import Client, ClientSettings, Job, ReadDocument
+from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia.cli import run
-from pecia_schemas.encryption import new_key
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.payloads import PayloadStore
 
 PATIENCE_S = 90
 
@@ -38,6 +36,14 @@ class Form(BaseModel):
     """What is asked about each page; the engine of the fleet fills no fields, so that its jobs fail."""
 
     drug: str | None = Field(None, description=f"what {ASKED} takes")
+
+
+class Told(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
 
 
 @dataclass
@@ -61,16 +67,17 @@ class SealedFleet:
             settings=ClientSettings(encryption_keys=SecretStr(json.dumps(keys))),
         )
 
-    def pecia(self, *words: str, **keys: str) -> subprocess.CompletedProcess[str]:
+    def pecia(self, *words: str, **keys: str) -> Told:
+        """Run a command against this fleet, with these keys."""
         given = {"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {}
-        return subprocess.run(
-            [sys.executable, "-m", "pecia", *words],
-            env=os.environ | self.running.environment | given,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            for name, value in (self.running.environment | given).items():
+                patch.setenv(name, value)
+            out = stack.enter_context(redirect_stdout(io.StringIO()))
+            err = stack.enter_context(redirect_stderr(io.StringIO()))
+            code = run(words)
+        return Told(code, out.getvalue(), err.getvalue())
 
     def dump(self) -> str:
         """Everything that Postgres holds, as it would be backed up."""
@@ -142,10 +149,10 @@ def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs
     with_key = sealed.pecia("result", str(jobs[0].id), "--json", old=OLD)
     without = sealed.pecia("result", str(jobs[0].id), "--json")
 
-    assert PRINTED in with_key.stdout, with_key.stderr
-    assert (without.returncode, without.stdout) == (2, "")
-    assert without.stderr.count("\n") == 1
-    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
+    assert PRINTED in with_key.out, with_key.err
+    assert (without.code, without.out) == (2, "")
+    assert without.err.count("\n") == 1
+    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.err
 
 
 def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
@@ -153,11 +160,11 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
 
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (told.code, told.err) == (0, "")
     stored = {"key": "old", "payloads": 2, "schemas": 1, "results": 3, "available": True}
-    assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
-    assert unknown.returncode == 1
-    assert "not here" in unknown.stdout
+    assert json.loads(told.out) == {"current": "new", "stored": [stored]}
+    assert unknown.code == 1
+    assert "not here" in unknown.out
 
 
 def test_no_decrypted_copy_stays_on_the_workers_disk(
@@ -177,7 +184,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     eventually: Callable[..., Any],
 ) -> None:
     def rotate() -> dict[str, int]:
-        return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).stdout))
+        return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).out))
 
     former = {path.name for path in sealed.payloads.rglob("*") if path.is_file()}
     with sealed.client(old=OLD, new=NEW) as client:
@@ -190,7 +197,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     assert while_working["payloads"] + afterwards["payloads"] == 2 + 6
     assert (while_working["refused"], afterwards["refused"], afterwards["in_use"]) == (0, 0, 0)
     status = sealed.pecia("keys", "status", "--json", new=NEW)
-    assert [stored["key"] for stored in json.loads(status.stdout)["stored"]] == ["new"]
+    assert [stored["key"] for stored in json.loads(status.out)["stored"]] == ["new"]
     with sealed.client(new=NEW) as client:
         assert PRINTED in client.job(jobs[0].id).result(timeout=0).text
     eventually(
@@ -199,6 +206,20 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
         what="the end of the former copies",
     )
     assert not any(word in sealed.dump() for word in PLANTED)
+
+
+def test_a_document_that_was_changed_in_the_store_fails_its_job_alone(sealed: SealedFleet) -> None:
+    keys = SecretStr(json.dumps({"old": OLD}))
+    store = PayloadStore.open(str(sealed.payloads), keys=Keyring.of(keys))
+    reference = store.put(b"%PDF-1.7 of the test")
+    (stored,) = sealed.payloads.rglob(reference.sha256)
+    content = stored.read_bytes()
+    stored.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    with sealed.client(old=OLD) as client, pytest.raises(JobFailedError) as failed:
+        client.submit(ReadDocument(reference)).result(PATIENCE_S)
+
+    assert failed.value.failure.code == "payload_corrupt"
 
 
 def test_a_new_key_is_what_the_setting_takes(capsys: pytest.CaptureFixture[str]) -> None:
