@@ -191,18 +191,28 @@ def test_what_an_engine_died_on_goes_to_quarantine_and_the_rest_to_its_lane(redi
 
 
 def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> None:
-    patient = LaneRules(patience=timedelta(seconds=60))
     (suspect,) = send(redis)
     claim(redis, "dead")
     kill(redis, "dead", [suspect])
     (first, second) = send(redis, 2, lane=Lane.URGENT)
-    assert ids(claim(redis, "warden", slots=1, rules=patient)) == [first]
+    assert ids(claim(redis, "warden", slots=1)) == [first]
 
-    redis.hset(SERVED, "read.quarantine", "1")
+    redis.hincrbyfloat(SERVED, "read.quarantine", -16)  # longer ago than a lease
 
-    assert ids(claim(redis, "warden", idle=False, rules=patient)) == []
-    assert ids(claim(redis, "warden", rules=patient)) == [suspect]
-    assert ids(claim(redis, "another", rules=patient)) == [second]
+    assert ids(claim(redis, "warden", idle=False)) == []
+    assert ids(claim(redis, "warden")) == [suspect]
+    assert ids(claim(redis, "another")) == [second]
+
+
+def test_urgent_suspects_wait_for_no_other_urgent_part(redis: Redis) -> None:
+    (suspect,) = send(redis, lane=Lane.URGENT)
+    claim(redis, "dead")
+    kill(redis, "dead", [suspect])
+    (other,) = send(redis, lane=Lane.URGENT)
+
+    assert ids(claim(redis, "warden", idle=False)) == []
+    assert ids(claim(redis, "warden")) == [suspect]
+    assert ids(claim(redis, "another")) == [other]
 
 
 def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:

@@ -209,6 +209,12 @@ local function guarded()
   return mine
 end
 
+-- Suspects have lost a lease already: they do not wait for another behind urgent parts, nor at all if they are urgent.
+local function comes_first(quarantine)
+  local first = head(quarantine)
+  return first and (first.lane == 'urgent' or now - quarantine.since > rules.warden_ms / 1000)
+end
+
 local function keep(quarantine)
   local waits = false
   for _, list in ipairs(lists) do
@@ -240,7 +246,7 @@ local quarantine = guarded()
 if not quarantine then
   more = serve(choose)
 else
-  if not overdue(quarantine) then more = serve(urgent) end
+  if not comes_first(quarantine) then more = serve(urgent) end
   if idle and count == 0 then serve_suspects(quarantine) end
 end
 keep(quarantine)
