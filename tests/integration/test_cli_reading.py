@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from pecia import Client, GenerationOptions, Preset, ReadDocument
+from pecia import CachedFrom, Client, GenerationOptions, Preset, ReadDocument
 from pecia.cli.app import app
+from pecia_schemas import new_id
 from pecia_schemas.tasks import task_from_json
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
@@ -92,3 +94,15 @@ def test_fields_are_printed_below_the_text_and_in_json(
     assert json.loads(lines)["pages"] == [
         {"number": 1, "text": "text", "verdict": "ok", "fields": {"drug": "아스피린"}}
     ]
+
+
+def test_json_says_where_a_result_was_taken_from(
+    pecia: Pecia, client: Client, scribe: Any, picture: Callable[..., bytes]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    source = CachedFrom(part=new_id(), read_at=datetime(2026, 11, 1, tzinfo=UTC))
+    scribe.read(job.id, cached_from=source)
+
+    (page,) = json.loads(pecia("result", str(job.id), "--json").stdout)["pages"]
+
+    assert page["cached_from"] == {"part": str(source.part), "read_at": "2026-11-01T00:00:00Z"}
