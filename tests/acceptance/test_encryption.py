@@ -222,6 +222,13 @@ def test_a_document_that_was_changed_in_the_store_fails_its_job_alone(sealed: Se
     assert failed.value.failure.code == "payload_corrupt"
 
 
+def test_the_doctor_says_which_key_encrypts(sealed: SealedFleet) -> None:
+    examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
+
+    details = [json.loads(line)["detail"] for line in examined.out.splitlines()]
+    assert details[0].endswith("encrypted under the key new")
+
+
 def test_a_new_key_is_what_the_setting_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["keys", "new", "2027"]) == 0
 
