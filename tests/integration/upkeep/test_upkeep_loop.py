@@ -43,6 +43,19 @@ def test_an_expired_lease_goes_to_quarantine(  # noqa: PLR0917  fixtures
         eventually(lambda: redis.llen("read.quarantine") == 1)
 
 
+def test_flows_whose_jobs_are_over_are_forgotten(
+    tables: Any, settings: WorkerSettings, eventually: Make, keeping: Make
+) -> None:
+    tables.query("INSERT INTO flows (digest) VALUES ('north'), ('south')")
+    tables.query(
+        "UPDATE jobs SET flow = flows.id FROM flows WHERE digest = 'north' AND jobs.id = %s", tables.add_job()
+    )
+    with keeping(settings):
+        eventually(lambda: len(tables.query("SELECT digest FROM flows")) == 1)
+        time.sleep(0.3)
+    assert tables.query("SELECT digest FROM flows") == [{"digest": b"north"}]
+
+
 def test_an_outage_of_redis_is_told_once_and_outlasted(
     tables: Any,
     redis_server: Callable[..., EmbeddedRedis],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from pecia_schemas.messages import TURN
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.upkeep.queues import count_waiting
 from pecia_workers.upkeep.steps import Reconciler, Stores, relay
@@ -150,3 +151,29 @@ def test_what_the_counts_cannot_show_is_found_by_the_regular_comparison(
     assert run(reconciler) == 0
     reconciler._at_latest = 0
     assert run(reconciler) == 1
+
+
+def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
+    tables: Any, redis: Redis, run: Callable[..., Any], claim_all: Callable[..., Any]
+) -> None:
+    job_id = tables.add_job(parts=50)
+    run(relay)
+    tables.publish_long_ago()
+    redis.delete(QUEUE)
+
+    assert run(Reconciler()) == TURN  # what stood in the list; the others are where they were
+    assert run(relay) == TURN
+
+    assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
+
+
+def test_parts_on_which_a_worker_died_are_published_into_quarantine(
+    tables: Any, redis: Redis, run: Callable[..., Any]
+) -> None:
+    job_id = tables.add_job(parts=3)
+    tables.query("UPDATE parts SET deaths = ordinal WHERE job_id = %s", job_id)
+
+    assert run(relay) == 3
+
+    waiting = count_waiting(redis)
+    assert (waiting[QUEUE], waiting["read.quarantine"]) == (1, 2)
