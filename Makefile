@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo up test test-engine soak check lint types imports format bench bench-engine docs lock clean
+.PHONY: help demo up test test-engine soak check lint types imports audit format bench bench-engine docs lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -30,7 +30,7 @@ test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
 
-check: lint types imports  ## Lint, types and import law
+check: lint types imports audit  ## Lint, types, import law, known weaknesses
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -42,6 +42,10 @@ types: $(VENV)/.dev
 
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+audit: $(VENV)/.dev  ## Look for weaknesses in our code and, given the network, in what we depend on
+	$(BIN)/bandit --recursive --quiet --severity-level medium --confidence-level medium producer workers schemas migrations
+	$(BIN)/python tests/audit.py
 
 format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machine
 	$(BIN)/ruff check --fix

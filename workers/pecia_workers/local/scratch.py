@@ -47,7 +47,7 @@ class ScratchDirectory:
 
 
 def _parent() -> Path:
-    for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700
+    for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
         if _suits(candidate):
             return candidate
     raise EmbeddedError("No short and open temporary directory: set TMPDIR to one, such as /tmp.")
