@@ -1,0 +1,174 @@
+"""A whole fleet on locked servers: it works with the accounts of docs/security.md, and tells nobody its secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+from PIL import Image
+from pydantic import SecretStr
+
+import pecia_migrations
+from pecia import Client, ReadDocument
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import start_redis
+from secured_stores import PASSWORDS, SecuredStores, secured
+
+WEBHOOK = "whsec_" + "SHVtcHR5RHVtcHR5U2F0T25BV2FsbEhhZEFHcmVhdEZhbGw="
+API_KEY = "Snickersnee"
+S3_KEY = "Vorpalblade"
+SECRETS = (*PASSWORDS.values(), WEBHOOK.removeprefix("whsec_"), API_KEY, S3_KEY)
+PAGES = (
+    "/",
+    "/workers",
+    "/tasks",
+    "/broker",
+    "/metrics",
+    "/api/workers?refresh=1",
+    "/api/tasks",
+    "/api/queues/length",
+)
+
+
+@pytest.fixture(scope="module")
+def stores(session_directory: Path, session_postgres: EmbeddedPostgres) -> Iterator[SecuredStores]:
+    place = session_directory / "locked"
+    (place / "socket").mkdir(parents=True)
+    database_url = session_postgres.url_of("locked")
+    with psycopg.connect(session_postgres.url_of("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE locked")
+    pecia_migrations.upgrade(database_url)
+    redis = start_redis(place / "redis", socket_dir=place / "socket", durable=False)
+    try:
+        with secured(place, redis, session_postgres, database_url) as stores:
+            yield stores
+    finally:
+        redis.kill()
+
+
+@pytest.fixture(scope="module")
+def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+    """A fleet on locked servers that says all it has to say."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "database_url": SecretStr(stores.database_url()),
+        "redis_url": SecretStr(stores.redis_url()),
+        "engine": "simulated:instant",
+        "engine_api_key": SecretStr(API_KEY),
+        "webhook_secret": SecretStr(WEBHOOK),
+        "payload_options": {"secret_access_key": S3_KEY},
+        "log_level": "debug",
+        "flower_port": port,
+    }
+    with run_fleet("locked-fleet", **settings) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) -> dict[str, str]:
+    """What Flower shows once documents were read."""
+    settings = locked.settings
+    with Client(stores.database_url(), stores.redis_url("client"), settings.payload_url) as client:
+        jobs = [client.submit(ReadDocument(_document(form))) for form in ("PNG", "PDF", "TIFF")]
+        assert [job.wait(timeout=60).state for job in jobs] == ["succeeded"] * 3
+        cancelled = client.submit(ReadDocument(_document("PNG")), priority="bulk")
+        cancelled.cancel()
+    flower = locked.fleet.flower
+    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as browser:
+        workers = eventually(lambda: browser.get("/api/workers?refresh=1").json(), timeout=60)
+        shown = {path: _shown(browser, path) for path in PAGES}
+        return shown | {worker: _shown(browser, f"/worker/{worker}") for worker in workers}
+
+
+def _document(form: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (80, 60), 128).save(file, form)
+    return file.getvalue()
+
+
+def _shown(browser: httpx2.Client, path: str) -> str:
+    answer = browser.get(path)
+    assert answer.status_code == 200, path
+    return answer.text
+
+
+def test_redis_denies_nothing_to_a_fleet_and_its_client(stores: SecuredStores, pages: dict[str, str]) -> None:
+    assert len(pages) > len(PAGES)
+    assert stores.denied == set()
+
+
+def test_flower_sees_the_lists_through_tls(pages: dict[str, str]) -> None:
+    assert "read.normal" in pages["/api/queues/length"]
+
+
+def test_no_page_of_flower_shows_a_secret(pages: dict[str, str]) -> None:
+    assert [page for page, text in pages.items() if _told(text)] == []
+
+
+@pytest.mark.usefixtures("pages")
+def test_no_log_holds_a_secret(locked: Any) -> None:
+    logs = {path.name: path.read_text(errors="replace") for path in locked.fleet.home.path.glob("logs/*")}
+
+    assert len(logs) >= 5
+    assert [name for name, text in logs.items() if _told(text)] == []
+
+
+def test_no_command_line_holds_a_secret(locked: Any) -> None:
+    lines = {path.parent.name: path.read_bytes() for path in _own_command_lines()}
+
+    assert str(locked.pid("engine")) in lines
+    assert [line for line in lines.values() if _told(line.decode(errors="replace"))] == []
+
+
+def _own_command_lines() -> Iterator[Path]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            path.read_bytes()
+            yield path
+
+
+def test_no_verb_tells_a_secret_when_its_connections_fail(
+    stores: SecuredStores, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    environment = os.environ | _to_nowhere(stores, tmp_path)
+    verbs = ("doctor", "doctor --json", "migrate", "list", "worker webhooks", "worker ingest")
+    with ExitStack() as stack:
+        for verb in verbs:
+            log = stack.enter_context((tmp_path / verb).open("w"))
+            command = [sys.executable, "-m", "pecia", *verb.split()]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # a worker would wait for its servers
+        said = [tmp_path / verb for verb in verbs]
+        eventually(lambda: all(path.stat().st_size for path in said), timeout=90, what="a word of each")
+
+    assert [verb for verb in verbs if _told((tmp_path / verb).read_text())] == []
+
+
+def _to_nowhere(stores: SecuredStores, payloads: Path) -> dict[str, str]:
+    """The environment of a fleet whose servers are away."""
+    addresses = {"PECIA_DATABASE_URL": stores.database_url(), "PECIA_REDIS_URL": stores.redis_url()}
+    return {name: re.sub(r"localhost:\d+", "localhost:1", url) for name, url in addresses.items()} | {
+        "PECIA_PAYLOAD_URL": str(payloads),
+        "PECIA_PAYLOAD_OPTIONS": json.dumps({"secret_access_key": S3_KEY}),
+        "PECIA_ENGINE_API_KEY": API_KEY,
+        "PECIA_WEBHOOK_SECRET": WEBHOOK,
+        "PECIA_LOG_LEVEL": "debug",
+    }
+
+
+def _told(text: str) -> list[str]:
+    return [secret for secret in SECRETS if secret in text]
