@@ -18,15 +18,15 @@ def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
     wanted = [word for fault in FAULTS for word in ("--fault", fault)]
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.soak", "--json", "--seed", "4", "--pages", "200", "--lease", "5"),
+            *(sys.executable, "-m", "tests.soak", "--json", "--seed", "4", "--pages", "120", "--lease", "5"),
             *("--strikes", str(len(FAULTS)), "--slack", "30", *wanted),
         ],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
+        stdout=subprocess.PIPE,
+        timeout=240,
         check=False,
     )
     report = json.loads(done.stdout) if done.stdout else {"promises": [], "faults": []}
-    assert [promise for promise in report["promises"] if not promise["kept"]] == [], done.stderr
-    assert len(report["faults"]) == len(FAULTS), done.stderr
+    assert [promise for promise in report["promises"] if not promise["kept"]] == []
+    assert len(report["faults"]) == len(FAULTS)
     assert done.returncode == 0

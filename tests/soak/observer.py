@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 _PROGRESS = """
     SELECT count(*) FILTER (WHERE stage <> 'ingest' AND state NOT IN ('queued', 'running')),
+           count(*) FILTER (WHERE state IN ('queued', 'running')),
            coalesce(sum(greatest(attempt - 1, 0)), 0)
     FROM parts
 """
@@ -49,6 +50,7 @@ class Progress:
 
     over: int
     """Pages that are done, failed or cancelled."""
+    open_parts: int
     redone: int
     """Attempts beyond the first of all parts."""
     open_jobs: int
@@ -89,10 +91,16 @@ class Observer:
         """Return how far the fleet is."""
 
         def look(connection: psycopg.Connection[tuple[Any, ...]]) -> Progress:
-            over, redone = connection.execute(_PROGRESS).fetchone() or (0, 0)
+            over, open_parts, redone = connection.execute(_PROGRESS).fetchone() or (0, 0, 0)
             (open_jobs,) = connection.execute(_OPEN_JOBS).fetchone() or (0,)
             (pending,) = connection.execute(_PENDING_CALLBACKS).fetchone() or (0,)
-            return Progress(over=over, redone=int(redone), open_jobs=open_jobs, pending_callbacks=pending)
+            return Progress(
+                over=over,
+                open_parts=open_parts,
+                redone=int(redone),
+                open_jobs=open_jobs,
+                pending_callbacks=pending,
+            )
 
         return self._try(look)
 

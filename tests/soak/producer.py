@@ -29,18 +29,15 @@ class Accepted:
 
 
 class Producer:
-    """Hands over one order after the other on a thread of its own, as long as there is room, until it is stopped.
+    """Hands over one order after the other on a thread of its own, whenever there is room, until it is stopped.
 
     Each order has a key of its own, so that a submit whose answer got lost is not taken for another one.
     """
 
     def __init__(
-        self, client: Client, orders: Iterator[Order], *, webhook: str, has_room: Callable[[int], bool]
+        self, client: Client, orders: Iterator[Order], *, webhook: str, has_room: Callable[[], bool]
     ) -> None:
-        """Hand over while `has_room(pages accepted so far)`."""
         self.accepted: list[Accepted] = []
-        self.pages = 0
-        """Of all accepted orders."""
         self.errors = 0
         """Submits that raised."""
         self.failure: Exception | None = None
@@ -69,7 +66,7 @@ class Producer:
     def _run(self) -> None:
         try:
             for order in self._orders:
-                while not self._has_room(self.pages) and not self._stopping.is_set():
+                while not self._has_room() and not self._stopping.is_set():
                     time.sleep(_PAUSE_S)
                 if self._stopping.is_set():
                     return
@@ -87,7 +84,6 @@ class Producer:
             return job.id
 
         job_id = self._until_accepted(submit)
-        self.pages += order.pages
         self.accepted.append(Accepted(order=order, job_id=job_id, at=datetime.now(UTC)))
         if order.cancelled:
             self._until_accepted(lambda: self._client.job(job_id).cancel(reason="changed their mind"))

@@ -23,7 +23,7 @@ from tests.soak.workload import orders
 from pecia_workers.local.process import wait_until
 
 _BACKLOG = 150
-"""Pages that wait or run while faults strike, so that there is always something to lose."""
+"""Most parts that wait or run while faults strike, so that there is always something to lose."""
 _TICK_S = 0.1
 _STALLED_S = 150.0
 """Without a page that is over: longer than the fleet needs to recover from anything."""
@@ -82,7 +82,7 @@ class _Run:
         self._task = task
         self._watcher = watcher
         self._auditor = Auditor(rig.observer)
-        self._over = 0
+        self._over = self._open = 0
         self._moved_at = time.monotonic()
         self._director = Director(rig, task.plan, seed=task.seed, tell=watcher.told)
         self._producer = Producer(
@@ -155,12 +155,11 @@ class _Run:
         ]
         return rows_of(injections, redone, self._task.slack)
 
-    def _has_room(self, accepted: int) -> bool:
-        needed = accepted < self._task.pages or not self._director.finished
-        return needed and accepted - self._over < _BACKLOG
+    def _has_room(self) -> bool:
+        return not self._is_enough() and self._open < min(_BACKLOG, self._task.pages // 2)
 
     def _is_enough(self) -> bool:
-        return self._director.finished and self._producer.pages >= self._task.pages
+        return self._director.finished and self._over >= self._task.pages
 
     def _is_stalled(self) -> bool:
         return time.monotonic() - self._moved_at > _STALLED_S
@@ -173,6 +172,8 @@ class _Run:
 
     def _look(self) -> None:
         progress = self._rig.observer.progress()
+        if progress:
+            self._open = progress.open_parts
         if progress and progress.over != self._over:
             self._over, self._moved_at = progress.over, time.monotonic()
             self._watcher.moved(progress.over)
