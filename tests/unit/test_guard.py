@@ -1,4 +1,4 @@
-"""Whom a callback may reach."""
+"""Whom a stranger may make us call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from pecia_workers.webhooks.guard import GuardedBackend, RefusedTargetError, resolve
+from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError, resolve
 from pecia_workers.webhooks.sender import MAX_REPLY_BYTES, Reply, Sender, SendError
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -129,7 +129,14 @@ def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> No
         "10.0.0.1",
         "172.16.0.1",
         "192.168.1.1",
-        "169.254.169.254",  # cloud metadata
+        "169.254.169.254",  # metadata of most clouds
+        "100.100.100.200",  # Alibaba's
+        "192.0.0.192",  # Oracle's
+        "168.63.129.16",  # Azure's platform, though it looks public
+        "fd00:ec2::254",  # Amazon's
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",  # NAT64 of 169.254.169.254
+        "2002:a9fe:a9fe::1",  # 6to4 of it
         "100.64.0.1",  # carrier-grade NAT
         "0.0.0.0",  # noqa: S104  a target, nothing listens
         "192.0.0.1",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_workers.ledger.outbox import DeliveryState
-from pecia_workers.webhooks.guard import Refusal
+from pecia_workers.outgoing.guard import Refusal
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after
 from pecia_workers.webhooks.sender import Reply, SendFailure

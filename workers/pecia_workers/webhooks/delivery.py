@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database, outlast
 from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome, claim_deliveries, record_outcome
+from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.service import serve
-from pecia_workers.webhooks.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.schedule import RetrySchedule
 from pecia_workers.webhooks.sender import Sender, SendError, SendFailure

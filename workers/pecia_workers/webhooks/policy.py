@@ -7,7 +7,7 @@ from datetime import timedelta
 from http import HTTPStatus
 
 from pecia_workers.ledger.outbox import DeliveryOutcome, DeliveryState
-from pecia_workers.webhooks.guard import Refusal
+from pecia_workers.outgoing.guard import Refusal
 from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after
 from pecia_workers.webhooks.sender import Reply, SendFailure
 

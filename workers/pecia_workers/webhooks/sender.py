@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import httpcore2
 
-from pecia_workers.webhooks.guard import GuardedBackend, parse_target
+from pecia_workers.outgoing.guard import GuardedBackend, parse_target
 
 MAX_REPLY_BYTES = 64 * 1024
 """Of a reply's body, this much is read at most. It is thrown away: a status is all that a receiver can tell us."""

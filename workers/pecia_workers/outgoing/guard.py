@@ -12,7 +12,7 @@ from typing import cast
 import httpcore2
 import httpx2
 
-from pecia_workers.webhooks.addresses import is_admitted
+from pecia_workers.outgoing.addresses import is_admitted
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -20,7 +20,7 @@ _HIGHEST_PORT = 65_535
 
 
 class Refusal(StrEnum):
-    """What is wrong with a target, as it is stored with its delivery."""
+    """What is wrong with a target, as it is stored with what wanted to call it."""
 
     URL = "refused_url"
     SCHEME = "refused_scheme"

@@ -1,0 +1,1 @@
+"""The way out to addresses that strangers chose, for whatever calls them."""
