@@ -1,0 +1,65 @@
+"""Several processes of upkeep at once: all is done, and nothing twice that would be wrong twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pecia_schemas import NoticeType
+from pecia_workers.upkeep.queues import held_parts
+
+ROUNDS = 3
+
+
+@pytest.fixture
+def two_of_them(tables: Any, stores: dict[str, str], eventually: Callable[..., Any]) -> Iterator[None]:
+    """Two processes, as operators start them, that look twenty times a second."""
+    environment = os.environ | stores | {"PECIA_UPKEEP_INTERVAL": "0.05", "PECIA_LOG_LEVEL": "warning"}
+    command = [sys.executable, "-m", "pecia", "worker", "upkeep"]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    on_duty = "SELECT name FROM workers WHERE role = 'upkeep'"
+    try:
+        eventually(lambda: len(tables.query(on_duty)) == 2, timeout=60, what="both of them")
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            assert process.wait(20) == 0
+
+
+@pytest.mark.usefixtures("two_of_them")
+def test_two_instances_recover_expire_and_publish_while_redis_forgets(
+    tables: Any, redis: Redis, eventually: Callable[..., Any]
+) -> None:
+    orphaned, expiring, fresh = [], [], []
+    for _ in range(ROUNDS):
+        orphaned.append(tables.add_job(parts=10))
+        tables.run_on("dead", orphaned[-1])
+        expiring.append(tables.add_job(parts=5, webhook=True))
+        tables.query("UPDATE jobs SET expires_at = now() WHERE id = %s", expiring[-1])
+        fresh.append(tables.add_job(parts=10))
+        redis.flushall()
+
+    waiting = {str(part["id"]) for job in (*orphaned, *fresh) for part in tables.parts(job)}
+    eventually(lambda: held_parts(redis) >= waiting, timeout=30, what="all parts in Redis")
+    eventually(lambda: {tables.job(job)["state"] for job in expiring} == {"expired"}, timeout=30)
+    redis.flushall()
+    eventually(lambda: held_parts(redis) == waiting, timeout=30, what="all parts in Redis again")
+
+    for job in orphaned:
+        assert {(part["state"], part["deaths"]) for part in tables.parts(job)} == {("queued", 1)}
+        assert tables.events(job) == [("queued", "worker_lost", False)] * 10
+    for job in expiring:
+        assert Counter(tables.events(job)) == {("cancelled", "expired", False): 5, ("expired", None, True): 1}
+        assert (tables.job(job)["state"], tables.job(job)["cancelled"]) == ("expired", 5)
+    assert tables.notices() == [NoticeType.EXPIRED] * ROUNDS
+    for job in fresh:
+        assert {(part["state"], part["deaths"]) for part in tables.parts(job)} == {("queued", 0)}
