@@ -14,6 +14,7 @@ _GLOBAL_UNICAST = ip_network("2000::/3")
 _NEVER = tuple(
     ip_network(network)
     for network in (
+        "192.0.0.0/24",  # protocol assignments, Oracle's metadata among them
         "168.63.129.16/32",  # Azure's platform, as every machine there sees it
         "192.88.99.0/24",  # 6to4 relays, withdrawn (RFC 7526)
         "2001::/23",  # protocol assignments, Teredo among them
