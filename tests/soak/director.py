@@ -14,6 +14,9 @@ from tests.soak.plan import Strike
 from tests.soak.rig import Rig
 from tests.soak.surroundings import CannotInjectError
 
+_NEVER_S = 120.0
+"""After which nobody waits any more, for the fleet to recover or for something to be there to be broken."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Injection:
@@ -29,7 +32,9 @@ class Injection:
     """When it struck, by the clock of Postgres."""
     healed: float | None = None
     recovered_s: float | None = None
-    """Seconds until the fleet had recovered; None: it never did."""
+    """Seconds until the fleet had recovered; None: it has not."""
+    given_up: bool = False
+    """Whether nobody waits for it any more."""
     alone: bool = True
     """Whether the fleet had recovered from everything else meanwhile: only then does the limit hold."""
 
@@ -40,8 +45,9 @@ class Injection:
 
     @property
     def pending(self) -> bool:
-        """Whether it has struck and the fleet has not recovered, or it is not healed."""
-        return self.blow is not None and (self.recovered_s is None or self.healed is None)
+        """Whether it has struck and is not healed, or the fleet has not recovered."""
+        recovering = self.recovered_s is None and not self.given_up
+        return self.blow is not None and (recovering or self.healed is None)
 
     def is_late(self, slack: timedelta) -> bool:
         """Return whether the fleet took longer than it promises, and so much longer."""
@@ -56,18 +62,24 @@ class Director:
     """Runs a plan against a rig. `tick` is called again and again and never waits."""
 
     def __init__(self, rig: Rig, plan: Sequence[Strike], *, seed: int, tell: Callable[[str], object]) -> None:
-        self.ahead = list(plan)
-        """What has not struck yet."""
         self.injections: list[Injection] = []
-        """What has, in that order."""
+        """What has struck, in that order."""
+        self._ahead = list(plan)
+        self._impossible: list[Strike] = []
         self._rig = rig
         self._seed = seed
         self._tell = tell
+        self._trying_since: float | None = None
 
     @property
     def finished(self) -> bool:
         """Whether everything has struck and the fleet has recovered from it."""
-        return not self.ahead and not self._pending
+        return not self._ahead and not self._pending
+
+    @property
+    def unstruck(self) -> list[str]:
+        """Faults that have not struck yet, or never found anything to break."""
+        return [strike.fault for strike in (*self._impossible, *self._ahead)]
 
     @property
     def _pending(self) -> list[Injection]:
@@ -78,8 +90,8 @@ class Director:
         for injection in self._pending:
             self._heal(injection)
             self._watch(injection)
-        if self.ahead and over >= self.ahead[0].mark and (self.ahead[0].hasty or not self._pending):
-            self._strike(self.ahead[0])
+        if self._ahead and over >= self._ahead[0].mark and (self._ahead[0].hasty or not self._pending):
+            self._strike(self._ahead[0])
 
     def heal_all(self) -> None:
         """End every fault that lasts, due or not."""
@@ -87,22 +99,37 @@ class Director:
             self._heal(injection, now=True)
 
     def _strike(self, strike: Strike) -> None:
+        try:
+            injection = self._inject(strike)
+        except NotNowError:
+            self._try_again(strike)
+            return
+        self._mark_company(injection)
+        self._ahead.pop(0)
+        self._trying_since = None
+        self.injections.append(injection)
+        self._tell(f"{injection.name}{f': skipped, {injection.skipped}' if injection.skipped else ''}")
+
+    def _inject(self, strike: Strike) -> Injection:
         injection = Injection(strike=strike, since=self._rig.observer.now())
+        if injection.since is None:
+            raise NotNowError
         # Its own generator: what one fault draws does not depend on those before.
         chance = random.Random(f"strike {self._seed} {strike.number}")  # noqa: S311
-        if injection.since is None:
-            return
         try:
             injection.blow = FAULTS[strike.fault].strike(self._rig, chance)
-        except NotNowError:
-            return
         except CannotInjectError as reason:
             injection.skipped = str(reason)
         injection.struck = time.monotonic()
-        self._mark_company(injection)
-        self.ahead.pop(0)
-        self.injections.append(injection)
-        self._tell(f"{injection.name}{f': skipped, {injection.skipped}' if injection.skipped else ''}")
+        return injection
+
+    def _try_again(self, strike: Strike) -> None:
+        now = time.monotonic()
+        self._trying_since = self._trying_since or now
+        if now - self._trying_since > _NEVER_S:
+            self._impossible.append(self._ahead.pop(0))
+            self._trying_since = None
+            self._tell(f"{FAULTS[strike.fault].name}: found nothing to break")
 
     def _mark_company(self, injection: Injection) -> None:
         for other in self._pending:
@@ -124,6 +151,11 @@ class Director:
         if blow is None or since is None or injection.recovered_s is not None:
             return
         begun = injection.healed if blow.from_healing else injection.struck
-        if begun is not None and blow.recovered(self._rig.observer, since):
+        if begun is None:
+            return
+        if blow.recovered(self._rig.observer, since):
             injection.recovered_s = time.monotonic() - begun
             self._tell(f"  recovered from: {injection.name}, {injection.recovered_s:.1f} s")
+        elif time.monotonic() - begun > _NEVER_S and not injection.given_up:
+            injection.given_up = True
+            self._tell(f"  NOT recovered from: {injection.name}")

@@ -105,7 +105,10 @@ class _Run:
         )
         return [
             auditor.finding("the fleet recovered in time", late),
-            auditor.finding("every fault struck", (strike.fault for strike in self._director.ahead)),
+            auditor.finding(
+                "every fault struck",
+                self._director.unstruck,
+            ),
         ]
 
     def settle(self) -> list[Finding]:
