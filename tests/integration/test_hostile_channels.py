@@ -1,0 +1,88 @@
+"""What is announced in Redis is a hint: whoever can publish there makes nobody believe anything."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from pecia import Client, JobTimeoutError, ReadDocument
+from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
+from pecia_workers.bus import Bus
+
+JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
+
+
+def test_an_announced_success_is_looked_up(
+    client: Client, redis_url: str, picture: Callable[..., bytes]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    with _announcing(redis_url, job_channel(job.id), b"succeeded"), pytest.raises(JobTimeoutError):
+        job.wait(timeout=2)
+
+    assert job.refresh().state == "queued"
+
+
+def test_an_announcement_that_is_no_text_breaks_no_wait(
+    client: Client, redis_url: str, scribe: Any, picture: Callable[..., bytes]
+) -> None:
+    job = client.submit(ReadDocument(picture()))
+    with _announcing(redis_url, job_channel(job.id), *JUNK):
+        with pytest.raises(JobTimeoutError):
+            job.wait(timeout=2)
+        scribe.read(job.id)
+        assert job.wait(timeout=20).state == "succeeded"
+
+
+def test_strange_cancellations_deafen_no_worker(redis_url: str) -> None:
+    meant, heard = uuid4(), []
+
+    async def story() -> None:
+        bus = Bus(redis_url)
+        done = asyncio.Event()
+
+        def hear(job_id: UUID) -> None:
+            heard.append(job_id)
+            done.set()
+
+        listening = asyncio.create_task(bus.hear_cancelled(hear))
+        with Redis.from_url(redis_url) as redis:
+            while not redis.pubsub_numsub(CANCEL_CHANNEL)[0][1]:  # noqa: ASYNC110  Redis rings nobody
+                await asyncio.sleep(0.02)
+            for message in (*JUNK, str(meant).encode()):
+                redis.publish(CANCEL_CHANNEL, message)
+        async with asyncio.timeout(10):
+            await done.wait()
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await bus.close()
+
+    asyncio.run(story())
+
+    assert heard == [meant]
+
+
+@contextmanager
+def _announcing(redis_url: str, channel: str, *messages: bytes) -> Iterator[None]:
+    """Publish again and again for the length of a block."""
+    stop = threading.Event()
+
+    def announce() -> None:
+        with Redis.from_url(redis_url) as redis:
+            while not stop.wait(0.05):
+                for message in messages:
+                    redis.publish(channel, message)
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
