@@ -255,9 +255,9 @@ def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
     shell.submit("a.png", "b.png")
     shell.read_all()
     table = shell.run("usage", "--since", "1h", "--by", "lane").stdout.splitlines()
-    assert [line.split()[:6] for line in table if "normal" in line or "all" in line] == [
-        ["normal", "2", "2", "2", "0", "1,800"],
-        ["all", "2", "2", "2", "0", "1,800"],
+    assert [line.split()[:7] for line in table if "normal" in line or "all" in line] == [
+        ["normal", "2", "2", "2", "0", "0", "1,800"],
+        ["all", "2", "2", "2", "0", "0", "1,800"],
     ]
     usage = json.loads(shell.run("usage", "--by", "document_type", "--json").stdout)
     assert [(group["name"], group["jobs"]) for group in usage["groups"]] == [("mixed", 2)]
