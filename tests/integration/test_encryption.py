@@ -361,6 +361,23 @@ def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> No
     assert house.rotate(NEW | OLD) == Rekeyed(results=3)
 
 
+def test_two_rotations_at_once_do_everything_once_between_them(house: House) -> None:
+    jobs = [house.read(text, keys=OLD, fields=Asked) for text in ("one", "two", "three")]
+    keys = ring(NEW | OLD)
+
+    async def twice(database: AsyncEngine) -> list[Rekeyed]:
+        store = PayloadStore.open(house.payload_url, keys=keys)
+        rotations = [Rekeying(database=database, store=store, keys=keys) for _ in range(2)]
+        return await asyncio.gather(*(rotation.run(lambda _: None) for rotation in rotations))
+
+    one, other = house.ask(twice)
+
+    assert (one.payloads + other.payloads, one.refused + other.refused) == (1, 0)
+    house.rotate(NEW | OLD)  # what one of them held the other may have left
+    assert house.holdings() == {"new": (1, 3, 3)}
+    assert [house.client(NEW).job(job.id).result(timeout=0).text for job in jobs] == ["one", "two", "three"]
+
+
 def test_what_cannot_be_decrypted_is_left_and_stops_nothing(house: House) -> None:
     lost = house.read("lost", keys={"lost": new_key()})
     kept = house.read("kept", keys=OLD)
