@@ -22,6 +22,7 @@ from pydantic import SecretStr
 
 import pecia_migrations
 from pecia import Client, ReadDocument
+from pecia_schemas import Lane
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
 from secured_stores import PASSWORDS, SecuredStores, secured
@@ -84,7 +85,7 @@ def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) ->
     with Client(stores.database_url(), stores.redis_url("client"), settings.payload_url) as client:
         jobs = [client.submit(ReadDocument(_document(form))) for form in ("PNG", "PDF", "TIFF")]
         assert [job.wait(timeout=60).state for job in jobs] == ["succeeded"] * 3
-        cancelled = client.submit(ReadDocument(_document("PNG")), priority="bulk")
+        cancelled = client.submit(ReadDocument(_document("PNG")), priority=Lane.BULK)
         cancelled.cancel()
     flower = locked.fleet.flower
     with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as browser:

@@ -198,7 +198,7 @@ def test_a_client_whom_redis_alone_refuses_is_served_and_warned_once(
     url = stores.redis_url("client", WRONG)
     with caplog.at_level(logging.WARNING), Client(stores.database_url(), url, payload_url) as client:
         jobs = [client.submit(ReadDocument(picture())) for _ in range(2)]
-        client._connections.bus._rests_until = 0
+        client._open().bus._rests_until = 0
         jobs[0].cancel()
 
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith("pecia.")]

@@ -47,8 +47,8 @@ class SecuredStores:
     @property
     def denied(self) -> set[str]:
         """What Redis denied to anybody, but for `client`, by which redis-py introduces itself."""
-        log: Any = self.admin.execute_command("ACL", "LOG")
-        return {entry[b"object"].decode() for entry in log} - {"client"}
+        log: Any = self.admin.acl_log()
+        return {entry["object"] for entry in log} - {"client"}
 
     def redis_url(
         self,
@@ -109,7 +109,7 @@ def _lock_redis(server: EmbeddedRedis) -> Redis:
     with Redis(unix_socket_path=str(server.socket)) as opening:
         opening.execute_command("ACL", "SETUSER", "test", "on", ">test", "allkeys", "allchannels", "+@all")
     for line in snippet("acl").splitlines():
-        admin.execute_command("ACL", "SETUSER", *line.split()[1:])
+        admin.execute_command("ACL", "SETUSER", *line.split()[1:])  # type: ignore[no-untyped-call]
     return admin
 
 

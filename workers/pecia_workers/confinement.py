@@ -89,7 +89,7 @@ def _install(architecture: _Architecture) -> bool:
         return False
     filter_ = _filter(architecture)
     program = _Program(len(filter_) // 8, filter_)
-    return libc.syscall(architecture.seccomp, _MODE_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0
+    return bool(libc.syscall(architecture.seccomp, _MODE_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0)
 
 
 def _filter(architecture: _Architecture) -> bytes:

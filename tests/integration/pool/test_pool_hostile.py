@@ -75,7 +75,7 @@ MALFORMED = {
     "an unknown type": command(b"x", "text/x-strange"),
 }
 
-MEDDLING = (
+MEDDLING: tuple[tuple[str, dict[str, Any]], ...] = (
     ("shutdown", {}),
     ("pool_restart", {"modules": ["os"], "reload": True}),
     ("pool_shrink", {"n": 100}),
