@@ -32,7 +32,7 @@ class FillDisk:
             held=Held([]),
             lasts=_FULL,
             heal=rig.disk.empty,
-            from_healing=True,
+            of_submits=True,
         )
 
 

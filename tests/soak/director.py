@@ -82,6 +82,11 @@ class Director:
         return [strike.fault for strike in (*self._impossible, *self._ahead)]
 
     @property
+    def wants_submits(self) -> bool:
+        """Whether a fault is pending that only those feel who submit."""
+        return any(injection.blow and injection.blow.of_submits for injection in self._pending)
+
+    @property
     def _pending(self) -> list[Injection]:
         return [injection for injection in self.injections if injection.pending]
 
@@ -142,7 +147,7 @@ class Director:
             return
         if blow.heal:
             blow.heal()
-            if blow.from_healing:
+            if blow.of_submits:
                 injection.since = self._rig.observer.now() or injection.since
         injection.healed = time.monotonic()
 
@@ -150,7 +155,7 @@ class Director:
         blow, since = injection.blow, injection.since
         if blow is None or since is None or injection.recovered_s is not None:
             return
-        begun = injection.healed if blow.from_healing else injection.struck
+        begun = injection.healed if blow.of_submits else injection.struck
         if begun is None:
             return
         if blow.recovered(self._rig.observer, since):

@@ -40,8 +40,8 @@ class Blow:
     lasts: timedelta = timedelta()
     heal: Callable[[], object] | None = None
     """Ends the fault after `lasts`."""
-    from_healing: bool = False
-    """Whether the time to recover counts from there: before, nothing can go on."""
+    of_submits: bool = False
+    """Whether only those feel it who submit; then the time to recover counts from the healing."""
 
 
 class Fault(Protocol):

@@ -159,7 +159,8 @@ class _Run:
         return rows_of(injections, redone, self._task.slack)
 
     def _has_room(self) -> bool:
-        return not self._is_enough() and self._open < min(_BACKLOG, self._task.pages // 2)
+        is_short = self._open < min(_BACKLOG, self._task.pages // 2)
+        return self._director.wants_submits or (is_short and not self._is_enough())
 
     def _is_enough(self) -> bool:
         return self._director.finished and self._over >= self._task.pages
