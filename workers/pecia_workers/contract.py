@@ -25,6 +25,11 @@ class PartRuntime(Protocol):
         """
         ...
 
+    @property
+    def room(self) -> float:
+        """Share of that which may be claimed at this time, more than 0 and at most 1. Read on any thread."""
+        ...
+
     async def lost(self) -> None:
         """Return once what runs the parts is gone for good, though no part runs that could find out."""
         ...

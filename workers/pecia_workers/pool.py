@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -61,8 +62,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._ended: deque[tuple[Job, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
         self._woken = False
+        self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
-            self.app.new_runtime(),
+            self._runtime,
             began=self._wake_hub,
             tell=self._tell,
             fatal=self.fatal,
@@ -106,8 +108,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def capacity(self) -> Capacity:
         """Return what may be claimed now; nothing beside a suspect, or once a signal asked the worker to stop."""
         closed = self._is_closing or self._suspects
-        slots = 0 if closed else self._budget.slots - len(self._jobs)
-        tokens = None if self._budget.tokens is None else max(0, self._budget.tokens - self._tokens)
+        budget, share = self._budget, self._runtime.room
+        slots = 0 if closed else max(1, math.floor(budget.slots * share)) - len(self._jobs)
+        tokens = budget.tokens and max(0, max(1, math.floor(budget.tokens * share)) - self._tokens)
         return Capacity(slots=max(0, slots), tokens=tokens, idle=not self._jobs)
 
     @property

@@ -83,6 +83,7 @@ class Runtime:
         self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
+        self._admission: Batcher | None = None
         self._meter = Meter()
         self._cache = ResultCache.off()
         self._died_on: set[UUID] = set()
@@ -145,7 +146,7 @@ class Runtime:
         sharing = shared_lengths(self._database, settings.output_quantile)
         lengths = await self._resources.enter_async_context(sharing)
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        batcher = Batcher(engine, policy, lengths, priced=priced)
+        batcher = self._admission = Batcher(engine, policy, lengths, priced=priced)
         self._resources.callback(_tell_use, engine, batcher)
         return batcher
 
@@ -163,6 +164,11 @@ class Runtime:
     def _in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._resources.callback(task.cancel)
+
+    @property
+    def room(self) -> float:
+        """Share of what may be claimed as a rule: less after the engine ran out of memory."""
+        return self._admission.memory if self._admission else 1.0
 
     async def lost(self) -> None:
         """Return once the engine has died, of a part or of itself; never for a worker without one."""

@@ -42,6 +42,11 @@ class ScriptedRuntime:
         tokens = int(os.environ.get("SCRIPTED_TOKENS", "0"))
         return Budget(slots=int(os.environ.get("SCRIPTED_SLOTS", "100")), tokens=tokens or None)
 
+    @property
+    def room(self) -> float:
+        file = self._directory / "room"
+        return float(file.read_text()) if file.exists() else 1.0
+
     async def lost(self) -> None:
         while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
@@ -61,8 +66,10 @@ class ScriptedRuntime:
         while (plan := self._plan(part)) == "wait":  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
         if plan == "stall":
-            get_event_loop().call_soon(time.sleep, STALL_S)  # kombu's loop, the hub
-            time.sleep(STALL_S)  # noqa: ASYNC251  and this one
+            hub = get_event_loop()
+            assert hub is not None
+            hub.call_soon(time.sleep, STALL_S)
+            time.sleep(STALL_S)  # noqa: ASYNC251  both threads hang
         if plan == "fail":
             raise PartFailedError(FailureCode.TIMEOUT) from ValueError(SECRET)
         if plan == "retry":

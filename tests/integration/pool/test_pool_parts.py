@@ -63,6 +63,28 @@ def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> N
     fleet.await_settled()
 
 
+@pytest.mark.parametrize(
+    ("budget", "cost"),
+    [({"SCRIPTED_SLOTS": "8"}, 1), ({"SCRIPTED_TOKENS": "80"}, 10)],
+    ids=["slots", "tokens"],
+)
+def test_less_is_claimed_while_the_engine_has_room_for_less(
+    fleet: Any, budget: dict[str, str], cost: int
+) -> None:
+    (fleet.directory / "room").write_text("0.25")
+    parts = [fleet.send("wait", cost=cost) for _ in range(10)]
+    fleet.start(**budget)
+
+    for claimed in (2, 8):
+        fleet.eventually(lambda claimed=claimed: len(fleet.journal()) == claimed, what=f"{claimed} parts")
+        (fleet.directory / "room.new").write_text("1")
+        (fleet.directory / "room.new").rename(fleet.directory / "room")
+
+    for part in parts:
+        fleet.plan(part, "done")
+    fleet.await_settled()
+
+
 @pytest.mark.parametrize("plan", ["fail", "retry", "ignore"])
 def test_a_part_that_ends_without_result_is_acknowledged(fleet: Any, plan: str) -> None:
     fleet.start()

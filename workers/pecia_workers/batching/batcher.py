@@ -49,6 +49,11 @@ class Batcher:
         """What the engine can do."""
         return self._engine.capabilities
 
+    @property
+    def memory(self) -> float:
+        """Share of the engine's budget for which it has memory, as far as is known."""
+        return self._memory.share
+
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text, once there was room for the request. Raises `EngineError`."""
         expected = self._lengths.expected(request.workload)
