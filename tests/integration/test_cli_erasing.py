@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -115,6 +117,24 @@ def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any])
     assert (lines(as_json)[0]["pages"], lines(as_json)[0]["erased_at"]) == ([], erased_at.isoformat())
     assert "erased" in pecia("list").stdout
     assert lines(pecia("list", "--json"))[0]["erased_at"] == erased_at.isoformat()
+
+
+def test_a_repeated_read_whose_result_was_erased_ends_with_1(
+    pecia: Pecia, client: Client, picture: Callable[..., bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "scan.png").write_bytes(picture())
+    keyed = client.submit(ReadDocument(picture()), idempotency_key="scan")
+    keyed.cancel()
+    arguments = ("read", str(tmp_path / "scan.png"), "--key", "scan", "--wait")
+    with psycopg.connect(client._settings.database_url.get_secret_value()) as connection:
+        connection.execute(
+            "UPDATE jobs SET state = 'succeeded', erased_at = now() WHERE id = %s", (keyed.id,)
+        )
+
+    told = pecia(*arguments)
+
+    assert told.exit_code == 1
+    assert "succeeded, erased at" in told.stderr
 
 
 def test_the_audit_trail_says_who_read_and_who_erased(pecia: Pecia, job: Job[Any]) -> None:

@@ -21,6 +21,7 @@ from pecia.errors import (
     SubmitError,
     UnavailableError,
 )
+from pecia.job import AnyJob
 from pecia_schemas.states import JobState
 
 
@@ -54,6 +55,12 @@ def of(error: PeciaError) -> Ending:
 def of_states(states: Iterable[JobState]) -> Ending:
     """Return the exit code for jobs that are over: only those that succeeded whole are done."""
     return Ending.DONE if all(state is JobState.SUCCEEDED for state in states) else Ending.FAILED
+
+
+def of_results(jobs: Iterable[AnyJob]) -> Ending:
+    """Return the exit code for results that were asked for: done if they are all there, and whole."""
+    there = [job.state is JobState.SUCCEEDED and job.erased_at is None for job in jobs]
+    return Ending.DONE if all(there) else Ending.FAILED
 
 
 def of_usage(error: TyperException) -> str:

@@ -54,7 +54,7 @@ def result(
             output.json_line(output.result_json(job, None))
         else:
             output.result_text(job, None)
-    raise typer.Exit(endings.of_states([job.state]) if job.erased_at is None else endings.Ending.FAILED)
+    raise typer.Exit(endings.of_results([job]))
 
 
 def cancel(

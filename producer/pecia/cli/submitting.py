@@ -102,4 +102,4 @@ def _wait(group: JobGroup[Any], names: Sequence[str], timeout: float | None, *, 
             output.result_text(job, name)
     if late is not None:
         raise late
-    raise typer.Exit(endings.of_states(job.state for job in group))
+    raise typer.Exit(endings.of_results(group))
