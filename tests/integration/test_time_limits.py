@@ -64,12 +64,13 @@ async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
     return reading
 
 
-async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseException]:
+async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseException] | None:
     """Return with what it ended, long before the engine would have; by then the engine has let go of it."""
     await asyncio.wait([reading], timeout=5)
     assert reading.done(), "the engine goes on with it"
     assert held(runtime) == 0
-    return type(reading.exception())
+    error = reading.exception()
+    return type(error) if error else None
 
 
 def play(settings: WorkerSettings, story: Callable[[Runtime], Awaitable[None]]) -> None:
@@ -121,7 +122,7 @@ def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_c
     limits = settings(
         part_timeout=timedelta(seconds=1), max_attempts=2, retry_delay=timedelta(milliseconds=1)
     )
-    ends: list[type[BaseException]] = []
+    ends: list[type[BaseException] | None] = []
 
     async def story(runtime: Runtime) -> None:
         for _ in range(2):

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Retry
 from kombu.asynchronous import get_event_loop
@@ -66,8 +66,7 @@ class ScriptedRuntime:
         while (plan := self._plan(part)) == "wait":  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
         if plan == "stall":
-            hub = get_event_loop()
-            assert hub is not None
+            hub: Any = get_event_loop()
             hub.call_soon(time.sleep, STALL_S)
             time.sleep(STALL_S)  # noqa: ASYNC251  both threads hang
         if plan == "fail":
