@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -113,6 +114,37 @@ def test_redis_denies_nothing_to_a_fleet_and_its_client(stores: SecuredStores, p
 
 def test_flower_sees_the_lists_through_tls(pages: dict[str, str]) -> None:
     assert "read.normal" in pages["/api/queues/length"]
+
+
+@pytest.mark.usefixtures("pages")
+def test_strange_events_blind_flower_for_nobody(
+    locked: Any, stores: SecuredStores, eventually: Callable[..., Any]
+) -> None:
+    flower = locked.fleet.flower
+    strange = (
+        b"\x00\xff",
+        b"[1]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"properties": 3}',
+        _event([1]),
+        _event({"type": 7}),
+    )
+    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as browser:
+        for event in strange:
+            stores.admin.publish("/0.celeryev/worker.heartbeat", event)
+        seen = set(browser.get("/api/tasks").json())
+        with Client(stores.database_url(), stores.redis_url("client"), locked.settings.payload_url) as client:
+            client.submit(ReadDocument(_document("BMP"))).wait(timeout=60)
+
+        eventually(lambda: set(browser.get("/api/tasks").json()) - seen, timeout=60)
+
+
+def _event(body: Any) -> bytes:
+    properties = {"body_encoding": "base64", "delivery_tag": "x", "delivery_info": {"exchange": "celeryev"}}
+    encoded = base64.b64encode(json.dumps(body).encode()).decode()
+    kind = {"content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
+    return json.dumps({"body": encoded, "properties": properties, **kind}).encode()
 
 
 def test_no_page_of_flower_shows_a_secret(pages: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kombu.connection import Connection
@@ -163,7 +164,8 @@ def _kombu(url: str) -> Connection:
 
 def test_kombu_goes_through_the_right_door(stores: SecuredStores) -> None:
     with _kombu(stores.redis_url()) as connection:
-        assert connection.default_channel.client.ping()
+        channel: Any = connection.default_channel
+        assert channel.client.ping()
 
 
 @pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
@@ -226,6 +228,21 @@ def test_a_fleets_verb_ends_with_a_sentence_for_each_server_that_refuses(
     assert "refuses the account or its password: correct PECIA_DATABASE_URL." in told
     assert "Traceback" not in told
     assert WRONG not in told
+
+
+def test_a_clients_verb_ends_with_a_sentence_if_postgres_refuses(
+    stores: SecuredStores, payload_url: str
+) -> None:
+    ran = pecia(
+        "list",
+        PECIA_DATABASE_URL=stores.database_url(door="expired"),
+        PECIA_REDIS_URL=stores.redis_url("client"),
+        PECIA_PAYLOAD_URL=payload_url,
+    )
+
+    assert ran.returncode == 4
+    assert ran.stderr.count("\n") == 1
+    assert "shows a certificate that has expired" in ran.stderr
 
 
 def test_migrate_ends_with_a_sentence_if_postgres_refuses(stores: SecuredStores) -> None:

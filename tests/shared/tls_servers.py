@@ -1,4 +1,4 @@
-"""TLS in front of servers that were built without it: an endpoint, and certificates of an authority of the test's own."""
+"""TLS in front of servers that were built without it: an endpoint, and certificates of the test's own authority."""
 
 from __future__ import annotations
 

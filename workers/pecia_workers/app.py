@@ -37,10 +37,12 @@ _EXCHANGE = Exchange("pecia", type="direct")  # type: ignore[no-untyped-call]
 class FleetWorker(Worker):  # type: ignore[misc]
     """Celery's worker without gossip and mingle, and with as much remote control as the settings admit."""
 
-    def on_before_init(self, **kwargs: Any) -> None:
+    app: FleetApp  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def on_before_init(self, quiet: bool = False, **kwargs: Any) -> None:
         """Restrict remote control before anybody can be heard."""
         restrict(self.app.settings)
-        super().on_before_init(**kwargs)
+        super().on_before_init(quiet=quiet, **kwargs)
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         """Return the options, with both switched off."""
