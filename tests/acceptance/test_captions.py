@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from chat_server import Behaviour, serving
-from pecia import Captions, CaptionStyle, CaptionVideo, FailureCode, JobState, ReadDocument
+from pecia import Captions, CaptionVideo, FailureCode, JobState, ReadDocument
 from pecia.errors import JobFailedError
 from videos import video
 
 PATIENCE_S = 60
-PLANTED = "Quillfeather limps"
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +131,3 @@ def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_pat
         )
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "0:00:02" in ended.stdout or "0:00 - 0:04" in ended.stdout
-
-
-def test_a_models_words_become_captions_and_its_summary_and_are_told_nowhere_else(
-    run_fleet: Callable[..., AbstractContextManager[Any]],
-) -> None:
-    with (
-        serving(Behaviour(text=PLANTED)) as server,
-        run_fleet("server", engine="openai", engine_url=server.url, log_level="debug") as fleet,
-    ):
-        task = CaptionVideo(video(4), style=CaptionStyle.BRIEF, segments=timedelta(seconds=2))
-        captions = fleet.client.submit(task).result(timeout=PATIENCE_S)
-        home: Path = fleet.fleet.home.path
-        told = [path.read_bytes() for folder in ("logs", "redis") for path in (home / folder).rglob("*.*")]
-
-    assert [segment.text for segment in captions.segments] == [PLANTED, PLANTED]
-    assert captions.summary.text == PLANTED
-    *segments, summary = server.pages
-    assert all("image_url" in json.dumps(asked) for asked in segments)
-    assert json.dumps(summary).count(PLANTED) == 2, "the summary is written from the captions"
-    assert "image_url" not in json.dumps(summary)
-    assert sum(map(len, told)) > 10_000, "logs and Redis's own log were looked through"
-    assert not [content for content in told if PLANTED.encode() in content]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -105,34 +106,52 @@ def heard(  # noqa: PLR0917  fixtures
 
 
 def run(fleet: Any, client: Client, server: ChatServerDouble, scan: Path, hook: str) -> list[Job[Any]]:
-    """Return jobs that are over: read, filled in, captioned, refused, tried again, and cut short by a crash."""
+    """Return jobs: read and filled in, captioned, refused, tried again, cut short by a crash, and one under way."""
     told_of: dict[str, Any] = {"metadata": {"patient": METADATA}, "webhook": hook}
     form = client.submit(ReadDocument(scan, fields=SCHEMA), **told_of)
-    clip = client.submit(CaptionVideo(video(4), segments=timedelta(seconds=2)), **told_of)
     assert WRITTEN in form.result(PATIENCE_S).text
     assert form.result().pages[0].fields == {ASKED: FILLED}
-    summary = clip.result(PATIENCE_S).summary
-    assert summary
-    assert summary.text == f"{WRITTEN} limps"
+    clip = caption(client, server, told_of)
 
     quoting = REFUSED.encode()
     server.behaviour.faults += [Fault(status=400, body=quoting)] * 8
     refused = client.submit(ReadDocument(scan), **told_of).wait(PATIENCE_S)
     server.behaviour.faults[:] = [Fault(status=418, body=quoting), Fault(status=500, body=quoting)]
     tried_again = client.submit(ReadDocument(scan), **told_of).wait(PATIENCE_S)
-    server.behaviour.faults[:] = [Fault(silent_s=2)]
-    crashed = client.submit(ReadDocument(scan), **told_of)
-    while server.behaviour.faults:
-        crashed.refresh()
+    crashed = under_way(client, server, scan, told_of)
     os.kill(fleet.pid("engine"), signal.SIGABRT)
     crashed.wait(PATIENCE_S)
-
     assert [job.state for job in (refused, tried_again, crashed)] == [
         JobState.FAILED,
         JobState.SUCCEEDED,
         JobState.SUCCEEDED,
     ]
-    return [form, clip, refused, tried_again, crashed]
+    return [form, clip, refused, tried_again, crashed, under_way(client, server, scan, told_of)]
+
+
+def caption(client: Client, server: ChatServerDouble, told_of: dict[str, Any]) -> Job[Any]:
+    """Return a job whose captions and summary are the model's words, the summary written from the captions."""
+    asked_before = len(server.pages)
+    clip = client.submit(CaptionVideo(video(4), segments=timedelta(seconds=2)), **told_of)
+    captions = clip.result(PATIENCE_S)
+
+    *segments, summary = map(json.dumps, server.pages[asked_before:])
+    assert [segment.text for segment in captions.segments] == [f"{WRITTEN} limps"] * 2
+    assert captions.summary
+    assert captions.summary.text == f"{WRITTEN} limps"
+    assert all("image_url" in asked for asked in segments)
+    assert summary.count(WRITTEN) == 2
+    assert "image_url" not in summary
+    return clip
+
+
+def under_way(client: Client, server: ChatServerDouble, scan: Path, told_of: dict[str, Any]) -> Job[Any]:
+    """Return a job whose page the model has before it."""
+    server.behaviour.faults[:] = [Fault(silent_s=2)]
+    job: Job[Any] = client.submit(ReadDocument(scan), **told_of)
+    while server.behaviour.faults:
+        job.refresh()
+    return job
 
 
 @contextmanager
@@ -180,5 +199,6 @@ def test_no_store_and_no_file_of_the_fleet_holds_a_word_after_the_purge(
     kept = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
 
     assert heard
+    assert ("cancelled",) in model_fleet.query("SELECT state FROM jobs"), "one was under way"
     assert [path for path in kept if told(PLANTED, path.read_bytes().decode("latin1"))] == []
     assert list((home / "payloads").rglob("sha256/*/*")) == []
