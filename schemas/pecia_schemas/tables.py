@@ -265,6 +265,7 @@ class WorkerRow(Base):
     pid: Mapped[int]
     engine: Mapped[str | None]
     capabilities: Mapped[dict[str, Any] | None]  # model, languages, fields, adapters, slots, tokens
+    memory: Mapped[float | None]  # share of its budget that a successor begins with, if its engine died
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]

@@ -17,8 +17,10 @@ from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers import runtime as runtimes
 from pecia_workers.contract import RuntimeLostError
-from pecia_workers.engines import EngineDeadError, EngineRefusedError, Load
+from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
+from pecia_workers.engines.base import Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime, failure_of
@@ -151,6 +153,50 @@ def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_it
     with psycopg.connect(database_url) as connection:
         found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
     assert found == ("queued", 1)
+
+
+def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
+    client: Client,
+    settings: WorkerSettings,
+    printed: bytes,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.submit_many(ReadDocument(printed) for _ in range(2))
+    with psycopg.connect(database_url) as connection:
+        parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
+
+    class Dying(InstantEngine):
+        asked = 0
+
+        async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002
+            self.asked += 1
+            while self.asked < len(parts):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            raise EngineDeadError
+
+    async def first() -> None:
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+        try:
+            runs = (runtime.run(part, redelivered=False) for part in parts)
+            ends = await asyncio.gather(*runs, return_exceptions=True)
+            assert {type(end) for end in ends} == {RuntimeLostError}
+        finally:
+            await runtime.stop()
+
+    async def second() -> float:
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+        room = runtime.room
+        await runtime.stop()
+        return room
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtimes, "create_engine", lambda _: Dying())
+        asyncio.run(first())
+
+    assert 0.5 <= asyncio.run(second()) < 0.6
 
 
 def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:

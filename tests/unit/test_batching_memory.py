@@ -132,6 +132,20 @@ def test_half_of_what_was_in_use_is_left_and_time_brings_it_back(
     assert memory.room(budget, 600) == whole
 
 
+def test_an_engine_that_died_of_several_leaves_less_room_and_one_that_died_of_one_page_does_not() -> None:
+    crowded, alone = Memory(), Memory()
+    for name in ("b", "a"):
+        crowded.enter(name, 50)
+    alone.enter("a", 50)
+
+    for memory in (crowded, alone):
+        memory.died("a")
+    crowded.died("b")
+
+    assert (crowded.share, crowded.engine_died) == (0.5, True)
+    assert (alone.share, alone.engine_died) == (1.0, False)
+
+
 def test_one_request_always_has_room() -> None:
     budget, memory = Budget(slots=4, tokens=100), Memory()
     for round_ in range(50):

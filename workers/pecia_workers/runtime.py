@@ -20,7 +20,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.batching.sharing import shared_lengths
+from pecia_workers.batching.sharing import inherited_memory, shared_lengths
 from pecia_workers.bus import Bus
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.segment import CaptionSegment
@@ -96,7 +96,8 @@ class Runtime:
             )
         settings = self._settings
         engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
-        identity = WorkerIdentity.new("engine" if engine else "ingest", self._stages, engine)
+        role = "engine" if engine else "ingest"
+        identity = self._identity = WorkerIdentity.new(role, self._stages, engine)
         self._bus = Bus(settings.redis_url.get_secret_value())
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
@@ -146,7 +147,9 @@ class Runtime:
         sharing = shared_lengths(self._database, settings.output_quantile)
         lengths = await self._resources.enter_async_context(sharing)
         policy = policy_named(PolicyName(settings.admission), BatchLimits.of(settings))
-        batcher = self._admission = Batcher(engine, policy, lengths, priced=priced)
+        inherited = inherited_memory(self._database, self._identity)
+        memory = await self._resources.enter_async_context(inherited)
+        batcher = self._admission = Batcher(engine, policy, lengths, priced=priced, memory=memory)
         self._resources.callback(_tell_use, engine, batcher)
         return batcher
 

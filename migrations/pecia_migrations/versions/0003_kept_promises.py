@@ -20,6 +20,7 @@ def upgrade() -> None:
     _add_flows()
     _add_result_cache()
     _add_retention()
+    op.add_column("workers", sa.Column("memory", sa.Double(), nullable=True))
     op.create_index(
         "parts_failed_idx",
         "parts",
@@ -31,6 +32,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Take it back."""
+    op.drop_column("workers", "memory")
     op.drop_index("parts_failed_idx", table_name="parts", postgresql_where=sa.text("state = 'failed'"))
     _drop_retention()
     _drop_result_cache()

@@ -18,7 +18,7 @@ from pecia_workers.batching.memory import Memory
 from pecia_workers.batching.packing import Packing
 from pecia_workers.batching.policies import Policy, Room
 from pecia_workers.batching.waiting import Item
-from pecia_workers.engines.base import EngineOverloadedError
+from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -33,13 +33,21 @@ Priced = Callable[[UUID, int], None]
 class Batcher:
     """Admits requests to one engine by a policy. For the loop that the engine runs on."""
 
-    def __init__(self, engine: Engine, policy: Policy, lengths: LearnedLengths, *, priced: Priced) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Policy,
+        lengths: LearnedLengths,
+        *,
+        priced: Priced,
+        memory: Memory | None = None,
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._lengths = lengths
         self._priced = priced
         self._headroom = Headroom()
-        self._memory = Memory()
+        self._memory = memory or Memory()
         self._entering: dict[str, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.packing = Packing()
@@ -83,6 +91,9 @@ class Batcher:
                     if not self._memory.ran_out(request.id, self._engine.budget):
                         raise
                     log.warning("engine_out_of_memory", request=request.id, share=self._memory.share)
+                except EngineDeadError:
+                    self._memory.died(request.id)
+                    raise
 
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:

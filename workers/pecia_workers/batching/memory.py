@@ -31,6 +31,8 @@ class Memory:
 
     def __init__(self, share: float = 1.0) -> None:
         self.share = share
+        self.engine_died = False
+        """Whether the engine ended with several requests in it, perhaps for want of memory."""
         self._inside: dict[str, _Guest] = {}
         self._shortages = 0
         self._looked: float | None = None
@@ -66,6 +68,17 @@ class Memory:
             self._shortages += 1
             self.share = min(self.share, self._used(budget)) / 2
         return True
+
+    def died(self, request_id: str) -> None:
+        """Take note that the engine died on a request that is still inside: the share is for the next one then.
+
+        It is halved whatever was in use, for memory need not have been the cause; if it was alone, the page was.
+        """
+        guest = self._inside[request_id]
+        if not guest.alone and guest.shortages == self._shortages:
+            self._shortages += 1
+            self.share /= 2
+            self.engine_died = True
 
     def _used(self, budget: Budget) -> float:
         if budget.tokens is None:

@@ -1,18 +1,22 @@
-"""Learned lengths of one worker, kept together with those of all others through Postgres."""
+"""What one worker has learned of its engine, shared with the others through Postgres: lengths, and memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
+from pecia_workers.batching.memory import Memory
 from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.engine_memory import memory_left, note_memory
 from pecia_workers.ledger.output_lengths import share_output_lengths
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from pecia_workers.ledger.workers import WorkerIdentity
 
 _EVERY_S: Final = 5.0
 
@@ -34,6 +38,18 @@ async def shared_lengths(
         sharing.cancel()
         await asyncio.wait([sharing])
         await _share(database, lengths)
+
+
+@asynccontextmanager
+async def inherited_memory(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Memory]:
+    """Yield a memory that begins where the engine before this one died, and leave it to the next if this one does."""
+    memory = Memory(await memory_left(database, host=worker.host, engine=worker.engine or ""))
+    try:
+        yield memory
+    finally:
+        if memory.engine_died:
+            with suppress(*UNAVAILABLE):
+                await note_memory(database, worker.name, memory.share)
 
 
 async def _keep_sharing(database: AsyncEngine, lengths: LearnedLengths, every_s: float) -> None:
