@@ -89,6 +89,18 @@ def test_a_warden_takes_urgent_parts_alone_until_it_holds_nothing(redis: Redis) 
     assert ids(claim(redis, "another")) == normal
 
 
+def test_a_warden_that_has_others_to_finish_yields_to_a_worker_that_holds_nothing(redis: Redis) -> None:
+    suspects = send(redis, 2)
+    claim(redis, "dead")
+    kill(redis, "dead", suspects)
+    normal = send(redis)
+    assert ids(claim(redis, "busy", idle=False)) == []
+
+    assert ids(claim(redis, "free")) == suspects
+
+    assert ids(claim(redis, "busy", idle=False)) == normal
+
+
 def test_one_worker_at_a_time_is_the_warden_and_another_once_it_is_silent(redis: Redis) -> None:
     first, second = send(redis, 2)
     claim(redis, "dead")

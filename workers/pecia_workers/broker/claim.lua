@@ -13,6 +13,7 @@ local MAX_BYTES, MAX_COST = 256, 2147483647
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local MOST_CREDIT = 32768
 local AGED = 'aged'
+local BUSY = '!' -- before the name of a warden that runs suspects
 local UUID = '^' .. table.concat({
   string.rep('[0-9a-f]', 8), string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 4),
   string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 12),
@@ -171,6 +172,7 @@ local function serve_suspects(list)
   if not head(list) then return end
   local alone = runs_alone(list.head)
   take(list)
+  redis.call('SET', list.warden, BUSY .. owner, 'PX', rules.warden_ms)
   while not alone and count < slots and head(list) and fits(list.head.cost) and not runs_alone(list.head) do
     take(list)
   end
@@ -190,20 +192,34 @@ local function look()
   lists.aged = redis.call('HGET', SERVED, AGED) == '1'
 end
 
+-- A warden that has not begun yields to a worker that holds nothing, for that one can begin at once.
+local function is_warden(warden)
+  local name = redis.call('GET', warden)
+  if name == owner or name == BUSY .. owner then
+    redis.call('PEXPIRE', warden, rules.warden_ms)
+    return true
+  end
+  if name and not (idle and string.sub(name, 1, 1) ~= BUSY) then return false end
+  redis.call('SET', warden, owner, 'PX', rules.warden_ms)
+  return true
+end
+
+local function free(warden)
+  local name = redis.call('GET', warden)
+  if name == owner or name == BUSY .. owner then redis.call('DEL', warden) end
+end
+
 -- Returns the quarantine that the owner is to empty; of the others of its stage none is.
 local function guarded()
   local mine
   for i = first_quarantine, #KEYS, 2 do
     local name, warden = KEYS[i], KEYS[i + 1]
-    if redis.call('LLEN', name) > 0 then
-      redis.call('SET', warden, owner, 'NX', 'PX', rules.warden_ms)
-      if not mine and redis.call('GET', warden) == owner then
-        redis.call('PEXPIRE', warden, rules.warden_ms)
-        mine = {name = name, lane = 'quarantine', since = tonumber(redis.call('HGET', SERVED, name) or now)}
-      end
-    else
+    if redis.call('LLEN', name) == 0 then
       redis.call('HDEL', SERVED, name)
-      if redis.call('GET', warden) == owner then redis.call('DEL', warden) end
+      free(warden)
+    elseif not mine and is_warden(warden) then
+      local since = tonumber(redis.call('HGET', SERVED, name) or now)
+      mine = {name = name, warden = warden, lane = 'quarantine', since = since}
     end
   end
   return mine

@@ -11,7 +11,7 @@ Keys, beside the lists and bells of `pecia_schemas.messages`:
     pecia:standing:<list>  hash: flow, how many of its messages stand in that list
     pecia:credit           hash: list of a lower lane, tokens that are due to it
     pecia:served           hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
-    pecia:warden:<stage>   the process that alone may take parts out of that stage's quarantine
+    pecia:warden:<stage>   the process that alone may take parts out of that stage's quarantine; `!` before it: it has
 """
 
 from __future__ import annotations

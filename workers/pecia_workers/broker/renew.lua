@@ -12,6 +12,7 @@ for i = 3, #ARGV do
   end
 end
 for i = 4, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+  local warden = redis.call('GET', KEYS[i])
+  if warden == ARGV[1] or warden == '!' .. ARGV[1] then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end
 return lost
