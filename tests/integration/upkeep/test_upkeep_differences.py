@@ -333,6 +333,9 @@ def test_the_doctor_repairs_what_it_finds_when_it_is_told_to(
     assert said["lost messages"]["detail"].startswith("1: parts are queued in Postgres and have no message")
     assert said["idle leases"] == {"subject": "idle leases", "ok": True, "detail": "none"}
 
+    assert doctor("--repair")[0] == 1, "it repairs though nobody said yes"
+    assert redis.llen("read.normal") == 2
+
     code, said = doctor("--repair", "--yes")
     assert (code, said["lost messages"]["ok"]) == (0, True)
     assert redis.llen("read.normal") == 3

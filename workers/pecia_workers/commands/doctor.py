@@ -37,7 +37,9 @@ def doctor(
         bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
     ] = False,
     mend: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Repair without asking; with --json nobody is asked.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.
@@ -63,11 +65,18 @@ def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json:
     show(findings_of(found), as_json=as_json)
     if not mend or not any(kind.is_mended for kind in found):
         return bool(found)
-    if not yes:
-        typer.confirm("Put right what can be?", abort=True, err=True)
+    if not yes and (as_json or not _is_wanted()):
+        return True
     left = repair(settings, found)
     show(findings_of(left), as_json=as_json)
     return bool(left)
+
+
+def _is_wanted() -> bool:
+    try:
+        return typer.confirm("Put right what can be?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        return False
 
 
 def _findings(settings: WorkerSettings) -> Iterator[Finding]:
