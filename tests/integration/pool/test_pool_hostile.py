@@ -167,7 +167,7 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
     fleet.redis.publish(BROADCAST, json.dumps(refused))
 
     fleet.eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
-    time.sleep(0.5)
+    time.sleep(1.5)  # acknowledgements are settled once a second
     assert fleet.redis.hexists("pecia:leased", str(part))
     fleet.plan(part, "done")
     fleet.await_settled()
@@ -213,6 +213,7 @@ def test_a_strange_bell_deafens_nobody(fleet: Any, bell: str) -> None:
     part = fleet.send() if bell == "junk" else _sent_past_the_bell(fleet)
 
     fleet.await_story(part, "run", "done")
+    fleet.eventually(lambda: not fleet.redis.exists(name))
     assert worker.poll() is None
 
 
