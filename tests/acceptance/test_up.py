@@ -224,7 +224,7 @@ def test_watch_shows_a_job_until_it_is_over(desk: Desk, papers: Path) -> None:
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:
-    examined = desk.run("doctor", "--json")
+    examined = desk.run("doctor", "--deep", "--json")
 
     assert examined.returncode == 0, examined.stdout
     assert {finding["subject"] for finding in lines(examined)} >= {"Postgres", "Redis", "engine worker"}
