@@ -19,6 +19,8 @@ _INTERVAL_S = 0.1
 """How often psycopg looks up from waiting."""
 _BEYOND_S = 0.5
 """What the server has beyond its own limit to say that it was reached."""
+_ALIVE_S = 4.0
+"""What a connection that comes out of the pool has to answer the pool's ping; its work may have longer."""
 
 
 def sqlalchemy_url(database_url: str) -> URL:
@@ -54,23 +56,36 @@ def close_after(engine: Engine, patience: timedelta) -> None:
             return None
         return _PatientConnection.connect(*arguments, **parameters)
 
-    def bound(connection: Any, _record: object) -> None:
+    def bound(connection: Any, *_: object) -> None:
         cursor = connection.cursor()
         cursor.execute(
             f"SET statement_timeout = {limit_ms}; SET idle_in_transaction_session_timeout = {limit_ms}"
         )
         cursor.close()
         connection.commit()
-        getattr(connection, "driver_connection", connection).patience_s = limit_ms / 1000 + _BEYOND_S
+
+    def be_patient(connection: Any, *_: object) -> None:
+        _driver(connection).patience_s = limit_ms / 1000 + _BEYOND_S
+
+    def be_impatient(connection: Any, *_: object) -> None:
+        if connection is not None:  # it was closed instead
+            _driver(connection).patience_s = min(_ALIVE_S, limit_ms / 1000 + _BEYOND_S)
 
     event.listen(engine, "do_connect", connect)
     event.listen(engine, "connect", bound)
+    event.listen(engine, "checkout", be_patient)
+    event.listen(engine, "checkin", be_impatient)
+
+
+def _driver(connection: Any) -> Any:
+    """Return psycopg's connection, without what SQLAlchemy puts around an asynchronous one."""
+    return getattr(connection, "driver_connection", connection)
 
 
 class _PatientConnection(psycopg.Connection[Any]):
     """Waits for an answer no longer than `patience_s`."""
 
-    patience_s: float | None = None
+    patience_s = _ALIVE_S
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
         try:
@@ -83,7 +98,7 @@ class _PatientConnection(psycopg.Connection[Any]):
 class _PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Its twin for a loop."""
 
-    patience_s: float | None = None
+    patience_s = _ALIVE_S
 
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
         try:

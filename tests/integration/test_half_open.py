@@ -74,6 +74,25 @@ def test_one_silent_connection_is_enough_to_replace_them_all(proxied_url: str, p
     assert asyncio.run(ask()) < 2 * PATIENCE.total_seconds() + 1
 
 
+def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
+    proxied_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pecia_schemas.database._ALIVE_S", 1.0)
+
+    async def ask() -> float:
+        database = open_database(proxied_url, patience=timedelta(minutes=5))
+        async with database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+        proxy.silence()
+        began = time.monotonic()
+        async with database.connect() as connection:
+            await connection.execute(text("SELECT pg_sleep(1.5)"))
+        await database.dispose()
+        return time.monotonic() - began
+
+    assert asyncio.run(ask()) < 60
+
+
 def test_rows_that_a_silent_worker_has_locked_are_free_again(
     database_url: str, proxied_url: str, proxy: Proxy
 ) -> None:
