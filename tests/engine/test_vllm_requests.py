@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+import torch
 
 from checkpoints import make_adapter
 from offline import INSTRUCTION, SIZES, picture
 from pecia_schemas import DocumentType, FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
-from pecia_workers.engines.base import ClipTimes, Sampling
+from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
 
 SCHEMA = {
     "type": "object",
@@ -186,6 +187,22 @@ def test_an_adapter_that_is_not_there_is_refused(asking: tuple[asyncio.Runner, E
         runner.run(engine.generate(asked(0, adapter="quiet")))
 
     assert refused.value.code is FailureCode.ADAPTER_UNAVAILABLE
+
+
+def test_a_request_that_finds_no_memory_is_told_from_one_that_fails(
+    asking: tuple[asyncio.Runner, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, engine = asking
+
+    async def exhausted(*_: object, **__: object) -> AsyncIterator[object]:
+        raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._session._llm, "generate", exhausted)
+        with pytest.raises(EngineOverloadedError, match="no memory"):
+            runner.run(engine.generate(asked(71)))
+    assert runner.run(engine.generate(asked(72))).usage.output > 0
 
 
 def test_a_draft_changes_the_speed_and_not_the_text(
