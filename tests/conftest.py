@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 import uuid
 from contextlib import ExitStack
@@ -26,9 +27,13 @@ _TEMPLATE = "migrated"
 
 
 def pytest_configure() -> None:
-    """Forget the caller's settings before any test module is imported."""
+    """Forget the caller's settings before any test module is imported, and hear Ctrl-C even in the background.
+
+    A shell has what it runs in the background ignore Ctrl-C, and processes that the tests start would inherit that.
+    """
     for name in [name for name in os.environ if name.startswith("PECIA_")]:
         del os.environ[name]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

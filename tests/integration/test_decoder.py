@@ -108,7 +108,7 @@ def test_documents_come_out_as_upright_pages(tmp_path: Path) -> None:
 
 def test_decoding_that_takes_too_long_ends_alone(slow: Path, small: Path) -> None:
     async def story() -> None:
-        async with decoding(decode_timeout=timedelta(milliseconds=100)) as decoder:
+        async with decoding(decode_timeout=timedelta(milliseconds=250)) as decoder:
             late, page = await asyncio.gather(failure(decoder, slow), decoder.page(small, 0))
             assert late is FailureCode.DAMAGED
             assert page.blank

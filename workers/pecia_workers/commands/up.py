@@ -64,7 +64,7 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row("")
     if flower := fleet.flower:
         screen.add_row(f"Flower   {flower.url}  user {flower.user}, password {flower.password}")
-    screen.add_row(f"Stopped by Ctrl-C. Data and logs are in {fleet.home.path}")
+    screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
     screen.add_row("")
     screen.add_row("In another terminal:")
     screen.add_row("  pecia read scan.png report.pdf --wait    read documents")
