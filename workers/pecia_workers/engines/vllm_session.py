@@ -232,7 +232,9 @@ class VllmSession:
                 ) from None
             cause = type(error.__cause__ or error).__name__
             if cause in _NO_MEMORY:
-                raise EngineOverloadedError("There was no memory for this request beside the others.") from None
+                raise EngineOverloadedError(
+                    "There was no memory for this request beside the others."
+                ) from None
             raise EngineError(f"The engine failed on this request: {cause}.") from None
 
     @property
