@@ -58,7 +58,7 @@ def test_the_engine_says_which_checkpoint_it_runs(
     revision = reading[1].capabilities.revision
 
     assert revision == f"vllm {version('vllm')} {fingerprint([endless_checkpoint])}"
-    assert fingerprint([checkpoint]) not in revision
+    assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
 
 
 def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:
