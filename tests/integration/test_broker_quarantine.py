@@ -15,7 +15,7 @@ from redis import Redis
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_workers.broker import Capacity, Claimed, LaneRules, LeaseKeeper, Leases, connect, reap
-from pecia_workers.broker.leases import SERVED, warden_name
+from pecia_workers.broker.leases import LEASES, SERVED, warden_name
 from pecia_workers.upkeep.queues import count_waiting, held_parts
 
 if TYPE_CHECKING:
@@ -154,6 +154,34 @@ def test_postgres_knows_of_deaths_that_redis_has_forgotten(redis: Redis, deaths:
     assert ids(claimed) == parts[:together]
     assert {one.delivery for one in claimed} == {deaths + 1}
     assert ids(claim(redis, "another")) == normal
+
+
+def test_a_warden_runs_dry_while_a_holder_is_silent_and_goes_on_when_it_renews(redis: Redis) -> None:
+    wary = LaneRules(silence=timedelta(seconds=7.5))
+    parts = send(redis)
+    claim(redis, "silent")
+    redis.zincrby(LEASES, -8, parts[0])
+    normal, urgent = send(redis), send(redis, lane=Lane.URGENT)
+
+    assert ids(claim(redis, "warden", idle=False, rules=wary)) == urgent
+    assert claim(redis, "warden", idle=False, rules=wary) == []
+
+    assert Leases(redis).renew("silent", parts) == []
+    assert ids(claim(redis, "warden", idle=False, rules=wary)) == normal
+
+
+def test_while_one_makes_ready_for_a_silent_holder_the_others_go_on(redis: Redis) -> None:
+    wary = LaneRules(silence=timedelta(seconds=7.5))
+    parts = send(redis)
+    claim(redis, "silent")
+    redis.zincrby(LEASES, -8, parts[0])
+    normal = send(redis)
+
+    assert claim(redis, "warden", idle=False, rules=wary) == []
+    assert ids(claim(redis, "another", idle=False, rules=wary)) == normal
+
+    kill(redis, "silent", parts)
+    assert ids(claim(redis, "warden", rules=wary)) == parts
 
 
 def test_where_one_death_may_be_the_last_but_one_every_suspect_runs_alone(redis: Redis) -> None:

@@ -12,9 +12,7 @@ from tests.soak.observer import Held, Observer
 from tests.soak.rig import ENGINES, Rig
 
 BEYOND_LEASE = timedelta(seconds=5)
-"""A dead worker's parts are queued again within its lease and this."""
-APART = timedelta(seconds=25)
-"""They run apart from others: as soon as a worker has finished what it holds, the longest page at last."""
+"""A dead worker's parts run again within its lease and this: a worker makes ready as soon as it falls silent."""
 RECONNECTED = timedelta(seconds=15)
 """Within which a fleet works again whose connections broke."""
 REPAIRED = timedelta(seconds=60)

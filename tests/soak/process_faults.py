@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.soak.faults import (
-    APART,
     BEYOND_LEASE,
     REPAIRED,
     Blow,
@@ -36,7 +35,7 @@ class KillEngineWorker:
         service = chance.choice(ENGINES)
         held = held_by(rig, worker_of(rig, service))
         _kill(rig, service)
-        return Blow(limit=rig.lease + BEYOND_LEASE + APART, recovered=taken_over(held), held=held)
+        return Blow(limit=rig.lease + BEYOND_LEASE, recovered=taken_over(held), held=held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class PauseEngineWorker:
                 os.kill(pid, signal.SIGCONT)
 
         past = rig.lease + BEYOND_LEASE
-        return Blow(limit=past + APART, recovered=taken_over(held), held=held, lasts=past, heal=wake)
+        return Blow(limit=past, recovered=taken_over(held), held=held, lasts=past, heal=wake)
 
 
 def _kill(rig: Rig, service: str) -> None:

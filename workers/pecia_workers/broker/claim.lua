@@ -2,7 +2,8 @@
 -- the order of the lists, but for what is due to a lower one: its share of all tokens, and one part after a long wait.
 -- A message of a part that is leased waits in `again` for the end of the lease: the part may have been queued anew.
 -- Parts on which a worker died run apart from others: their stage's one warden takes no more than urgent parts until it
--- holds nothing, then suspects alone, together as long as each has lost few workers.
+-- holds nothing, then suspects alone, together as long as each has lost few workers. It begins to run dry as soon as a
+-- holder falls silent, so as to be ready when those leases run out.
 -- KEYS: leases, leased, owners, again, dead, credit, served; then each list and the bell of its stage, in the order of
 -- service; then quarantine and warden of each stage
 -- ARGV: owner; most parts; free tokens (-1: no limit); '1' if the owner holds nothing; lists; rules as JSON
@@ -13,6 +14,7 @@ local MAX_BYTES, MAX_COST = 256, 2147483647
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local MOST_CREDIT = 32768
 local AGED = 'aged'
+local SILENT_LOOKED_AT = 32
 local BUSY = '!' -- before the name of a warden that runs suspects
 local UUID = '^' .. table.concat({
   string.rep('[0-9a-f]', 8), string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 4),
@@ -209,12 +211,25 @@ local function free(warden)
   if name == owner or name == BUSY .. owner then redis.call('DEL', warden) end
 end
 
--- Returns the quarantine that the owner is to empty; of the others of its stage none is.
+-- Returns the quarantines that will have suspects soon, unless a holder that has fallen silent renews its leases.
+local function expected()
+  local names = {}
+  if rules.silence == 0 then return names end
+  local silent = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now - rules.silence, 'LIMIT', 0, SILENT_LOOKED_AT)
+  for _, part in ipairs(silent) do
+    local held = redis.call('HGET', LEASED, part)
+    if held then names[quarantine_of(held)] = true end
+  end
+  return names
+end
+
+-- Returns the quarantine that the owner is to empty, or to be ready for; of the others of its stage none is.
 local function guarded()
   local mine
+  local soon = expected()
   for i = first_quarantine, #KEYS, 2 do
     local name, warden = KEYS[i], KEYS[i + 1]
-    if redis.call('LLEN', name) == 0 then
+    if redis.call('LLEN', name) == 0 and not soon[name] then
       redis.call('HDEL', SERVED, name)
       free(warden)
     elseif not mine and is_warden(warden) then

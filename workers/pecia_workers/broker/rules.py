@@ -35,6 +35,8 @@ class LaneRules:
     """Workers that died on a part, from which on it runs alone; before, it runs among parts of its kind."""
     warden: timedelta = timedelta(seconds=15)
     """How long a silent warden keeps its quarantine from others."""
+    silence: timedelta = timedelta()
+    """Age of a lease from which on its holder may have died: a warden makes ready. 0: not before the lease runs out."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
@@ -44,6 +46,7 @@ class LaneRules:
             patience=settings.lane_patience,
             alone_from=max(1, settings.max_deaths - 1),
             warden=settings.lease,
+            silence=settings.lease / 2,
         )
 
     @property
@@ -60,6 +63,7 @@ class LaneRules:
                 "patience": self.patience.total_seconds(),
                 "alone_from": self.alone_from,
                 "warden_ms": self.warden_ms,
+                "silence": self.silence.total_seconds(),
                 "turn": TURN,
             }
         )
