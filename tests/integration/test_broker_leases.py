@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -120,10 +123,11 @@ class OpenGate:
 
 
 @pytest.fixture
-def keeper(redis: Redis) -> LeaseKeeper:
+def keeper(redis: Redis) -> Iterator[LeaseKeeper]:
     keeper = LeaseKeeper(redis, lease=LEASE, hold_limit=timedelta(seconds=1))
     keeper.gate = OpenGate()
-    return keeper
+    yield keeper
+    keeper.stop()
 
 
 def test_a_keeper_without_a_gate_claims_nothing(redis: Redis, keeper: LeaseKeeper) -> None:
@@ -152,6 +156,38 @@ def test_a_failed_acknowledgement_is_made_good(
 
         eventually(keeper.settle)
         assert redis.hlen("pecia:owners") == 0
+
+
+def test_a_worker_that_starts_knows_who_died_on_its_machine(redis: Redis, keeper: LeaseKeeper) -> None:
+    """Not those that live, nor those of other machines: their leases run out by themselves."""
+    dead, living, away = queue_parts(redis, 3)
+    leases = Leases(redis)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    place = keeper.owner.rsplit(":", 2)[0]
+    try:
+        for owner in (
+            f"{place}:{process.pid}:1",
+            f"{place}:{os.getppid()}:2",
+            f"elsewhere:0:{process.pid}:3",
+        ):
+            leases.claim(ALL, owner=owner, slots=1, tokens=None, idle=True)
+    finally:
+        process.kill()
+        process.communicate()
+
+    keeper.start()
+
+    assert redis.hkeys("pecia:owners") == [living, away]
+    assert [(one.part, one.delivery, one.suspect) for one in claim(leases, "new")] == [(dead, 2, True)]
+
+
+def test_a_keeper_renews_although_redis_was_away_at_its_start(keeper: LeaseKeeper) -> None:
+    keeper._leases = Leases(connect("unix:///nowhere/redis.sock"))
+
+    keeper.start()
+
+    assert keeper._renewer
+    assert keeper._renewer.is_alive()
 
 
 def test_parts_taken_in_a_claim_whose_answer_was_lost_go_back(redis: Redis, keeper: LeaseKeeper) -> None:

@@ -13,6 +13,8 @@ from tests.soak.rig import ENGINES, Rig
 
 BEYOND_LEASE = timedelta(seconds=5)
 """A dead worker's parts run again within its lease and this: a worker makes ready as soon as it falls silent."""
+LONGEST_PAGE = timedelta(seconds=25)
+"""What a worker holds that makes ready to run another's parts, which run apart."""
 RECONNECTED = timedelta(seconds=15)
 """Within which a fleet works again whose connections broke."""
 REPAIRED = timedelta(seconds=60)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tests.soak.faults import (
     BEYOND_LEASE,
+    LONGEST_PAGE,
     REPAIRED,
     Blow,
     NotNowError,
@@ -102,7 +103,8 @@ class PauseEngineWorker:
                 os.kill(pid, signal.SIGCONT)
 
         past = rig.lease + BEYOND_LEASE
-        return Blow(limit=past, recovered=taken_over(held), held=held, lasts=past, heal=wake)
+        limit = past + LONGEST_PAGE
+        return Blow(limit=limit, recovered=taken_over(held), held=held, lasts=past, heal=wake)
 
 
 def _kill(rig: Rig, service: str) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from redis import RedisError
 
 from pecia_workers.broker.leases import Claim, Leases
+from pecia_workers.broker.owners import is_gone, new_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +70,7 @@ class LeaseKeeper:
         self, redis: Redis, *, lease: timedelta, hold_limit: timedelta, rules: LaneRules | None = None
     ) -> None:
         """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere."""
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self.owner = new_owner()
         _keepers[self.owner] = self
         self.gate: Gate | None = None
         self.on_lost: Callable[[str], None] = _ignore
@@ -186,10 +184,19 @@ class LeaseKeeper:
         self._in_doubt = False
 
     def start(self) -> None:
-        """Start to renew."""
+        """Start to renew; before, quarantine what a process held that died on this machine, as its successor knows."""
+        try:
+            self._inherit()
+        except RedisError as error:
+            _log.warning("could not look for leases of the dead: %s", type(error).__name__)
         self._stopping.clear()
         self._renewer = threading.Thread(target=self._renew_for_ever, name="lease-renewer", daemon=True)
         self._renewer.start()
+
+    def _inherit(self) -> None:
+        for owner in filter(is_gone, self._leases.owners()):
+            lost = self._leases.give_back(owner, sorted(self._leases.owned(owner)), died=True)
+            _log.warning("%d leases of a process that is gone: their parts are in quarantine", lost)
 
     def stop(self) -> None:
         """Stop to renew; what is still held runs out by itself."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import (
@@ -33,7 +33,7 @@ from pecia_schemas.messages import (
 from pecia_workers.broker.rules import LaneRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from redis import Redis
@@ -149,8 +149,15 @@ class Leases:
 
     def owned(self, owner: str) -> set[str]:
         """Return the parts that Redis believes this owner holds."""
+        return {part for part, holder in self._holders() if holder == owner}
+
+    def owners(self) -> set[str]:
+        """Return who holds parts."""
+        return {holder for _, holder in self._holders()}
+
+    def _holders(self) -> Iterable[tuple[str, str]]:
         holders: Any = self._redis.hscan_iter(OWNERS, count=1000)
-        return {part for part, holder in holders if holder == owner}
+        return cast("Iterable[tuple[str, str]]", holders)
 
 
 def warden_name(stage: Stage) -> str:
