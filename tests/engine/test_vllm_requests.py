@@ -75,6 +75,18 @@ def clip(frames: int, *, seed: int = 1, side: int = 112) -> EngineRequest:
     )
 
 
+def test_a_picture_whose_request_was_rendered_and_given_up_can_be_asked_again(
+    asking: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = asking
+    session = engine._session  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    runner.run(session.render(asked(900)))
+
+    again = runner.run(engine.generate(replace(asked(900), id="901")))
+
+    assert again.usage.output
+
+
 @pytest.mark.parametrize("frames", [4, 7])
 def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
     asking: tuple[asyncio.Runner, Engine], frames: int
