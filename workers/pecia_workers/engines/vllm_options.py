@@ -31,7 +31,7 @@ _NAMES: Final = {
 _FIXED: Final[Mapping[str, Any]] = {
     "scheduling_policy": "priority",  # or vLLM refuses a request that has one
     "disable_log_stats": True,  # the fleet's own logger stays
-    # A picture that was rendered and given up could not be asked again; and pages stay nowhere longer than they are read.
+    # One that was rendered and given up could not be asked again; and pages stay no longer than they are read.
     "mm_processor_cache_gb": 0,
     # Knows most of JSON Schema; and no model can fill its answer with line breaks instead of values.
     "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
