@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import vllm
 
 from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
 from pecia_schemas import DocumentType, Verdict
@@ -57,7 +57,7 @@ def test_the_engine_says_which_checkpoint_it_runs(
 ) -> None:
     revision = reading[1].capabilities.revision
 
-    assert revision == f"vllm {version('vllm')} {fingerprint([endless_checkpoint])}"
+    assert revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
     assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import structlog
@@ -198,8 +197,10 @@ def _revision(settings: WorkerSettings) -> str | None:
     """Return that of vLLM and of the model, whose files are read only if nobody else vouches for them."""
     if not settings.cache:
         return None
+    from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
+
     model = settings.cache_revision or revision_of(settings)
-    return model and f"vllm {version('vllm')} {model}"
+    return model and f"vllm {__version__} {model}"
 
 
 def _open(settings: WorkerSettings) -> VllmSession:
