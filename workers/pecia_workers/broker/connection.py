@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 _SOCKET_TIMEOUT_S = 5
 _CONNECT_TIMEOUT_S = 3
-_HEALTH_CHECK_S = 10
+_HEALTH_CHECK_S = 5
 _DEFAULT_PORT = 6379
 
 
