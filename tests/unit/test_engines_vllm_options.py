@@ -19,6 +19,7 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
         "limit_mm_per_prompt": {"image": 16, "video": 1},
         "scheduling_policy": "priority",
         "disable_log_stats": True,
+        "mm_processor_cache_gb": 0,
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
     }
 
