@@ -62,7 +62,7 @@ docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON 
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra korean --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -79,7 +79,7 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
 	@echo "Installing the tools of the developers …"
-	@$(PIP) install --constraint constraints.txt --group dev
+	@$(PIP) install --constraint constraints.txt --group dev --editable '.[local,dicom,korean]'
 	@touch $@
 
 $(ENGINE_VENV)/.installed: pyproject.toml tests/engine/install.sh
