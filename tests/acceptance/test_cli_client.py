@@ -315,7 +315,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
     [
         (["raed"], "Did you mean 'read'?"),
         (["migrat"], "Did you mean 'migrate'?"),
-        (["read", "missing.png"], "does not exist"),
+        (["read", "missing.png"], "there is no file"),
         (["read"], "FILE"),
         (["status", "0190b3c8"], "UUID"),
         (["list", "--since", "yesterday"], "2h"),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pecia.cli import generation, submitting, values
+from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo
 
@@ -63,9 +64,10 @@ def caption(
         max_output_tokens=max_output_tokens,
         seed=seed,
     )
-    tasks = [
+    found = inputs(files, lambda media: media.is_video)
+    tasks = (
         CaptionVideo(
-            file,
+            one.source,
             style=style,
             language=language.value,
             segments=timedelta(seconds=segments) if segments else None,
@@ -74,7 +76,7 @@ def caption(
             adapter=adapter,
             cache=not no_cache,
         )
-        for file in files
-    ]
+        for one in found
+    )
     told = submitting.Told(priority=priority, metadata=values.metadata(metadata), webhook=webhook, key=key)
-    submitting.run(tasks, files, told, wait=wait, timeout=timeout, as_json=as_json)
+    submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +16,8 @@ from pecia.errors import JobTimeoutError
 from pecia.job import AnyJob, JobGroup
 
 _LOOK_S = 0.25
+
+T = TypeVar("T")
 
 
 def follow(group: JobGroup[Any], timeout: float | None) -> None:
@@ -34,6 +37,15 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
             deadline.check(unfinished[0].id)
             with suppress(JobTimeoutError):
                 group.wait(deadline.within(_LOOK_S))
+
+
+def counted(items: Iterable[T], total: int, doing: str) -> Iterator[T]:
+    """Yield the items, and show how many have been taken."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    with _bar() as progress:
+        yield from progress.track(items, total=total, description=doing)
 
 
 def _wait(group: JobGroup[Any], timeout: float | None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pecia.cli import generation, submitting, values
+from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
@@ -44,9 +45,9 @@ def read(
     timeout: submitting.Timeout = None,
     as_json: submitting.AsJson = False,
 ) -> None:
-    """Read documents: pictures, TIFF or PDF. Prints the jobs' ids, or with --wait their text.
+    """Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.
 
-    Example: `pecia read scan.png report.pdf --wait`
+    Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
     language, form = values.language(language), values.json_object(fields, "--fields")
     options = generation.options(
@@ -57,9 +58,10 @@ def read(
         max_output_tokens=max_output_tokens,
         seed=seed,
     )
-    tasks = [
+    found = inputs(files, lambda media: not media.is_video)
+    tasks = (
         ReadDocument(
-            file,
+            one.source,
             document_type=document_type,
             language=language,
             fields=form,
@@ -68,7 +70,7 @@ def read(
             adapter=adapter,
             cache=not no_cache,
         )
-        for file in files
-    ]
+        for one in found
+    )
     told = submitting.Told(priority=priority, metadata=values.metadata(metadata), webhook=webhook, key=key)
-    submitting.run(tasks, files, told, wait=wait, timeout=timeout, as_json=as_json)
+    submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)

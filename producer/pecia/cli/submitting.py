@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pecia.cli import endings, output
-from pecia.cli.following import follow
+from pecia.cli.following import counted, follow
 from pecia.client import Client
 from pecia.errors import JobTimeoutError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)]
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE", help="Files, folders, quoted patterns, http, https or s3 URLs; - is standard input."
+    ),
+]
 Priority = Annotated[Lane, typer.Option(help="Lane to wait in.")]
 Key = Annotated[
     str | None, typer.Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
@@ -43,28 +47,28 @@ class Told:
 
 
 def run(
-    tasks: Sequence[Task[Any]],
-    files: Sequence[Path],
+    tasks: Iterable[Task[Any]],
+    names: Sequence[str],
     told: Told,
     *,
     wait: bool,
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Submit a task for each file; print the jobs' ids, or wait and print their results."""
-    names = [str(file) for file in files]
+    """Submit a task for each name; print the jobs' ids, or wait and print their results."""
     with Client() as client:
-        group = _submit(client, tasks, told)
+        group = _submit(client, counted(tasks, len(names), "submitted"), len(names), told)
         if wait:
             _wait(group, names, timeout, as_json=as_json)
         else:
             _receipts(group, names, as_json=as_json)
 
 
-def _submit(client: Client, tasks: Sequence[Task[Any]], told: Told) -> JobGroup[Any]:
-    if told.key is not None and len(tasks) == 1:
+def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
+    if told.key is not None and count == 1:
+        (task,) = tasks
         job = client.submit(
-            tasks[0],
+            task,
             priority=told.priority,
             idempotency_key=told.key,
             metadata=told.metadata,

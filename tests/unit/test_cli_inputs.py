@@ -1,0 +1,87 @@
+"""Words of a command line become what is worked on."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from PIL import Image
+
+from pecia.cli.inputs import inputs
+from pecia_schemas.media import MediaType
+
+
+def page(media: MediaType) -> bool:
+    return not media.is_video
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a mail room leaves it: pictures under right and wrong names, at two depths, and other things."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inbox" / "ward").mkdir(parents=True)
+    (tmp_path / "inbox" / ".trash").mkdir()
+    for name in ("b.png", "a.dat", "ward/c.png", ".hidden.png", ".trash/d.png"):
+        Image.new("L", (8, 8)).save(tmp_path / "inbox" / name, "PNG")
+    (tmp_path / "inbox" / "notes.txt").write_text("call back")
+    return tmp_path / "inbox"
+
+
+def names(*words: str) -> list[str]:
+    return [one.name for one in inputs(words, page)]
+
+
+@pytest.mark.usefixtures("inbox")
+def test_a_folder_is_searched_to_the_bottom_by_content_without_what_is_hidden(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
+    assert "passed over 1 of another kind" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("inbox")
+def test_a_file_that_is_named_is_taken_whatever_it_holds() -> None:
+    assert names("inbox/notes.txt") == ["inbox/notes.txt"]
+
+
+@pytest.mark.usefixtures("inbox")
+def test_a_quoted_pattern_is_matched_here() -> None:
+    assert names("inbox/**/*.png") == ["inbox/b.png", "inbox/ward/c.png"]
+
+
+def test_addresses_are_handed_on_as_they_are() -> None:
+    found = inputs(["https://archive.example/scan.pdf", "s3://scans/7.pdf"], page)
+    assert [one.source for one in found] == ["https://archive.example/scan.pdf", "s3://scans/7.pdf"]
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"%PDF-")))
+    (found,) = inputs(["-"], page)
+    assert not isinstance(found.source, (str, Path))
+    assert found.source.read() == b"%PDF-"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.png"], "there is no file 'nowhere.png'"),
+        (["*.tiff"], "no file matches '*.tiff'"),
+        (["inbox/.trash/empty"], "nothing in"),
+        (["-", "-"], "can be read once"),
+    ],
+)
+def test_a_word_that_stands_for_nothing_is_named(inbox: Path, words: list[str], said: str) -> None:
+    (inbox / ".trash" / "empty").mkdir()
+    with pytest.raises(typer.BadParameter, match=said.replace("*", r"\*")):
+        names(*words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(inbox: Path) -> None:
+    (inbox / "b.png").chmod(0)
+    with pytest.raises(typer.BadParameter, match="may not be read"):
+        names("inbox/b.png")
