@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo up test test-engine soak check lint types imports audit format bench bench-engine docs lock clean
+.PHONY: help demo up test test-engine soak check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -30,7 +30,7 @@ test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
 
-check: lint types imports audit  ## Lint, types, import law, known weaknesses
+check: lint types imports audit site  ## Lint, types, import law, known weaknesses, documentation
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -57,15 +57,19 @@ bench: $(VENV)/.local  ## Measure Pecia beside stock Celery on the same servers
 bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 
-docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema
+docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help
 	$(BIN)/python -m pecia_schemas.export docs
+	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
+
+site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
 		--extra workers --extra local --extra dicom --extra korean --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(ENGINE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Pecia needs Python 3.11 or 3.12 with venv (on Debian: apt install python3-venv)." >&2; exit 1; }

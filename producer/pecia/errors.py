@@ -1,24 +1,28 @@
 """Every error this client raises on purpose.
 
-* PeciaError
-  - ConfigurationError          (also ValueError)
-    . InvalidSettingError
-  - UnavailableError            (retryable)
-    . DatabaseUnavailableError
-    . PayloadStoreUnavailableError
-  - SubmitError
-    . InvalidSourceError        (also ValueError)
-    . InvalidOptionError        (also ValueError)
-    . IdempotencyConflictError  -> existing_job_id
-  - JobError                    -> job_id
-    . JobNotFoundError          (also LookupError)
-    . JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
-    . JobFailedError            -> failure
-    . JobCancelledError
-    . JobExpiredError
-    . JobErasedError            (also LookupError) -> erased_at
-    . RetryRefusedError         (also ValueError)
-  - WebhookVerificationError    (also ValueError)
+What is behind an arrow is an attribute::
+
+    PeciaError
+      ConfigurationError          (also ValueError)
+        InvalidSettingError
+      UnavailableError            (retryable)
+        DatabaseUnavailableError
+        PayloadStoreUnavailableError
+      SubmitError
+        InvalidSourceError        (also ValueError)
+        InvalidOptionError        (also ValueError)
+        IdempotencyConflictError  -> existing_job_id
+      JobError                    -> job_id
+        JobNotFoundError          (also LookupError)
+        JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
+        JobFailedError            -> failure
+        JobCancelledError
+        JobExpiredError
+        JobErasedError            (also LookupError) -> erased_at
+        RetryRefusedError         (also ValueError)
+      WebhookVerificationError    (also ValueError)
+
+Those below `UnavailableError` may not come again if the same call is repeated.
 """
 
 from __future__ import annotations

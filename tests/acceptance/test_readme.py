@@ -17,17 +17,13 @@ import pytest
 from pecia import ReadDocument
 from pecia_schemas import DocumentType
 from pecia_workers.local.sample_documents import sample_document, write_damaged_png, write_pdf, write_png
+from snippets import agrees, blocks, commands
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-GAP = "[…]"
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md")] + sorted(
     page for folder in ("docs", "compose", "examples", "benchmarks") for page in (ROOT / folder).rglob("*.md")
 )
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
@@ -57,23 +53,17 @@ def run(command: list[str], desk: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_python_snippet_prints_a_line_for_each_page(desk: Path, environment: dict[str, str]) -> None:
-    lines = run([sys.executable, "-c", blocks("python")[0]], desk, environment).splitlines()
+    lines = run([sys.executable, "-c", blocks(README, "python")[0]], desk, environment).splitlines()
     assert lines[0] == "1 ok Hospital Chart"
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    for block in blocks("console"):
-        yield from re.findall(r"^\$ (.*?)\n(.*?)(?=^\$ |\Z)", block, re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.parametrize(("command", "shown"), list(commands()))
+@pytest.mark.parametrize(("command", "shown"), list(commands(README)))
 def test_a_command_prints_what_the_readme_shows(
     desk: Path, environment: dict[str, str], command: str, shown: str
 ) -> None:
     printed = run(["/bin/sh", "-c", command], desk, environment)
-    pattern = ".*".join(re.escape(piece.strip("\n")) for piece in shown.split(GAP))
-    assert re.match(pattern, printed, re.DOTALL), printed
+    assert agrees(printed, shown), printed
 
 
 @contextmanager
@@ -98,7 +88,7 @@ def receiving(
 
 @pytest.mark.parametrize(
     "program",
-    [blocks("python")[1], (ROOT / "examples" / "receive_callbacks.py").read_text()],
+    [blocks(README, "python")[1], (ROOT / "examples" / "receive_callbacks.py").read_text()],
     ids=["README", "examples"],
 )
 def test_a_receiver_is_called_back_and_believes_it(
@@ -135,7 +125,8 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(
         re.findall(
-            r"make ([a-z]+)\b", " ".join(blocks("sh")) + " ".join(re.findall(r"`(make [a-z]+)`", README))
+            r"make ([a-z]+)\b",
+            " ".join(blocks(README, "sh")) + " ".join(re.findall(r"`(make [a-z]+)`", README)),
         )
     )
     assert named

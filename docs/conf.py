@@ -1,0 +1,29 @@
+"""How the documentation is built: `make site`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed
+
+project = "Pecia"
+author = "The Pecia authors"
+copyright = "The Pecia authors, Apache-2.0"  # noqa: A001  Sphinx's name
+version = release = installed("pecia")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "README.md"]
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"Pecia {release}"
+html_copy_source = False
+html_show_sourcelink = False
+
+myst_heading_anchors = 3
+myst_links_external_new_tab = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "undoc-members": True, "exclude-members": "model_config"}
+highlight_language = "none"
+
+default_role = "code"  # the docstrings' single backticks are code
