@@ -64,11 +64,12 @@ class Shell:
     stores: dict[str, str]
     directory: Path
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, typed: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*_PECIA, *arguments],
             cwd=self.directory,
             env=os.environ | self.stores,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=30,
@@ -273,6 +274,74 @@ def test_cancel_ends_open_jobs_and_leaves_the_others(shell: Shell) -> None:
     assert cancelled.stdout.splitlines() == [f"{done} was succeeded already", f"{open_job} cancelled"]
 
 
+def test_retry_runs_what_failed_again(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    shell.fail_all()
+    again = json.loads(shell.run("retry", job, "--json").stdout)
+    assert (again["job"], again["state"]) == (job, "queued")
+    refused = shell.run("retry", job)
+    assert refused.returncode == 2
+    assert "only what failed can be run again" in one_line(refused)
+
+
+def test_ids_travel_from_one_command_to_the_next(shell: Shell) -> None:
+    submitted = "\n".join(shell.submit("a.png", "b.png"))
+    shell.read_all()
+    waited = shell.run("wait", "-", "--json", typed=submitted)
+    assert waited.returncode == 0
+    assert [json.loads(line)["job"] for line in waited.stdout.splitlines()] == submitted.split()
+
+
+def test_a_folder_is_submitted_with_a_bar_and_without_what_is_no_document(shell: Shell) -> None:
+    shell.draw("b.png", "a.png")
+    (shell.directory / "notes.txt").write_text("call back")
+    with shell.terminal("read", ".", "--json") as (reading, screen):
+        shown = screen.read_until(r'"file": "b.png"')
+        assert reading.wait(20) == 0
+    assert "passed over 1 of another kind" in shown
+    assert "submitted" in shown
+    assert shown.index('"a.png"') < shown.index('"b.png"')
+
+
+def test_a_document_comes_through_a_pipe(shell: Shell) -> None:
+    shell.draw("a.png")
+    with (shell.directory / "a.png").open("rb") as scan:
+        command = [*_PECIA, "read", "-", "--json"]
+        told = subprocess.run(
+            command, stdin=scan, env=os.environ | shell.stores, capture_output=True, timeout=30, check=True
+        )
+    assert json.loads(told.stdout)["file"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("pecia re", "retry"), ("pecia doc", "doctor"), ("pecia read --pri", "--priority")]
+)
+def test_a_shell_completes_verbs_and_options(shell: Shell, typed: str, offered: str) -> None:
+    asked = {"_PECIA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    told = subprocess.run(
+        [*_PECIA],
+        env=os.environ | shell.stores | asked,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert offered in told.stdout.split()
+
+
+def test_colours_are_for_terminals_that_want_them(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = shell.submit("a.png")
+    shell.fail_all()
+    with shell.terminal("status", job) as (process, screen):
+        assert "\x1b[31mfailed" in screen.read_until("damaged")
+        process.wait(20)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with shell.terminal("status", job) as (process, screen):
+        assert "\x1b[31m" not in screen.read_until("damaged")
+        process.wait(20)
+    assert "\x1b" not in shell.run("status", job).stdout
+
+
 def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
     with shell.terminal("watch") as (watching, screen):
@@ -378,10 +447,3 @@ def test_a_verb_whose_extra_is_missing_says_what_to_install(shell: Shell, tmp_pa
     assert process.returncode == 4
     assert "pip install 'pecia[workers]'" in one_line(process)
     assert "servers" in extended.run("--help").stdout
-
-
-@pytest.mark.parametrize("verb", ["read", "status", "wait", "result", "watch", "cancel", "list", "usage"])
-def test_every_verb_shows_one_example(shell: Shell, verb: str) -> None:
-    process = shell.run(verb, "--help")
-    assert process.returncode == 0
-    assert process.stdout.count(f"Example: `pecia {verb}") == 1

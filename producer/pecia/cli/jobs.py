@@ -1,4 +1,4 @@
-"""`pecia status`, `wait`, `result`, `cancel` and `list`: jobs by id, or all of them."""
+"""`pecia status`, `wait`, `result`, `cancel`, `retry` and `list`: jobs by id, or all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pecia.client import Client
 from pecia.job import JobGroup
 from pecia_schemas.states import JobState
 
-Ids = Annotated[list[UUID], typer.Argument(metavar="ID", help="Ids of jobs, in full.")]
+Ids = Annotated[
+    list[str], typer.Argument(metavar="ID", help="Ids of jobs, in full; - reads them from standard input.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
 Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 
@@ -24,7 +26,7 @@ def status(ids: Ids, *, as_json: AsJson = False) -> None:
     Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        _show(client.group(client.job(job_id) for job_id in ids), as_json=as_json)
+        _show(client.group(client.job(job_id) for job_id in values.ids(ids)), as_json=as_json)
 
 
 def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
@@ -33,7 +35,7 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
     Example: `pecia wait 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --timeout 60`
     """
     with Client() as client:
-        group = client.group(client.job(job_id) for job_id in ids)
+        group = client.group(client.job(job_id) for job_id in values.ids(ids))
         follow(group, timeout)
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
@@ -61,16 +63,30 @@ def cancel(
     ids: Ids,
     *,
     reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """End jobs now. Those that are over stay as they are.
 
     Example: `pecia cancel 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --reason "wrong file"`
     """
     with Client() as client:
-        jobs = [client.job(job_id) for job_id in ids]
+        jobs = [client.job(job_id) for job_id in values.ids(ids)]
         for job in jobs:
             ended = job.cancel(reason=reason)
-            typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
+            if as_json:
+                output.json_line(output.job_json(job, None))
+            else:
+                typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
+
+
+def retry(ids: Ids, *, as_json: AsJson = False) -> None:
+    """Run again what failed or was cancelled in jobs that are over. What was read stays read.
+
+    Example: `pecia retry 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with Client() as client:
+        group = client.group(client.job(job_id).retry() for job_id in values.ids(ids))
+        _show(group, as_json=as_json)
 
 
 def list_jobs(

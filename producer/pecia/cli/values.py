@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import typer
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO = re.compile(r"(\d+)([smhdw])")
+
+
+def ids(words: Sequence[str]) -> list[UUID]:
+    """Return the ids of jobs that were typed, or that standard input has line by line if the word is `-`."""
+    typed = [id_ for word in words for id_ in (sys.stdin.read().split() if word == "-" else [word])]
+    return [_id(word) for word in typed]
+
+
+def _id(word: str) -> UUID:
+    try:
+        return UUID(word)
+    except ValueError:
+        raise typer.BadParameter(f"'{word}' is no UUID, as a job's id is", param_hint="ID") from None
 
 
 def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
