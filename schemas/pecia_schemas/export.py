@@ -76,7 +76,7 @@ def _shown(default: Any) -> str:
         default = default.get_secret_value()
     if isinstance(default, timedelta):
         default = f"{default.total_seconds():g} s"
-    if isinstance(default, dict) and default:
+    if isinstance(default, dict | tuple) and default:
         default = json.dumps(default)
     return f"`{default}`" if default not in ("", (), {}) else ""
 
@@ -88,10 +88,13 @@ def failures_page() -> str:
         "# Failure codes\n",
         "A job or page that failed says why by one of these. A code that is tried again by the fleet shows only after",
         "the last attempt (`PECIA_MAX_ATTEMPTS`).\n",
-        "| code | tried again | what to do |",
-        "|---|---|---|",
+        "| code | what happened | what to do | tried again |",
+        "|---|---|---|---|",
     ]
-    lines += [f"| `{code}` | {'yes' if code.retryable else 'no'} | {code.advice} |" for code in FailureCode]
+    lines += [
+        f"| `{code}` | {code.meaning} | {code.advice} | {'yes' if code.retryable else 'no'} |"
+        for code in FailureCode
+    ]
     return "\n".join(lines) + "\n"
 
 
