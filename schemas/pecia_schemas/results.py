@@ -34,7 +34,7 @@ class _Result(BaseModel):
 
 
 class Box(_Result):
-    """A rectangle on the upright page, in pixels from its top left corner."""
+    """A rectangle on the page as it was read, in pixels from its top left corner."""
 
     left: int
     top: int
@@ -135,9 +135,17 @@ class Page(_Result):
     """Mean of the lines' confidence, weighted by length."""
     width: int
     height: int
-    """Pixels of the upright page that `lines` refer to."""
+    """Pixels of the page as it was read, upright, level and scaled down, which `lines` refer to."""
+    blank: bool = False
+    """Nothing is printed or written on it, so no engine was asked."""
     rotation: int = 0
-    """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270."""
+    """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270. What the file itself says
+    of that (EXIF, /Rotate) is not counted."""
+    skew: float = 0.0
+    """Degrees, clockwise, by which it was then turned to make its lines level: -10 to 10; 0 if they were, or in
+    doubt."""
+    scale: float = Field(default=1.0, gt=0, le=1)
+    """By how much its sides were then scaled down: 1 if they were not."""
     engine: str
     fields: dict[str, Any] | None = None
     """What was asked for with `fields=`; None if nothing was, or if no answer followed the schema."""

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.states import Lane
+from pecia_schemas.tasks import Preparation
 
 PREFIX = "PECIA_"
 
@@ -265,6 +266,9 @@ class WorkerSettings(ConnectionSettings):
     """Most segments of one video."""
     render_dpi: int = Field(default=150, ge=36, le=600)
     """Resolution at which PDF pages are rendered, in dots per inch."""
+    prepare: tuple[Preparation, ...] = tuple(Preparation)
+    """Steps by which decoded pages are prepared, as JSON; what is left out is switched off. `[]`: pages are read as
+    they are. A task can choose others."""
     decode_processes: int = Field(default=0, ge=0)
     """Processes that decode and render. 0: one for each core, at most four."""
     decode_timeout: Duration = timedelta(seconds=60)

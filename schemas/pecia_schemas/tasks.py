@@ -37,6 +37,19 @@ class DocumentType(StrEnum):
     MIXED = "mixed"
 
 
+class Preparation(StrEnum):
+    """A step from a decoded page to the one that an engine sees."""
+
+    BLANK = "blank"
+    """A page on which nothing stands is told, and no engine asked."""
+    ORIENT = "orient"
+    """A page that lies on its side or stands on its head is turned upright."""
+    DESKEW = "deskew"
+    """A page that lies slightly askew is turned until its lines are level."""
+    DOWNSCALE = "downscale"
+    """A page with more pixels than the engine can use is scaled down."""
+
+
 class PayloadRef(BaseModel):
     """A file in the payload store."""
 
@@ -163,6 +176,8 @@ class ReadDocument(Task[Document]):
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
+    prepare: tuple[Preparation, ...] | None = Field(default=None, kw_only=True)
+    """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -55,6 +55,7 @@ PUBLIC = [
     "PayloadStoreUnavailableError",
     "PeciaError",
     "Percentiles",
+    "Preparation",
     "Preset",
     "Progress",
     "ReadDocument",
