@@ -29,8 +29,7 @@ class FailureCode(StrEnum):
     UNSUPPORTED_TYPE = (
         "unsupported_type",
         "The content is of no type that can be worked on in this way, whatever its name says.",
-        "Send a PNG, JPEG, WebP, BMP, GIF, TIFF, HEIC, AVIF, PDF or DICOM to read, an MP4, WebM, MKV, AVI or MPEG-TS to "
-        "caption.",
+        "Send PNG, JPEG, WebP, BMP, GIF, TIFF, HEIC, AVIF, PDF, DICOM to read, MP4, WebM, MKV, AVI or MPEG-TS to caption.",
     )
     EMPTY = (
         "empty",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-HEAD_BYTES = 512
+HEAD_BYTES = 1280
 """How much of a file `sniff` wants to see."""
 
 
@@ -15,8 +15,12 @@ class MediaType(StrEnum):
     JPEG = "image/jpeg"
     WEBP = "image/webp"
     BMP = "image/bmp"
+    GIF = "image/gif"
     TIFF = "image/tiff"
+    HEIC = "image/heic"  # HEIF with any codec but AV1
+    AVIF = "image/avif"
     PDF = "application/pdf"
+    DICOM = "application/dicom"
     MP4 = "video/mp4"  # QuickTime too
     WEBM = "video/webm"
     MATROSKA = "video/x-matroska"
@@ -26,7 +30,7 @@ class MediaType(StrEnum):
     @property
     def is_single_image(self) -> bool:
         """Whether it holds exactly one page, so that it needs no cutting."""
-        return self in (MediaType.PNG, MediaType.JPEG, MediaType.WEBP, MediaType.BMP)
+        return self.startswith("image/") and self is not MediaType.TIFF
 
     @property
     def is_video(self) -> bool:
@@ -37,7 +41,8 @@ class MediaType(StrEnum):
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", MediaType.PNG),
     (b"\xff\xd8\xff", MediaType.JPEG),
-    (b"BM", MediaType.BMP),
+    (b"GIF87a", MediaType.GIF),
+    (b"GIF89a", MediaType.GIF),
     (b"II*\x00", MediaType.TIFF),
     (b"MM\x00*", MediaType.TIFF),
     (b"II+\x00", MediaType.TIFF),  # BigTIFF
@@ -47,27 +52,47 @@ _SIGNATURES = (
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
 _EBML = b"\x1a\x45\xdf\xa3"
 _EBML_BYTES = 64
-_PDF_BYTES = 64
+_PDF_BYTES = (
+    1024  # how far readers look for its first line: mail and print systems put lines of theirs before it
+)
+_DICOM_AT = 128
+_BMP_HEADERS = frozenset({12, 16, 40, 52, 56, 64, 108, 124})  # bytes of the second header
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # what an MP4, or an old QuickTime file, may begin with
-_PICTURE_BRANDS = frozenset({b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"})
+_AVIF_BRANDS = frozenset({b"avif", b"avis"})
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"mif2", b"msf1"})
 _TS_PACKET, _TS_SYNC = 188, 0x47
 
 
 def sniff(head: bytes) -> MediaType | None:
     """Return the type of a file from its first `HEAD_BYTES` bytes, or None if it is none that Pecia reads."""
+    if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":  # its preamble may look like a TIFF
+        return MediaType.DICOM
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12])
-    if b"%PDF-" in head[:_PDF_BYTES]:  # some writers put a byte-order mark or blank lines first
-        return MediaType.PDF
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
+        return MediaType.BMP
     found = next((media for signature, media in _SIGNATURES if head.startswith(signature)), None)
-    return found or _sniff_video(head)
+    found = found or _sniff_boxes(head) or _sniff_video(head)
+    return found or (MediaType.PDF if b"%PDF-" in head[:_PDF_BYTES] else None)
+
+
+def _sniff_boxes(head: bytes) -> MediaType | None:
+    """Tell photos from films: both are files of boxes, of which the first names the brands."""
+    if head[4:8] not in _BOXES:
+        return None
+    brands = head[8:12], *(head[at : at + 4] for at in range(16, _end_of_box(head), 4))
+    if head[4:8] != b"ftyp" or brands[0] not in _AVIF_BRANDS | _HEIC_BRANDS:
+        return MediaType.MP4
+    return MediaType.HEIC if _AVIF_BRANDS.isdisjoint(brands) else MediaType.AVIF
+
+
+def _end_of_box(head: bytes) -> int:
+    return min(int.from_bytes(head[:4], "big"), len(head))
 
 
 def _sniff_video(head: bytes) -> MediaType | None:
     if head.startswith(_EBML):
         return MediaType.WEBM if b"webm" in head[:_EBML_BYTES] else MediaType.MATROSKA
-    if head[4:8] in _BOXES and head[8:12] not in _PICTURE_BRANDS:
-        return MediaType.MP4
     if len(head) > 2 * _TS_PACKET and set(head[: 3 * _TS_PACKET : _TS_PACKET]) == {_TS_SYNC}:
         return MediaType.MPEG_TS
     return None

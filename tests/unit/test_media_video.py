@@ -80,7 +80,7 @@ def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
 
 
 def test_pictures_in_the_same_kind_of_box_are_no_videos() -> None:
-    assert sniff(b"\0\0\0\x1cftypheic" + bytes(64)) is None
+    assert sniff(b"\0\0\0\x1cftypheic" + bytes(64)) is MediaType.HEIC
     assert sniff(b"\0\0\0\x1cftypisom" + bytes(64)) is MediaType.MP4
     assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
     assert sniff(b"Good morning, " * 40) is None

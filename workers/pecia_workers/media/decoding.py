@@ -98,7 +98,20 @@ def _open_source(path: Path, limits: Limits) -> PageSource:
     media = _media_type(path, limits)
     if media.is_video:
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a video: it has no pages.")
-    return PdfPages(path, limits) if media is MediaType.PDF else ImagePages(path, media, limits)
+    if media is MediaType.PDF:
+        return PdfPages(path, limits)
+    return _open_dicom(path, limits) if media is MediaType.DICOM else ImagePages(path, media, limits)
+
+
+def _open_dicom(path: Path, limits: Limits) -> PageSource:
+    try:
+        from pecia_workers.media.dicom import open_dicom  # noqa: PLC0415  comes with pecia[dicom]
+    except ModuleNotFoundError:
+        raise MediaError(
+            FailureCode.UNSUPPORTED_TYPE,
+            "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run.",
+        ) from None
+    return open_dicom(path, limits)
 
 
 def _video_type(path: Path, limits: Limits) -> MediaType:

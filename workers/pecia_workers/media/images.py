@@ -27,6 +27,9 @@ _FORMATS: Final = {
     MediaType.JPEG: "JPEG",
     MediaType.WEBP: "WEBP",
     MediaType.BMP: "BMP",
+    MediaType.GIF: "GIF",
+    MediaType.AVIF: "AVIF",
+    MediaType.HEIC: "HEIF",
     MediaType.TIFF: "TIFF",
 }
 _ORIENTATION_TAG = 0x0112
@@ -40,14 +43,18 @@ class ImagePages:
     def __init__(self, path: Path, media: MediaType, limits: Limits) -> None:
         self._limits = limits
         self._media = media
-        with _translated_errors():
+        if media is MediaType.HEIC:
+            from pecia_workers.media.heif import register  # noqa: PLC0415  loads libheif, which few files need
+
+            register()
+        with translated_errors():
             self._image = Image.open(path, formats=[_FORMATS[media]])
 
     def infos(self) -> tuple[PageInfo, ...]:
         """Return every frame's size; reads headers only."""
         found: list[PageInfo] = []
         total = 0
-        with _translated_errors():
+        with translated_errors():
             while self._has_frame(len(found)):
                 self._limits.check_count(len(found) + 1)
                 width, height = self._oriented_size()
@@ -59,7 +66,7 @@ class ImagePages:
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """Decode one frame."""
-        with _translated_errors():
+        with translated_errors():
             if not self._has_frame(index):
                 raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
             self._limits.check_page(*self._image.size)
@@ -111,7 +118,7 @@ def _eight_bits(deep: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors(what: str = "The picture") -> Iterator[None]:
     """Turn whatever a decoder says about a hostile file into one `MediaError`."""
     try:
         with warnings.catch_warnings():
@@ -123,6 +130,4 @@ def _translated_errors() -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise MediaError(FailureCode.TOO_LARGE, "A picture has too many pixels.") from None
     except Exception as error:  # noqa: BLE001  a broken file can break a decoder in any way
-        raise MediaError(
-            FailureCode.DAMAGED, f"The picture cannot be decoded ({type(error).__name__})."
-        ) from None
+        raise MediaError(FailureCode.DAMAGED, f"{what} cannot be decoded ({type(error).__name__}).") from None

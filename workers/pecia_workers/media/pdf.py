@@ -31,8 +31,8 @@ _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the doc
 class PdfPages:
     """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        self._path = path
+    def __init__(self, content: Path | bytes, limits: Limits) -> None:
+        self._content = content
         self._limits = limits
         self._document = self._open()
         self._rendered = 0
@@ -73,7 +73,7 @@ class PdfPages:
 
     def _open(self) -> pypdfium2.PdfDocument:
         with _translated_errors():
-            document = pypdfium2.PdfDocument(self._path)
+            document = pypdfium2.PdfDocument(self._content)
             if document.get_formtype():
                 document.init_forms()
             return document

@@ -1,0 +1,179 @@
+"""DICOM files, through pydicom: the frames of a picture, as secondary captures have them, or an encapsulated PDF.
+
+Only the elements that describe pixels are read; names and numbers of patients are passed over unread.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pydicom
+from pydicom import Dataset, uid
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply_windowing
+from pydicom.pixels.utils import pixel_array
+
+from pecia_schemas.failures import FailureCode
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.images import translated_errors
+from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.pdf import PdfPages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from pecia_workers.media.limits import Limits
+    from pecia_workers.media.pages import PageSource
+
+pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
+logging.getLogger("pydicom").disabled = True  # it quotes values that it does not understand
+
+_PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
+_HEADER: Final = [
+    "SOPClassUID",
+    "SamplesPerPixel",
+    "PhotometricInterpretation",
+    "PlanarConfiguration",
+    "NumberOfFrames",
+    "Rows",
+    "Columns",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+    "WindowCenter",
+    "WindowWidth",
+    "VOILUTFunction",
+    "RescaleSlope",
+    "RescaleIntercept",
+    "ModalityLUTSequence",
+    *(f"{colour}PaletteColorLookupTableDescriptor" for colour in _PALETTES),
+    *(f"{colour}PaletteColorLookupTableData" for colour in _PALETTES),
+    *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _PALETTES),
+]
+_PDF: Final = ["EncapsulatedDocument"]
+_BYTE: Final = 8  # bits
+_FULL: Final = 255
+
+
+def open_dicom(path: Path, limits: Limits) -> PageSource:
+    """Return the pages of a DICOM file. Raises `MediaError` if it holds neither a picture nor a PDF."""
+    with _errors():
+        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=_HEADER)
+        if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
+            document = pydicom.dcmread(path, specific_tags=_PDF).get("EncapsulatedDocument")
+            return PdfPages(_checked_pdf(document), limits)
+        if "Rows" not in header or "Columns" not in header:
+            raise MediaError(
+                FailureCode.UNSUPPORTED_TYPE, "The DICOM file holds neither a picture nor a PDF."
+            )
+        return DicomPages(path, header, limits)
+
+
+class DicomPages:
+    """The frames of a DICOM picture, in shades as its window or rescaling wants them."""
+
+    def __init__(self, path: Path, header: Dataset, limits: Limits) -> None:
+        self._header = header
+        self._limits = limits
+        self._source: Path | Dataset = path
+        self._syntax = uid.UID(header.file_meta.TransferSyntaxUID)
+        if self._syntax.is_deflated:  # nobody can seek in it
+            self._source = pydicom.dcmread(path, specific_tags=[*_HEADER, "PixelData"])
+
+    def infos(self) -> tuple[PageInfo, ...]:
+        """Return every frame's size; reads the header only."""
+        with _errors():
+            count = int(self._header.get("NumberOfFrames") or 1)
+            width, height = int(self._header.Columns), int(self._header.Rows)
+        self._limits.check_count(count)
+        self._limits.check_page(width, height)
+        self._limits.check_total(count * width * height)
+        self._refuse_compression()
+        return tuple(PageInfo(index=index, width=width, height=height) for index in range(count))
+
+    def pixels(self, index: int) -> NDArray[np.uint8]:
+        """Decode one frame."""
+        if index >= len(self.infos()):
+            raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
+        with _errors():
+            stored = pixel_array(self._source, index=index)
+            if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
+                stored = _eight_bits(apply_color_lut(stored, self._header))
+            elif stored.ndim == 2:  # noqa: PLR2004  as above
+                stored = np.repeat(self._grey(stored)[:, :, np.newaxis], 3, axis=2)
+            else:
+                stored = _eight_bits(stored)
+            return np.ascontiguousarray(stored[:, :, :3])
+
+    def close(self) -> None:
+        """Free what was read."""
+        self._source = Dataset()
+
+    def _grey(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
+        header = self._header
+        values: NDArray[Any] = apply_modality_lut(stored, header)
+        if (window := _window(header)) is not None:
+            shades = apply_windowing(values, window)
+        elif values is stored and header.BitsStored <= _BYTE and header.PixelRepresentation == 0:
+            shades = stored * (_FULL / (2**header.BitsStored - 1))
+        else:
+            low, high = float(values.min()), float(values.max())
+            shades = (values - low) * (_FULL / max(high - low, 1e-9))
+        grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
+        return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
+
+    def _refuse_compression(self) -> None:
+        name = self._syntax.name if not self._syntax.is_private else "something of its maker's own"
+        try:
+            readable = get_decoder(self._syntax).is_available
+        except NotImplementedError:
+            readable = False
+        if self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE:
+            readable = False
+        if not readable:
+            raise MediaError(
+                FailureCode.UNSUPPORTED_TYPE,
+                f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
+                "export it uncompressed (Explicit VR Little Endian).",
+            )
+
+
+def _checked_pdf(document: object) -> bytes:
+    if not isinstance(document, bytes) or not document:
+        raise MediaError(FailureCode.EMPTY, "The DICOM file encapsulates a PDF without a byte.")
+    return document
+
+
+def _window(header: Dataset) -> Dataset | None:
+    """Return the first window as pydicom wants it, mapping onto 8 bits; None if there is none that means anything."""
+    if "WindowCenter" not in header or "WindowWidth" not in header:
+        return None
+    center, width = (
+        element.value[0] if element.VM > 1 else element.value
+        for element in (header["WindowCenter"], header["WindowWidth"])
+    )
+    if center is None or width is None or width < 1:
+        return None
+    window = Dataset()
+    window.PhotometricInterpretation, window.BitsStored, window.PixelRepresentation = "MONOCHROME2", _BYTE, 0
+    window.WindowCenter, window.WindowWidth = center, width
+    window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
+    return window
+
+
+def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return colours of 16 bits by their upper half."""
+    return (colours if colours.dtype.itemsize == 1 else colours >> _BYTE).astype(np.uint8)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    with translated_errors("The DICOM file"):
+        yield
