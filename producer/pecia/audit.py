@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from pecia.database import Database
 from pecia.errors import JobErasedError
+from pecia.statements import D_co, Statements, transaction
 
 _PAGE = 500
 
@@ -74,27 +76,51 @@ class AuditEntry(BaseModel):
     """How much of each was erased."""
 
 
-class AuditTrail:
-    """What the database remembers of reading and erasing, newest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place in the trail: after which of its rows the next page begins."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    before: datetime | None = None
+    source: int | None = None
+    id: int | None = None
+
+    @classmethod
+    def after(cls, row: Mapping[str, Any]) -> Self:
+        """Return the place after a row."""
+        return cls(before=row["at"], source=row["source"], id=row["id"])
+
+
+class TrailPages(Statements[D_co]):
+    """What the database remembers of reading and erasing, page by page."""
+
+    @transaction
+    def page(
+        self,
+        connection: Connection,
+        place: Place,
+        *,
+        job_id: UUID | None,
+        client: str | None,
+        since: datetime | None,
+    ) -> tuple[list[AuditEntry], Place]:
+        """Return the entries that fit and follow the place, newest first, and the place after them."""
+        who = client and f"client:{client}"
+        asked = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **asdict(place)}
+        rows = connection.execute(_ENTRIES, asked).mappings().all()
+        return [_entry(dict(row)) for row in rows], Place.after(dict(rows[-1])) if rows else place
+
+
+class AuditTrail(TrailPages[Database]):
+    """What the database remembers of reading and erasing, newest first."""
 
     def entries(
         self, *, job_id: UUID | None, client: str | None, since: datetime | None
     ) -> Iterator[AuditEntry]:
         """Yield what fits, read page by page as it is asked for."""
-        asked = {"job_id": job_id, "actor": client and f"client:{client}", "since": since, "limit": _PAGE}
-        end: dict[str, Any] = {"before": None, "source": None, "id": None}
-        while rows := self._page(asked | end):
-            for row in rows:
-                yield _entry(row)
-            end = {"before": rows[-1]["at"], "source": rows[-1]["source"], "id": rows[-1]["id"]}
-
-    def _page(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        return self._database.transaction(
-            lambda connection: [dict(row) for row in connection.execute(_ENTRIES, asked).mappings()]
-        )
+        page, place = self.page(Place(), job_id=job_id, client=client, since=since)
+        while page:
+            yield from page
+            page, place = self.page(place, job_id=job_id, client=client, since=since)
 
 
 def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -18,8 +18,9 @@ from pecia_schemas import refusals
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
 
 T = TypeVar("T")
+E = TypeVar("E")
 
-_STATEMENT_TIMEOUT = timedelta(seconds=30)
+STATEMENT_TIMEOUT = timedelta(seconds=30)
 _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
 _ROLLED_BACK = ("40001", "40P01")  # serialization failure, deadlock: nothing has happened
 _GOES_AWAY = ("08", "57P")  # connection lost, server stopping or starting
@@ -31,30 +32,56 @@ class Database:
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._patience = connect_timeout.total_seconds()
-        self._engine = _engine(database_url, self._patience)
-        self._url = database_url
-        self._where = _where(self._engine.url)
+        self._engine = open_engine(create_engine, database_url, self._patience)
+        close_after(self._engine, STATEMENT_TIMEOUT)
+        self._answers = Answers(database_url)
 
     def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns.
 
         After a lost connection nobody knows whether it was committed: then it runs again only if it is `repeatable`.
         """
-        began = time.monotonic()
-        for pause in (*_PAUSES, None):
-            with self._translated():
+        tries = Tries(self._patience, repeatable=repeatable)
+        while True:
+            with self._answers.translated():
                 try:
                     with self._engine.begin() as connection:
                         return work(connection)
                 except OperationalError as error:
-                    impatient = pause is None or time.monotonic() - began > self._patience
-                    if impatient or not _may_repeat(error, repeatable=repeatable):
+                    if (pause := tries.pause(error)) is None:
                         raise
-            time.sleep(pause or 0)
-        raise AssertionError  # the last try returns or raises
+            time.sleep(pause)
+
+    def dispose(self, *, close: bool = True) -> None:
+        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
+        self._engine.dispose(close=close)
+
+
+class Tries:
+    """How often one transaction is run."""
+
+    def __init__(self, patience: float, *, repeatable: bool) -> None:
+        self._until = time.monotonic() + patience
+        self._repeatable = repeatable
+        self._pauses = iter(_PAUSES)
+
+    def pause(self, error: OperationalError) -> float | None:
+        """Return the seconds to wait before it runs again; None: it does not."""
+        if time.monotonic() > self._until or not _may_repeat(error, repeatable=self._repeatable):
+            return None
+        return next(self._pauses, None)
+
+
+class Answers:
+    """What the answers of one Postgres mean to those who use a client."""
+
+    def __init__(self, database_url: str) -> None:
+        self._url = database_url
+        self._where = _where(sqlalchemy_url(database_url))
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Raise what the driver and the pool raise as errors of this client that say what to do."""
         try:
             yield
         except (OperationalError, InterfaceError, PoolTimeoutError) as error:
@@ -70,26 +97,21 @@ class Database:
                 f"The database at {self._where} does not hold this version's tables: run `pecia migrate`."
             ) from error
 
-    def dispose(self, *, close: bool = True) -> None:
-        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
-        self._engine.dispose(close=close)
 
-
-def _engine(database_url: str, patience: float) -> Engine:
+def open_engine(create: Callable[..., E], database_url: str, patience: float) -> E:
+    """Return an engine as a client wants it, made by SQLAlchemy's `create_engine` or its asynchronous twin."""
     try:
-        engine = create_engine(
+        return create(
             sqlalchemy_url(database_url),
             connect_args=CONNECT_ARGS | {"connect_timeout": max(2, math.ceil(patience))},
             pool_pre_ping=True,
-            pool_timeout=_STATEMENT_TIMEOUT.total_seconds(),
+            pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
             hide_parameters=True,
         )
     except (ArgumentError, ValueError):
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
-    close_after(engine, _STATEMENT_TIMEOUT)
-    return engine
 
 
 def _where(url: URL) -> str:

@@ -8,10 +8,10 @@ from typing import Any, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
-from pecia.database import Database
 from pecia.errors import InvalidOptionError
+from pecia.statements import D_co, Statements, transaction
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane, Stage
@@ -81,40 +81,42 @@ class DeadPart(BaseModel):
         return cls.model_validate({**row, "number": row["ordinal"] + 1})
 
 
-class DeadParts:
+class DeadParts(Statements[D_co]):
     """All of them, as a client may ask for them."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+    @transaction
     def latest(
-        self, *, job_id: UUID | None, code: FailureCode | None, since: datetime | None, limit: int | None
+        self,
+        connection: Connection,
+        *,
+        job_id: UUID | None,
+        code: FailureCode | None,
+        since: datetime | None,
+        limit: int | None,
     ) -> list[DeadPart]:
         """Return those that failed last first. Raises `InvalidOptionError` for a code that is final."""
         if code is not None and code not in CODES:
             raise InvalidOptionError(f"What is dead failed with one of {', '.join(CODES)}; {code} is final.")
         codes = list(CODES if code is None else [code])
-        bound = _LIST.bindparams(codes=codes, job_id=job_id, since=since, limit=limit)
-        return [DeadPart.of(row) for row in self._rows(bound)]
+        asked = {"codes": codes, "job_id": job_id, "since": since, "limit": limit}
+        return [DeadPart.of(dict(row)) for row in connection.execute(_LIST, asked).mappings()]
 
-    def one(self, part_id: UUID) -> DeadPart:
+    @transaction
+    def one(self, connection: Connection, part_id: UUID) -> DeadPart:
         """Return the part with its events. Raises `InvalidOptionError` if it is not one of them."""
-        (part,) = self.chosen([part_id])
-        told = self._rows(_HISTORY.bindparams(part_id=part_id))
-        return part.model_copy(update={"events": tuple(JobEvent.model_validate(row) for row in told)})
+        (part,) = _chosen(connection, [part_id])
+        told = connection.execute(_HISTORY, {"part_id": part_id}).mappings()
+        return part.model_copy(update={"events": tuple(JobEvent.model_validate(dict(row)) for row in told)})
 
-    def chosen(self, part_ids: Collection[UUID]) -> list[DeadPart]:
+    @transaction
+    def chosen(self, connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
         """Return the parts. Raises `InvalidOptionError` if there is one among them that is not dead."""
-        bound = _CHOSEN.bindparams(codes=list(CODES), part_ids=list(part_ids))
-        parts = [DeadPart.of(row) for row in self._rows(bound)]
-        for missing in set(part_ids) - {part.id for part in parts}:
-            raise InvalidOptionError(
-                f"There is no dead part {missing}; `pecia dead list` shows those there are."
-            )
-        return parts
+        return _chosen(connection, part_ids)
 
-    def _rows(self, query: TextClause) -> list[Mapping[str, Any]]:
-        def read(connection: Connection) -> list[Mapping[str, Any]]:
-            return [dict(row) for row in connection.execute(query).mappings()]
 
-        return self._database.transaction(read)
+def _chosen(connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart]:
+    asked = {"codes": list(CODES), "part_ids": list(part_ids)}
+    parts = [DeadPart.of(dict(row)) for row in connection.execute(_CHOSEN, asked).mappings()]
+    for missing in set(part_ids) - {part.id for part in parts}:
+        raise InvalidOptionError(f"There is no dead part {missing}; `pecia dead list` shows those there are.")
+    return parts

@@ -14,11 +14,13 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from pecia.database import Database
 from pecia.errors import PayloadStoreUnavailableError
+from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia.transitions import checked_reason, end_jobs
 from pecia_schemas import discards
 
 _BATCH = 50  # jobs in one transaction
-_FIRST = UUID(int=0)
+FIRST = UUID(int=0)
+"""Below every job's id."""
 
 # A job without a payload was purged before.
 _FITTING = text(
@@ -125,23 +127,30 @@ class Purged:
     cancelled: Sequence[UUID]
     """Jobs that were not over."""
     payloads: Mapping[UUID, str]
+    """The name of each job's document."""
+
+    @property
+    def documents(self) -> set[str]:
+        """The names of all of them."""
+        return set(self.payloads.values())
+
+    def told(self, fates: Mapping[str, DocumentFate]) -> list[Erasure]:
+        """Return what was erased, with what became of the documents."""
+        return [
+            one.model_copy(update={"document": fates[self.payloads[one.job_id]]}) for one in self.erasures
+        ]
 
 
-class Purging:
-    """What a client may erase."""
+class PurgingSteps(Statements[D_co]):
+    """The transactions of which a purge is made."""
 
-    def __init__(self, database: Database, *, client: str) -> None:
-        self._database = database
+    def __init__(self, database: D_co, *, client: str) -> None:
+        super().__init__(database)
         self._actor = f"client:{client}"
 
-    def fitting(self, selection: Selection) -> list[UUID]:
-        """Return the jobs that are meant and still hold something."""
-        found: list[UUID] = []
-        while page := self._fitting(selection, after=found[-1] if found else _FIRST):
-            found += page
-        return found
-
-    def _fitting(self, selection: Selection, *, after: UUID) -> list[UUID]:
+    @transaction
+    def fitting_after(self, connection: Connection, selection: Selection, after: UUID) -> list[UUID]:
+        """Return some of the jobs that are meant and still hold something, by id."""
         asked = {
             "after": after,
             "metadata": dict(selection.metadata or {}),
@@ -149,20 +158,59 @@ class Purging:
             "before": selection.before,
             "limit": 20 * _BATCH,
         }
-        return self._database.transaction(
-            lambda connection: list(connection.execute(_FITTING, asked).scalars())
-        )
+        return list(connection.execute(_FITTING, asked).scalars())
+
+    @transaction
+    def look_at(self, connection: Connection, job_ids: Sequence[UUID]) -> list[Erasure]:
+        """Return what there is to erase of a batch of jobs."""
+        return [Erasure(**row) for row in connection.execute(_LOOK, {"job_ids": job_ids}).mappings()]
+
+    @unrepeatable
+    def empty(self, connection: Connection, job_ids: Sequence[UUID], reason: str | None) -> Purged:
+        """Erase a batch of jobs from the tables; what is not over is cancelled."""
+        jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
+        unfinished = [job.id for job in jobs if job.open]
+        if unfinished:
+            end_jobs(connection, unfinished, actor=self._actor, reason=None)
+        erasing = {
+            "job_ids": [job.id for job in jobs],
+            "actor": self._actor,
+            "reason": checked_reason(reason),
+        }
+        erasures = [Erasure(**row) for row in connection.execute(_ERASE, erasing).mappings()]
+        payloads = {job.id: job.payload for job in jobs}
+        connection.execute(discards.DISCARD, {"payloads": list(payloads.values())})
+        return Purged(erasures=erasures, cancelled=unfinished, payloads=payloads)
+
+    @transaction
+    def discard(self, connection: Connection, payload: str, remove: Callable[[str], None]) -> DocumentFate:
+        """Have a document removed from the payload store, unless a job holds it."""
+        connection.execute(discards.LOCK, {"payload": payload})
+        held = connection.execute(discards.STILL_HELD, {"payload": payload}).scalar()
+        if held is None:
+            return DocumentFate.PENDING
+        if not held:
+            try:
+                remove(payload)
+            except PayloadStoreUnavailableError:
+                return DocumentFate.PENDING
+        connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
+        return DocumentFate.SHARED if held else DocumentFate.ERASED
+
+
+class Purging(PurgingSteps[Database]):
+    """What a client may erase."""
+
+    def fitting(self, selection: Selection) -> list[UUID]:
+        """Return the jobs that are meant and still hold something."""
+        found: list[UUID] = []
+        while page := self.fitting_after(selection, found[-1] if found else FIRST):
+            found += page
+        return found
 
     def look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
         """Return what there is to erase of these jobs."""
-        return [found for batch in _batches(job_ids) for found in self._look(batch)]
-
-    def _look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
-        return self._database.transaction(
-            lambda connection: [
-                Erasure(**row) for row in connection.execute(_LOOK, {"job_ids": job_ids}).mappings()
-            ]
-        )
+        return [found for batch in batches(job_ids) for found in self.look_at(batch)]
 
     def erase(
         self, job_ids: Sequence[UUID], reason: str | None, remove: Callable[[str], None]
@@ -173,46 +221,13 @@ class Purging:
         """
         erased: list[Erasure] = []
         cancelled: list[UUID] = []
-        for batch in _batches(job_ids):
-            purged = self._erase(batch, checked_reason(reason))
-            fates = {payload: self._remove(payload, remove) for payload in set(purged.payloads.values())}
+        for batch in batches(job_ids):
+            purged = self.empty(batch, reason)
+            erased += purged.told({name: self.discard(name, remove) for name in purged.documents})
             cancelled += purged.cancelled
-            erased += [
-                one.model_copy(update={"document": fates[purged.payloads[one.job_id]]})
-                for one in purged.erasures
-            ]
         return erased, cancelled
 
-    def _erase(self, job_ids: Sequence[UUID], reason: str | None) -> Purged:
-        def work(connection: Connection) -> Purged:
-            jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
-            unfinished = [job.id for job in jobs if job.open]
-            if unfinished:
-                end_jobs(connection, unfinished, actor=self._actor, reason=None)
-            erasing = {"job_ids": [job.id for job in jobs], "actor": self._actor, "reason": reason}
-            erasures = [Erasure(**row) for row in connection.execute(_ERASE, erasing).mappings()]
-            payloads = {job.id: job.payload for job in jobs}
-            connection.execute(discards.DISCARD, {"payloads": list(payloads.values())})
-            return Purged(erasures=erasures, cancelled=unfinished, payloads=payloads)
 
-        return self._database.transaction(work, repeatable=False)
-
-    def _remove(self, payload: str, remove: Callable[[str], None]) -> DocumentFate:
-        def work(connection: Connection) -> DocumentFate:
-            connection.execute(discards.LOCK, {"payload": payload})
-            held = connection.execute(discards.STILL_HELD, {"payload": payload}).scalar()
-            if held is None:
-                return DocumentFate.PENDING
-            if not held:
-                remove(payload)
-            connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
-            return DocumentFate.SHARED if held else DocumentFate.ERASED
-
-        try:
-            return self._database.transaction(work)
-        except PayloadStoreUnavailableError:
-            return DocumentFate.PENDING
-
-
-def _batches(job_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
+def batches(job_ids: Sequence[UUID]) -> list[Sequence[UUID]]:
+    """Return the jobs as many at a time as one transaction may erase."""
     return [job_ids[start : start + _BATCH] for start in range(0, len(job_ids), _BATCH)]

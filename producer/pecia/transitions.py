@@ -10,8 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pecia.database import Database
 from pecia.errors import JobNotFoundError, RetryRefusedError
+from pecia.statements import D_co, Statements, unrepeatable
 from pecia_schemas.held import HELD
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.outbox import PROMISE_CALLBACKS
@@ -124,40 +124,32 @@ def checked_reason(reason: str | None) -> str | None:
     return reason and reason.replace("\0", "")[:_LONGEST_REASON]
 
 
-class Transitions:
+class Transitions(Statements[D_co]):
     """What a client may do to jobs that exist."""
 
-    def __init__(self, database: Database, *, client: str) -> None:
-        self._database = database
+    def __init__(self, database: D_co, *, client: str) -> None:
+        super().__init__(database)
         self._actor = f"client:{client}"
 
-    def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
+    @unrepeatable
+    def cancel(self, connection: Connection, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
-        said = checked_reason(reason)
+        unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
+        if unfinished:
+            end_jobs(connection, unfinished, actor=self._actor, reason=checked_reason(reason))
+            connection.execute(PROMISE_CALLBACKS, {"job_ids": unfinished})
+        return unfinished
 
-        def work(connection: Connection) -> list[UUID]:
-            unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
-            if unfinished:
-                end_jobs(connection, unfinished, actor=self._actor, reason=said)
-                connection.execute(PROMISE_CALLBACKS, {"job_ids": unfinished})
-            return unfinished
-
-        return self._database.transaction(work, repeatable=False)
-
-    def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
+    @unrepeatable
+    def retry(
+        self, connection: Connection, job_id: UUID, parts: Collection[UUID] | None = None
+    ) -> list[PartMessage]:
         """Queue the failed and cancelled parts of a job that is over, or those of them, and return what to publish.
 
         With a segment its video's summary runs again too.
 
         Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
         """
-        return self._database.transaction(
-            lambda connection: self._reopen(connection, job_id, parts), repeatable=False
-        )
-
-    def _reopen(
-        self, connection: Connection, job_id: UUID, parts: Collection[UUID] | None
-    ) -> list[PartMessage]:
         job = connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
         if job is None:
             raise JobNotFoundError(job_id)

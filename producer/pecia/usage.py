@@ -10,8 +10,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, TextClause, text
 
-from pecia.database import Database
 from pecia.errors import InvalidOptionError
+from pecia.statements import D_co, Statements, transaction
 from pecia_schemas.results import TokenUsage
 
 _METADATA = "metadata:"
@@ -107,15 +107,13 @@ class Usage(_Figures):
     """In the order of their names; empty without `by`."""
 
 
-class Accounts:
+class Accounts(Statements[D_co]):
     """The accounts of all parts, as a client may ask for them."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def since(self, moment: datetime | None, by: str | None) -> Usage:
+    @transaction
+    def since(self, connection: Connection, moment: datetime | None, by: str | None) -> Usage:
         """Return the sums over the parts that have ended since. Raises `InvalidOptionError` for an unknown `by`."""
-        rows = self._rows(_sums(by, _ENDED_SINCE).bindparams(since=moment))
+        rows = _rows(connection, _sums(by, _ENDED_SINCE).bindparams(since=moment))
         return Usage(
             since=moment,
             by=by,
@@ -123,16 +121,15 @@ class Accounts:
             groups=tuple(UsageFigures.of(row) for row in rows if by and not row["total"]),
         )
 
-    def of_job(self, job_id: UUID) -> UsageFigures:
+    @transaction
+    def of_job(self, connection: Connection, job_id: UUID) -> UsageFigures:
         """Return the sums over one job's parts, those that are tried again included."""
-        rows = self._rows(_sums(None, _OF_JOB).bindparams(job_id=job_id))
+        rows = _rows(connection, _sums(None, _OF_JOB).bindparams(job_id=job_id))
         return next(UsageFigures.of(row) for row in rows if row["total"])
 
-    def _rows(self, query: TextClause) -> list[Mapping[str, Any]]:
-        def read(connection: Connection) -> list[Mapping[str, Any]]:
-            return [dict(row) for row in connection.execute(query).mappings()]
 
-        return self._database.transaction(read)
+def _rows(connection: Connection, query: TextClause) -> list[Mapping[str, Any]]:
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _sums(by: str | None, which: str) -> TextClause:
