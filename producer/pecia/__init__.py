@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pecia.errors import (
         ConfigurationError,
         DatabaseUnavailableError,
+        DocumentGoneError,
         IdempotencyConflictError,
+        InvalidFormatError,
         InvalidOptionError,
         InvalidSettingError,
         InvalidSourceError,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         UnavailableError,
         WebhookVerificationError,
     )
+    from pecia.formats import Format
     from pecia.job import Job, JobGroup
     from pecia.purging import DocumentFate, Erasure
     from pecia.usage import Percentiles, Usage, UsageFigures
@@ -73,7 +76,9 @@ _HOMES = {
     "pecia.errors": [
         "ConfigurationError",
         "DatabaseUnavailableError",
+        "DocumentGoneError",
         "IdempotencyConflictError",
+        "InvalidFormatError",
         "InvalidOptionError",
         "InvalidSettingError",
         "InvalidSourceError",
@@ -91,6 +96,7 @@ _HOMES = {
         "UnavailableError",
         "WebhookVerificationError",
     ],
+    "pecia.formats": ["Format"],
     "pecia.job": ["Job", "JobGroup"],
     "pecia.purging": ["DocumentFate", "Erasure"],
     "pecia.usage": ["Percentiles", "Usage", "UsageFigures"],
@@ -141,12 +147,15 @@ __all__ = [
     "DeadPart",
     "Document",
     "DocumentFate",
+    "DocumentGoneError",
     "DocumentType",
     "Erasure",
     "Failure",
     "FailureCode",
+    "Format",
     "GenerationOptions",
     "IdempotencyConflictError",
+    "InvalidFormatError",
     "InvalidOptionError",
     "InvalidSettingError",
     "InvalidSourceError",

@@ -12,6 +12,7 @@ What is behind an arrow is an attribute::
         InvalidSourceError        (also ValueError)
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
+      InvalidFormatError          (also ValueError)
       JobError                    -> job_id
         JobNotFoundError          (also LookupError)
         JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
@@ -19,6 +20,7 @@ What is behind an arrow is an attribute::
         JobCancelledError
         JobExpiredError
         JobErasedError            (also LookupError) -> erased_at
+        DocumentGoneError         (also LookupError)
         RetryRefusedError         (also ValueError)
       WebhookVerificationError    (also ValueError)
 
@@ -86,6 +88,10 @@ class IdempotencyConflictError(SubmitError):
         self.existing_job_id = existing_job_id
 
 
+class InvalidFormatError(PeciaError, ValueError):
+    """There is no such form of a result, or none of a result of this kind."""
+
+
 class JobError(PeciaError):
     """Something about one job."""
 
@@ -146,6 +152,17 @@ class JobErasedError(JobError, LookupError):
             f"The result of job {job_id} was erased at {erased_at:%Y-%m-%d %H:%M:%S %Z}: submit the document anew.",
         )
         self.erased_at = erased_at
+
+
+class DocumentGoneError(JobError, LookupError):
+    """The document itself is needed, and is not kept any more; its result is."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(
+            job_id,
+            f"The document of job {job_id} is not in the payload store any more, so there are no pictures for a PDF: "
+            "take the result as text, markdown, json or hocr.",
+        )
 
 
 class RetryRefusedError(JobError, ValueError):

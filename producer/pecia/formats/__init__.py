@@ -1,0 +1,111 @@
+"""Results in the forms that people and other programs take: pure functions from a result to what a file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from pecia.errors import InvalidFormatError
+from pecia.formats import fields, hocr, markdown, plain, subtitles
+from pecia_schemas.results import Captions, Document
+
+Result = Document | Captions
+
+
+class Format(StrEnum):
+    """A form that a result can be written in."""
+
+    TEXT = "text"
+    """Words alone, a form feed between pages."""
+    MARKDOWN = "markdown"
+    JSON = "json"
+    """The whole result, as `Document.model_validate_json` reads it back."""
+    FIELDS = "fields"
+    """JSON lines: what `fields=` asked for, an object for each page."""
+    HOCR = "hocr"
+    """Lines with their places and confidence, as XHTML."""
+    PDF = "pdf"
+    """The pages' pictures with the text, invisible, over them: searchable."""
+    SRT = "srt"
+    VTT = "vtt"
+
+    @property
+    def suffix(self) -> str:
+        """What a file of this form ends in."""
+        return _SUFFIXES[self]
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is no text, and needs the document's pictures."""
+        return self is Format.PDF
+
+    @classmethod
+    def of(cls, path: Path) -> Format:
+        """Return the form that a file's suffix names. Raises `InvalidFormatError`."""
+        found = _BY_SUFFIX.get(path.suffix.lower())
+        if found is None:
+            raise InvalidFormatError(
+                f"The suffix {path.suffix!r} names no format: end the name in one of {', '.join(_BY_SUFFIX)}, "
+                f"or say which of {', '.join(cls)} it shall be."
+            )
+        return found
+
+
+_SUFFIXES: Mapping[Format, str] = {
+    Format.TEXT: ".txt",
+    Format.MARKDOWN: ".md",
+    Format.JSON: ".json",
+    Format.FIELDS: ".jsonl",
+    Format.HOCR: ".hocr",
+    Format.PDF: ".pdf",
+    Format.SRT: ".srt",
+    Format.VTT: ".vtt",
+}
+_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items()} | {".html": Format.HOCR}
+
+_OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
+    Format.TEXT: plain.of_document,
+    Format.MARKDOWN: markdown.of_document,
+    Format.JSON: lambda document: document.model_dump_json(indent=2) + "\n",
+    Format.FIELDS: fields.of_document,
+    Format.HOCR: hocr.of_document,
+}
+_OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
+    Format.TEXT: plain.of_captions,
+    Format.MARKDOWN: markdown.of_captions,
+    Format.JSON: lambda captions: captions.model_dump_json(indent=2) + "\n",
+    Format.SRT: subtitles.srt,
+    Format.VTT: subtitles.webvtt,
+}
+
+
+def render(result: Result, format: Format | str) -> str:  # noqa: A002  what everybody calls it
+    """Return the result in that form, as the text of a file. What a partial result lacks is said where it can be.
+
+    Raises `InvalidFormatError` for a form that a result of this kind does not have, and for `pdf`, which is no text:
+    `Job.save` writes it.
+    """
+    form = known(format)
+    check(form, type(result))
+    if form is Format.PDF:
+        raise InvalidFormatError(
+            "A PDF is made of the document's pictures: `job.save('name.pdf')` writes it."
+        )
+    return _OF_CAPTIONS[form](result) if isinstance(result, Captions) else _OF_DOCUMENTS[form](result)
+
+
+def known(name: Format | str) -> Format:
+    """Return the form of this name. Raises `InvalidFormatError`."""
+    try:
+        return Format(name)
+    except ValueError:
+        raise InvalidFormatError(f"A format is one of {', '.join(Format)}.") from None
+
+
+def check(form: Format, kind: type[object]) -> None:
+    """Raise `InvalidFormatError` if results of this type do not have this form."""
+    forms = [*_OF_CAPTIONS] if kind is Captions else [*_OF_DOCUMENTS, Format.PDF]
+    if form not in forms:
+        what = "Captions of a video" if kind is Captions else "A document"
+        raise InvalidFormatError(f"{what} cannot be had as {form}: take one of {', '.join(forms)}.")

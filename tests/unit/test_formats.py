@@ -1,0 +1,337 @@
+"""Results as text, Markdown, JSON, hOCR and subtitles: whatever was read is read back by the parsers of each."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from pecia import errors
+from pecia.formats import Format, render
+from pecia_schemas import (
+    Box,
+    Captions,
+    Document,
+    Failure,
+    FailureCode,
+    Line,
+    Page,
+    PageFailure,
+    Segment,
+    SegmentFailure,
+    Summary,
+    Verdict,
+)
+
+XHTML = "{http://www.w3.org/1999/xhtml}"
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
+HOSTILE = st.lists(
+    st.sampled_from(
+        ["-->", "--->", "<b>", "&amp;", "\n", "\r", "\n\n", "<", "1\n", "00:00", "{\\an8}", "가", " ", "x"]
+    ),
+    max_size=8,
+).map("".join)
+PLAIN = st.lists(
+    st.sampled_from(
+        [
+            *"#*_`~|<>&[]()!+-=\\\n. 12a",
+            "**",
+            "```",
+            "1.",
+            "- ",
+            "---",
+            "    ",
+            "<b>",
+            "&lt;",
+            "http://x.y",
+            "혈압",
+        ]
+    ),
+    max_size=30,
+).map("".join)
+
+
+def page(number: int = 1, text: str = "", lines: tuple[Line, ...] = (), **more: Any) -> Page:
+    told = {"verdict": Verdict.OK, "width": 600, "height": 800, "engine": "test"} | more
+    return Page(number=number, text=text, lines=lines, **told)
+
+
+def line(text: str, top: int = 10, confidence: float = 0.9) -> Line:
+    return Line(text=text, box=Box(left=20, top=top, right=400, bottom=top + 30), confidence=confidence)
+
+
+def segment(number: int, text: str, start: float = 0, end: float = 30) -> Segment:
+    return Segment(
+        number=number,
+        start=timedelta(seconds=start),
+        end=timedelta(seconds=end),
+        text=text,
+        verdict=Verdict.OK,
+        frames=8,
+        width=640,
+        height=360,
+        engine="test",
+    )
+
+
+def damaged(number: int) -> PageFailure:
+    return PageFailure(number=number, failure=Failure.of(FailureCode.DAMAGED))
+
+
+PARTIAL = Document(pages=(page(1, "one"), page(3, "three")), failed=(damaged(2),))
+FILM = Captions(
+    segments=(segment(1, "A man walks.", 0, 29.9996), segment(3, "He sits.", 60, 3661.25)),
+    failed=(SegmentFailure(number=2, failure=Failure.of(FailureCode.TIMEOUT)),),
+    summary=Summary(text="A man walks, then sits.", verdict=Verdict.OK, engine="test"),
+)
+
+
+# Text
+
+
+def test_text_has_a_form_feed_between_pages_and_says_which_is_missing() -> None:
+    assert render(PARTIAL, "text") == "one\n\f[Page 2 is missing: damaged.]\n\fthree\n"
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+def test_text_has_as_many_pages_as_the_document(texts: list[str]) -> None:
+    document = Document(pages=tuple(page(number, text) for number, text in enumerate(texts, 1)))
+    assert [one.removesuffix("\n") for one in render(document, "text").split("\f")] == [
+        text.replace("\f", "\n").removesuffix("\n") for text in texts
+    ]
+
+
+def test_captions_are_told_under_their_times() -> None:
+    assert render(FILM, "text") == (
+        "[0:00:00 - 0:00:30]\nA man walks.\n\n[Segment 2 is missing: timeout.]\n\n"
+        "[0:01:00 - 1:01:01]\nHe sits.\n\n[summary]\nA man walks, then sits.\n"
+    )
+
+
+# JSON and fields
+
+
+@given(TEXTS)
+def test_json_is_the_whole_result(text: str) -> None:
+    document = Document(pages=(page(1, text, (line(text),), fields={"drug": text}),), failed=(damaged(2),))
+    assert Document.model_validate_json(render(document, Format.JSON)) == document
+
+
+def test_captions_come_back_from_json() -> None:
+    assert Captions.model_validate_json(render(FILM, "json")) == FILM
+
+
+def test_fields_are_a_line_for_each_page() -> None:
+    document = Document(pages=(page(1, fields={"drug": "Ibu\u2028profen"}), page(3)), failed=(damaged(2),))
+    assert [json.loads(one) for one in render(document, "fields").split("\n")[:-1]] == [
+        {"page": 1, "fields": {"drug": "Ibu\u2028profen"}, "verdict": "ok"},
+        {"page": 2, "fields": None, "failure": "damaged"},
+        {"page": 3, "fields": None, "verdict": "ok"},
+    ]
+
+
+# Markdown
+
+
+def spoken(tokens: list[Token]) -> Iterator[str]:
+    """Yield what a reader sees of Markdown that was parsed; markup that is no plain paragraph is told by its name."""
+    for token in tokens:
+        if token.type == "inline":
+            for child in token.children or ():
+                yield {"text": child.content, "softbreak": "\n", "hardbreak": "\n"}.get(
+                    child.type, child.type
+                )
+        elif token.type == "paragraph_close":
+            yield "\n\n"
+        elif token.type not in ("paragraph_open", "html_block"):
+            yield f"<{token.type}>"
+
+
+def words_of(text: str) -> list[str]:
+    return [" ".join(one.split()) for one in re.split(r"[\n\r\v\f]", text) if one.strip()]
+
+
+@given(PLAIN | TEXTS)
+def test_plain_text_means_itself_in_markdown(text: str) -> None:
+    document = Document(pages=(page(1, text, (line("x"),)),))
+    seen = "".join(spoken(MarkdownIt("commonmark").parse(render(document, "markdown"))))
+    assert words_of(seen) == words_of(text)
+
+
+@pytest.mark.parametrize("text", ["```\nopen", "~~~ x\n```", "<!-- open", "<script>", "<?php", "<![CDATA["])
+def test_what_a_model_left_open_does_not_hide_the_next_page(text: str) -> None:
+    document = Document(pages=(page(1, text), page(2, "after")))
+    tokens = MarkdownIt("commonmark").parse(render(document, "markdown"))
+    assert [token.content for token in tokens if token.type == "inline"][-1] == "after"
+    assert [token.type for token in tokens].count("hr") == 1
+
+
+def test_a_models_own_markdown_stays_as_it_wrote_it() -> None:
+    table = "# Labor\n\n| Hb | 12 |\n|---|---|\n| `<!--` | a_b |\n\n```\n<!--\n```"
+    assert render(Document(pages=(page(1, table),)), "markdown") == f"<!-- page 1: ok -->\n\n{table}\n"
+
+
+def test_markdown_keeps_page_breaks_and_makes_no_heading_up() -> None:
+    assert render(PARTIAL, "markdown") == (
+        "<!-- page 1: ok -->\n\none\n\n---\n\n<!-- page 2 -->\n\n> Page 2 is missing: damaged.\n"
+        "\n---\n\n<!-- page 3: ok -->\n\nthree\n"
+    )
+
+
+# hOCR
+
+
+def parsed(document: Document) -> ET.Element:
+    return ET.fromstring(render(document, "hocr"))  # noqa: S314  our own
+
+
+def of_class(tree: ET.Element, name: str) -> list[ET.Element]:
+    return [element for element in tree.iter() if element.get("class") == name]
+
+
+def storable_in_xml(text: str) -> str:
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", text)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3), TEXTS.filter(bool))
+def test_any_text_survives_hocr(lines: list[str], paragraph: str) -> None:
+    first = page(1, "\n".join(lines), tuple(line(text) for text in lines))
+    tree = parsed(Document(pages=(first, page(2, paragraph))))
+    assert [one.text or "" for one in of_class(tree, "ocr_line")] == [storable_in_xml(text) for text in lines]
+    assert [one.text for one in of_class(tree, "ocr_par")] == [storable_in_xml(paragraph)]
+
+
+def test_hocr_says_where_a_line_stands_and_how_sure_it_is() -> None:
+    tree = parsed(Document(pages=(page(4, "Hb 12", (line("Hb 12", top=50, confidence=0.876),)),)))
+    (whole,) = of_class(tree, "ocr_page")
+    (only,) = of_class(tree, "ocr_line")
+    assert whole.get("title") == "bbox 0 0 600 800; ppageno 3; x_verdict ok"
+    assert only.get("title") == "bbox 20 50 400 80; x_wconf 88"
+
+
+def test_every_id_in_hocr_is_one_of_its_kind() -> None:
+    pages = tuple(page(number, "a\nb", (line("a"), line("b", 60))) for number in (1, 11))
+    names = [element.get("id") for element in parsed(Document(pages=pages)).iter() if element.get("id")]
+    assert len(names) == len(set(names)) == 6
+
+
+def test_hocr_says_which_page_is_missing() -> None:
+    assert "<!-- Page 2 is missing: damaged. -->" in render(PARTIAL, "hocr")
+    metas = {meta.get("name"): meta.get("content") for meta in parsed(PARTIAL).iter(f"{XHTML}meta")}
+    assert metas["x-pecia-missing"] == "2 damaged"
+    assert metas["ocr-number-of-pages"] == "2"
+
+
+# Subtitles
+
+
+def milliseconds(stamp: str) -> int:
+    hours, minutes, seconds, thousandths = map(int, re.split("[:.,]", stamp))
+    return ((hours * 60 + minutes) * 60 + seconds) * 1000 + thousandths
+
+
+def cues(subtitles: str, point: str) -> list[tuple[int, int, str]]:
+    """Return start, end and text of each cue, as a strict parser takes a file apart."""
+    stamp = rf"\d{{2,}}:[0-5]\d:[0-5]\d{re.escape(point)}\d{{3}}"
+    found = []
+    for block in subtitles.removesuffix("\n").split("\n\n") if subtitles else ():
+        if block.startswith(("WEBVTT", "NOTE")):
+            assert "-->" not in block
+            continue
+        number, times, *text = block.split("\n")
+        match = re.fullmatch(rf"({stamp}) --> ({stamp})", times)
+        assert number.isdigit()
+        assert match
+        assert all(text)
+        assert "-->" not in "".join(text)
+        found.append((milliseconds(match[1]), milliseconds(match[2]), "\n".join(text)))
+    return found
+
+
+def words(text: str) -> str:
+    return "".join(character for character in text if character.isprintable() and not character.isspace())
+
+
+@given(st.lists(HOSTILE | TEXTS, min_size=1, max_size=4), st.floats(0, 90_000))
+def test_any_caption_is_one_cue_of_webvtt_with_its_words(texts: list[str], start: float) -> None:
+    segments = tuple(segment(number, text, start, start + 30) for number, text in enumerate(texts, 1))
+    captions = Captions(
+        segments=segments, summary=FILM.summary and FILM.summary.model_copy(update={"text": texts[0]})
+    )
+    found = cues(render(captions, "vtt"), ".")
+    assert not any("<" in text for _, _, text in found)
+    told = [words(html.unescape(text)) for _, _, text in found]
+    assert list(filter(None, told)) == list(filter(None, map(words, texts)))
+
+
+@given(st.lists(HOSTILE | TEXTS, min_size=1, max_size=4))
+def test_any_caption_is_one_cue_of_srt_without_tags(texts: list[str]) -> None:
+    segments = tuple(segment(number, text) for number, text in enumerate(texts, 1))
+    found = cues(render(Captions(segments=segments), "srt"), ",")
+    assert len([text for _, _, text in found if words(text)]) == len([text for text in texts if words(text)])
+    assert not any(re.search("</?[A-Za-z]", text) or "{\\" in text for _, _, text in found)
+
+
+def test_times_are_the_nearest_milliseconds() -> None:
+    assert [(start, end) for start, end, _ in cues(render(FILM, "srt"), ",")] == [
+        (0, 30_000),
+        (60_000, 3_661_250),
+    ]
+    assert "00:01:00.000 --> 01:01:01.250" in render(FILM, "vtt")
+
+
+def test_a_cue_is_never_shorter_than_a_millisecond() -> None:
+    flash = Captions(segments=(segment(1, "flash", 2.0001, 2.0002),))
+    assert cues(render(flash, "vtt"), ".") == [(2000, 2001, "flash")]
+
+
+def test_webvtt_notes_the_summary_and_what_is_missing() -> None:
+    film = FILM.model_copy(update={"segments": (*FILM.segments, segment(4, " \n"))})
+    assert re.findall(r"NOTE\n(.*)", render(film, "vtt")) == [
+        "A man walks, then sits.",
+        "Segment 2 is missing: timeout.",
+        "Segment 4 has no caption: ok.",
+    ]
+
+
+# Which form
+
+
+@pytest.mark.parametrize(
+    ("result", "form"), [(PARTIAL, "srt"), (PARTIAL, "vtt"), (FILM, "hocr"), (FILM, "fields")]
+)
+def test_a_form_that_the_result_has_not_is_refused_with_those_it_has(result: Any, form: str) -> None:
+    with pytest.raises(errors.InvalidFormatError, match=r"take one of text, markdown, json"):
+        render(result, form)
+
+
+def test_a_pdf_is_no_text() -> None:
+    with pytest.raises(errors.InvalidFormatError, match="save"):
+        render(PARTIAL, "pdf")
+
+
+@pytest.mark.parametrize("form", Format)
+def test_a_suffix_names_its_form(form: Format) -> None:
+    assert Format.of(Path(f"a/b.c{form.suffix.upper()}")) is form
+
+
+@pytest.mark.parametrize("name", ["result", "result.docx"])
+def test_an_unknown_suffix_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(errors.InvalidFormatError, match=r"\.hocr"):
+        Format.of(Path(name))
+
+
+def test_an_unknown_form_is_refused_with_those_there_are() -> None:
+    with pytest.raises(errors.InvalidFormatError, match="markdown"):
+        render(PARTIAL, "docx")
