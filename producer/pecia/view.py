@@ -6,12 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
+
+from sqlalchemy import Table
 
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tables import JobRow
+
+_jobs = cast("Table", JobRow.__table__)
+
+VIEW = [
+    _jobs.c.id,
+    _jobs.c.kind,
+    _jobs.c.lane,
+    _jobs.c.state,
+    _jobs.c.metadata,
+    _jobs.c.total,
+    _jobs.c.done,
+    _jobs.c.failed,
+    _jobs.c.cancelled,
+    _jobs.c.failure,
+    _jobs.c.created_at,
+    _jobs.c.started_at,
+    _jobs.c.finished_at,
+    _jobs.c.erased_at,
+]
+"""What of a row of `jobs` makes a view of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
