@@ -353,6 +353,16 @@ def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
     assert "Traceback" not in shown
 
 
+def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
+    (job,) = shell.submit("a.png")
+    watching = shell.start("watch", job, "--json")
+    assert watching.stdout is not None
+    changes = [json.loads(watching.stdout.readline())]
+    shell.read_all()
+    changes += map(json.loads, watching.communicate(timeout=20)[0].splitlines())
+    assert [(one["job"], one["state"]) for one in changes] == [(job, "queued"), (job, "succeeded")]
+
+
 def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:
     (job,) = shell.submit("a.png")
     with shell.terminal("watch", job) as (watching, screen):

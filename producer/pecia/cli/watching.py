@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated
 from uuid import UUID
@@ -23,6 +24,8 @@ def watch(
     ids: Annotated[
         list[UUID] | None, typer.Argument(metavar="ID", help="Ids of jobs. Default: all that are open.")
     ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
@@ -30,24 +33,43 @@ def watch(
     """
     with Client() as client:
         seen = {job_id: client.job(job_id) for job_id in ids or ()}
+        looks = _looks(client, seen, add_new=not ids)
         try:
-            _follow(client, seen, add_new=not ids)
+            if as_json:
+                _print_changes(looks)
+            else:
+                _show(looks)
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
 
-def _follow(client: Client, seen: dict[UUID, AnyJob], *, add_new: bool) -> None:
+def _looks(client: Client, seen: dict[UUID, AnyJob], *, add_new: bool) -> Iterator[dict[UUID, AnyJob]]:
+    """Yield the jobs as they are, again and again, until all are over."""
+    while True:
+        if add_new:
+            for job in client.jobs(status=_OPEN, limit=_ROWS):
+                seen.setdefault(job.id, job)
+        client.group(job for job in seen.values() if not job.done).refresh()
+        yield seen
+        if all(job.done for job in seen.values()):
+            return
+        pause()
+
+
+def _show(looks: Iterator[dict[UUID, AnyJob]]) -> None:
     console = output.console()
     with Live(console=console, auto_refresh=False) as live:
-        while True:
-            if add_new:
-                for job in client.jobs(status=_OPEN, limit=_ROWS):
-                    seen.setdefault(job.id, job)
-            client.group(job for job in seen.values() if not job.done).refresh()
+        for seen in looks:
             live.update(output.table(_newest(seen)), refresh=console.is_terminal)
-            if all(job.done for job in seen.values()):
-                return
-            pause()
+
+
+def _print_changes(looks: Iterator[dict[UUID, AnyJob]]) -> None:
+    told: dict[UUID, object] = {}
+    for seen in looks:
+        for job in seen.values():
+            if told.get(job.id) != (now := (job.state, job.progress)):
+                told[job.id] = now
+                output.json_line(output.job_json(job, None))
 
 
 def _newest(seen: dict[UUID, AnyJob]) -> list[AnyJob]:
