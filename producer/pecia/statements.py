@@ -43,7 +43,7 @@ class Statements(Generic[D_co]):
 class Transaction(Generic[P, T]):
     """A method of `Statements` that is written as the work of a transaction and called without its connection."""
 
-    def __init__(self, work: Callable[Concatenate[Any, Connection, P], T], *, repeatable: bool) -> None:
+    def __init__(self, work: Callable[Concatenate[Any, Any, P], T], *, repeatable: bool) -> None:
         self.__doc__ = work.__doc__
         self._work = work
         self._repeatable = repeatable
@@ -61,11 +61,11 @@ class Transaction(Generic[P, T]):
         return run
 
 
-def transaction(work: Callable[Concatenate[Any, Connection, P], T]) -> Transaction[P, T]:
+def transaction(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
     """Make a method of a transaction that may run again after a lost connection, committed or not."""
     return Transaction(work, repeatable=True)
 
 
-def unrepeatable(work: Callable[Concatenate[Any, Connection, P], T]) -> Transaction[P, T]:
+def unrepeatable(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
     """Make a method of a transaction that must not run twice."""
     return Transaction(work, repeatable=False)
