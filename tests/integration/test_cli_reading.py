@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,17 @@ def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
     assert not task.cache
 
 
+def test_when_to_start_and_when_to_give_up_reach_the_job(pecia: Pecia, stores: dict[str, str]) -> None:
+    told = pecia("read", "scan.png", "--not-before", "2h", "--expires", "2030-01-31")
+
+    assert told.exit_code == 0, told.output
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        query = "SELECT not_before - created_at, expires_at FROM jobs"
+        ((pause, expires),) = connection.execute(query).fetchall()
+    assert abs(pause - timedelta(hours=2)) < timedelta(minutes=1)
+    assert expires == datetime(2030, 1, 31, tzinfo=UTC)
+
+
 def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -> None:
     pecia("read", "scan.png")
 
@@ -72,6 +83,7 @@ def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -
         ("--fields", "scan.png"),
         ("--fields", "list.json"),
         ("--language", "English"),
+        ("--expires", "soon"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_named(pecia: Pecia, option: str, value: str) -> None:

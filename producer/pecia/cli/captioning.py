@@ -48,6 +48,8 @@ def caption(
     key: submitting.Key = None,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
+    not_before: submitting.NotBefore = None,
+    expires: submitting.Expires = None,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
     as_json: submitting.AsJson = False,
@@ -78,5 +80,12 @@ def caption(
         )
         for one in found
     )
-    told = submitting.Told(priority=priority, metadata=values.metadata(metadata), webhook=webhook, key=key)
+    told = submitting.Told(
+        priority=priority,
+        metadata=values.metadata(metadata),
+        webhook=webhook,
+        key=key,
+        not_before=values.moment(not_before, "--not-before"),
+        expires=values.moment(expires, "--expires"),
+    )
     submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)

@@ -41,6 +41,8 @@ def read(
     key: submitting.Key = None,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
+    not_before: submitting.NotBefore = None,
+    expires: submitting.Expires = None,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
     as_json: submitting.AsJson = False,
@@ -72,5 +74,12 @@ def read(
         )
         for one in found
     )
-    told = submitting.Told(priority=priority, metadata=values.metadata(metadata), webhook=webhook, key=key)
+    told = submitting.Told(
+        priority=priority,
+        metadata=values.metadata(metadata),
+        webhook=webhook,
+        key=key,
+        not_before=values.moment(not_before, "--not-before"),
+        expires=values.moment(expires, "--expires"),
+    )
     submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,14 @@ Key = Annotated[
 ]
 Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job.")]
 NoticeUrl = Annotated[str | None, typer.Option("--webhook", help="URL that is told when a job is over.")]
+NotBefore = Annotated[
+    str | None,
+    typer.Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
+]
+Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."),
+]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
 ]
@@ -44,6 +53,8 @@ class Told:
     metadata: dict[str, str]
     webhook: str | None
     key: str | None
+    not_before: datetime | timedelta | None
+    expires: datetime | timedelta | None
 
 
 def run(
@@ -73,6 +84,8 @@ def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) 
             idempotency_key=told.key,
             metadata=told.metadata,
             webhook=told.webhook,
+            not_before=told.not_before,
+            expires=told.expires,
         )
         return client.group([job])
     return client.submit_many(
@@ -81,6 +94,8 @@ def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) 
         idempotency_prefix=told.key,
         metadata=told.metadata,
         webhook=told.webhook,
+        not_before=told.not_before,
+        expires=told.expires,
     )
 
 

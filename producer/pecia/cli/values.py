@@ -64,7 +64,7 @@ def since(value: str | None) -> datetime | timedelta | None:
 
 
 def moment(value: str | None, option: str) -> datetime | timedelta | None:
-    """Return how long ago (`30m`, `2h`, `7d`) or when (ISO 8601, UTC if it says nothing else)."""
+    """Return a distance (`30m`, `2h`, `7d`) or a point in time (ISO 8601, UTC if it says nothing else)."""
     if value is None:
         return None
     if ago := _AGO.fullmatch(value):
