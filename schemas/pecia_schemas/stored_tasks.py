@@ -10,24 +10,33 @@ from uuid import UUID
 
 from pecia_schemas.encryption import Keyring
 
+_SECRETS = "fields", "password"
+"""What of a task is encrypted: a schema may tell what is asked for about whom."""
+
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the task, as `task_to_json` wrote it, with the schema of its `fields` encrypted."""
-    if task.get("fields") is None or keys.current is None:
-        return dict(task)
-    return {**task, "fields": json.loads(keys.seal(json.dumps(task["fields"]), job_id))}
+    """Return the task, as `task_to_json` wrote it, with its password and the schema of its `fields` encrypted."""
+    return dict(task) | {
+        name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in _secrets(task) if keys.current
+    }
 
 
 def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
     """Return the task as it was before `seal_task`. Raises `DecryptionError`."""
-    if stored.get("fields") is None:
-        return dict(stored)
-    return {**stored, "fields": keys.unseal(stored["fields"], job_id)}
+    return dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
+
+
+def _secrets(task: Mapping[str, Any]) -> list[str]:
+    return [name for name in _SECRETS if task.get(name) is not None]
 
 
 def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, key: str | None) -> str:
-    """Return what two submits of the same work have in common, and no two others; under a key, if there is one."""
-    canonical = json.dumps([kind, task, lane], sort_keys=True, separators=(",", ":")).encode()
+    """Return what two submits of the same work have in common, and no two others; under a key, if there is one.
+
+    A password is no part of it: the digest outlives it, and could be tried for it.
+    """
+    compared = {name: value for name, value in task.items() if name != "password"}
+    canonical = json.dumps([kind, compared, lane], sort_keys=True, separators=(",", ":")).encode()
     return (
         hashlib.sha256(canonical).hexdigest()
         if key is None

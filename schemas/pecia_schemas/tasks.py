@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
+    SecretStr,
     TypeAdapter,
 )
 from pydantic.dataclasses import dataclass
 
 from pecia_schemas.media import MediaType
+from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.results import Captions, Document
 from pecia_schemas.states import Stage
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
+
+
+_LONGEST_PASSWORD = 1_000
 
 
 class DocumentType(StrEnum):
@@ -128,6 +134,7 @@ class GenerationOptions(BaseModel):
 
 if TYPE_CHECKING:
     FieldsOf = Mapping[str, Any] | type[BaseModel] | None
+    Password = SecretStr | str | None
 else:
 
     def _to_schema(value: Any) -> Any:
@@ -136,6 +143,22 @@ else:
         return value
 
     FieldsOf = Annotated[dict[str, Any] | None, BeforeValidator(_to_schema)]
+
+    def _writable(secret: SecretStr) -> SecretStr:
+        if not 0 < len(secret) <= _LONGEST_PASSWORD or "\0" in secret.get_secret_value():
+            message = f"a password has 1 to {_LONGEST_PASSWORD} characters, none of them NUL"
+            raise ValueError(message)
+        return secret
+
+    Password = Annotated[
+        Annotated[SecretStr, AfterValidator(_writable)] | None,
+        PlainSerializer(lambda secret: secret and secret.get_secret_value(), return_type=str | None),
+    ]
+
+
+def _written_once(pages: str) -> str:
+    return str(PageRanges.parse(pages))
+
 
 # An error about a task must not quote what it was made of: that may be a document.
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
@@ -159,7 +182,7 @@ class Task(Generic[R_co]):
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadDocument(Task[Document]):
-    """Read the text of a document: a picture, a TIFF of many frames or a PDF."""
+    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
 
     kind: ClassVar[str] = "document.read"
     stage: ClassVar[Stage] = Stage.READ
@@ -176,6 +199,10 @@ class ReadDocument(Task[Document]):
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
+    pages: Annotated[str, AfterValidator(_written_once)] | None = Field(default=None, kw_only=True)
+    """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
+    password: Password = Field(default=None, kw_only=True, repr=False)
+    """What opens a protected PDF."""
     prepare: tuple[Preparation, ...] | None = Field(default=None, kw_only=True)
     """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
 

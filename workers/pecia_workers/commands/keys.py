@@ -146,7 +146,7 @@ def _status_json(held: list[Holdings], keyring: Keyring) -> dict[str, Any]:
 
 def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("key", "", "documents", "results", "schemas of fields"):
+    for title in ("key", "", "documents", "results", "schemas, passwords"):
         table.add_column(title, justify="left" if title in ("key", "") else "right")
     for one in held:
         counts = [f"{number:,}" for number in (one.payloads, one.results, one.schemas)]
@@ -164,7 +164,8 @@ def _mark(key: str | None, keyring: Keyring) -> str:
 
 def _tell(rekeyed: Rekeyed) -> None:
     typer.echo(
-        f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.schemas} schemas of fields."
+        f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.schemas} schemas and "
+        "passwords of tasks."
     )
     if rekeyed.in_use:
         typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)

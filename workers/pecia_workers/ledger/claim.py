@@ -43,7 +43,7 @@ class ClaimedPart:
     end_s: float | None
     """Where in the video it lies, in seconds, if it is a segment."""
     kind: str
-    stored_task: Mapping[str, Any]
+    stored_task: Mapping[str, Any] = field(repr=False)
     queued_s: float
     """Seconds since it could first have run."""
     client: str = ""

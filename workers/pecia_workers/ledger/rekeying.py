@@ -28,7 +28,9 @@ _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""
 
 _HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
-_HAS_FIELDS = "jsonb_typeof(task->'fields') = 'object'"
+# Both are encrypted at once, so under the same key.
+_HAS_SECRETS = "(jsonb_typeof(task->'fields') = 'object' OR task->>'password' IS NOT NULL)"
+_KEY_OF_SECRETS = "coalesce(task->'fields'->>'enc', task->'password'->>'enc')"
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
 _RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
@@ -59,7 +61,7 @@ PAYLOADS = _kind(
 SCHEMAS = _kind(
     _NO_UUID,
     "SELECT id FROM jobs WHERE id > CAST(:after AS uuid)",
-    f"SELECT task->'fields'->>'enc' AS key, count(*) AS number FROM jobs WHERE {_JOBS_OF_SPAN} AND {_HAS_FIELDS}",  # noqa: S608
+    f"SELECT {_KEY_OF_SECRETS} AS key, count(*) AS number FROM jobs WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS}",  # noqa: S608
 )
 RESULTS = _kind(
     _NO_UUID,
@@ -97,7 +99,7 @@ _MOVE_JOBS = text(
 _LOCK_SCHEMAS = text(
     f"""
     SELECT id, task AS content FROM jobs
-    WHERE {_JOBS_OF_SPAN} AND {_HAS_FIELDS} AND task->'fields'->>'enc' IS DISTINCT FROM :current
+    WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS} AND {_KEY_OF_SECRETS} IS DISTINCT FROM :current
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """  # noqa: S608  constants of this module
 )
@@ -143,7 +145,7 @@ class Holdings:
     key: str | None
     payloads: int
     schemas: int
-    """Jobs whose task has `fields`."""
+    """Jobs whose task has `fields` or a password."""
     results: int
 
 
@@ -240,7 +242,7 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
 
 
 async def reseal_schemas(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the `fields` of the tasks of a span under the current key."""
+    """Encrypt the `fields` and passwords of the tasks of a span under the current key."""
 
     def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
         return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))

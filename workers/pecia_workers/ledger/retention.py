@@ -25,7 +25,8 @@ _RELEASE_PAYLOADS = text(
         ORDER BY finished_at LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED
     ), released AS (
-        UPDATE jobs SET payload_released_at = now() FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
+        UPDATE jobs SET payload_released_at = now(), task = task - 'password'
+        FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT id, :actor, :reason, jsonb_build_object('documents', 1) FROM released
