@@ -14,10 +14,10 @@ from redis.exceptions import RedisError
 
 from pecia_schemas import JobState
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel
+from pecia_workers.broker.connection import HEALTH_CHECK_S, SOCKET_TIMEOUT_S
 
 log = structlog.get_logger(__name__)
 
-_TIMEOUT_S = 5
 _RETRY_S = 1.0
 
 
@@ -26,7 +26,10 @@ class Bus:
 
     def __init__(self, redis_url: str) -> None:
         self._redis: Redis = Redis.from_url(
-            redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, health_check_interval=10
+            redis_url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            health_check_interval=HEALTH_CHECK_S,
         )
 
     async def tell(self, jobs: Mapping[UUID, JobState]) -> None:
@@ -63,7 +66,7 @@ class Bus:
 
 async def _pass_on(pubsub: PubSub, cancelled: Callable[[UUID], None]) -> None:
     while True:
-        message = await pubsub.get_message(timeout=_TIMEOUT_S - 1)
+        message = await pubsub.get_message(timeout=SOCKET_TIMEOUT_S - 1)
         if message is None:
             await pubsub.ping()  # a half-open connection fails here
             continue

@@ -13,9 +13,9 @@ from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.retry import Retry
 
-_SOCKET_TIMEOUT_S = 5
+SOCKET_TIMEOUT_S = 5
 _CONNECT_TIMEOUT_S = 3
-_HEALTH_CHECK_S = 5
+HEALTH_CHECK_S = 5
 _DEFAULT_PORT = 6379
 
 
@@ -27,9 +27,9 @@ def connect(url: str) -> Redis:
     options: dict[str, Any] = {
         "decode_responses": True,
         "encoding_errors": "replace",  # whoever can write to Redis can write what is no text
-        "socket_timeout": _SOCKET_TIMEOUT_S,
+        "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": _CONNECT_TIMEOUT_S,
-        "health_check_interval": _HEALTH_CHECK_S,
+        "health_check_interval": HEALTH_CHECK_S,
         "retry": Retry(NoBackoff(), 1),
     }
     if not _is_unix(_parse(url)):
@@ -43,10 +43,10 @@ def celery_settings(url: str) -> dict[str, Any]:
         "broker_url": _kombu_url(url),
         "broker_use_ssl": _ssl_options(url),
         "broker_transport_options": {
-            "socket_timeout": _SOCKET_TIMEOUT_S,
+            "socket_timeout": SOCKET_TIMEOUT_S,
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_keepalive": True,
-            "health_check_interval": _HEALTH_CHECK_S,
+            "health_check_interval": HEALTH_CHECK_S,
             "priority_steps": [0],  # a lane is a list of its own
         },
     }
