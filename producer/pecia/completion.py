@@ -1,12 +1,16 @@
-"""Waiting for jobs: look, subscribe, look again, then wait for an announcement or for the polling interval to pass."""
+"""Waiting for jobs: look, subscribe, look again, then wait for an announcement or for the polling interval to pass.
+
+What a wait has seen and what it does next is the same for both kinds of client; the asynchronous one shares all of it
+but the functions that wait.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from redis import RedisError
@@ -18,8 +22,10 @@ from pecia.publishing import Bus
 from pecia.view import JobView
 from pecia_schemas.messages import job_channel
 
-_CONFIRMATION_S = 2.0
-_LOOK_AT = 500  # rows in one query
+CONFIRMATION_S = 2.0
+"""How long Redis has to note subscriptions."""
+LOOK_AT = 500
+"""Rows in one query, and announcements that are taken in before a look."""
 _OUTAGE_S = 30.0
 _OUTAGE_PAUSE_S = 0.5
 
@@ -43,12 +49,76 @@ class Deadline:
             raise JobTimeoutError(job_id, self.timeout)
 
 
+class Outage:
+    """How long a wait puts up with a Postgres that is away: half a minute, or to the caller's deadline."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._patience = Deadline(_OUTAGE_S)
+
+    def pause(self) -> float:
+        """Return the seconds until Postgres may be asked again; 0 when the patience is over."""
+        return self._deadline.within(self._patience.within(_OUTAGE_PAUSE_S))
+
+
+class Pending:
+    """The jobs of one wait that are not over, and which of them to look at next."""
+
+    def __init__(self, job_ids: Sequence[UUID], deadline: Deadline) -> None:
+        self._open = dict.fromkeys(job_ids)
+        self._deadline = deadline
+        self.look_at = list(self._open)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def settle(self, view: JobView) -> bool:
+        """Take in how a job is now; return whether it is over."""
+        if view.state.is_terminal:
+            del self._open[view.id]
+        return view.state.is_terminal
+
+    def check(self) -> None:
+        """Raise `JobTimeoutError` about the first of them if the deadline has passed."""
+        self._deadline.check(next(iter(self._open)))
+
+    def hear(self, announced: Collection[UUID]) -> None:
+        """Look next at those that were announced; at all of them if none was."""
+        self.look_at = [job_id for job_id in self._open if not announced or job_id in announced]
+
+
+class Channels:
+    """On which channels jobs are announced, and how far Redis has noted that somebody listens."""
+
+    def __init__(self, job_ids: Collection[UUID]) -> None:
+        self._ids = {job_channel(job_id): job_id for job_id in job_ids}
+        self._unconfirmed = 0
+
+    def ask(self) -> list[str]:
+        """Return the channels to subscribe to; none of them is confirmed from here on."""
+        self._unconfirmed = len(self._ids)
+        return list(self._ids)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether what is published from now on will be heard."""
+        return self._unconfirmed == 0
+
+    def confirm(self, message: Mapping[str, Any] | None) -> None:
+        """Take in what came while subscribing."""
+        self._unconfirmed -= message is not None and message["type"] == "subscribe"
+
+    def announced(self, message: Mapping[str, Any]) -> set[UUID]:
+        """Return the job that a message is about, if it is about one."""
+        return {self._ids[message["channel"]]} if message["type"] == "message" else set()
+
+
 class Announcements:
     """News about some jobs. Redis may be away: then only the polling interval passes."""
 
     def __init__(self, bus: Bus, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline) -> None:
         self._bus = bus
-        self._ids = {job_channel(job_id): job_id for job_id in job_ids}
+        self._channels = Channels(job_ids)
         self._poll_s = poll_s
         self._deadline = deadline
         self._pubsub: PubSub | None = None
@@ -79,27 +149,23 @@ class Announcements:
         if self._pubsub is None:
             return False
         try:
-            self._pubsub.subscribe(*self._ids)
+            self._pubsub.subscribe(*self._channels.ask())
             return self._confirmed(self._pubsub) or self._give_up()
         except (RedisError, OSError):
             return self._give_up()
 
     def _confirmed(self, pubsub: PubSub) -> bool:
-        """Wait until Redis has noted every subscription: what is published from now on will be heard."""
-        patience = Deadline(_CONFIRMATION_S)
-        open_channels = len(self._ids)
-        while open_channels and (left := patience.within(_CONFIRMATION_S)):
-            message = pubsub.get_message(timeout=left)
-            open_channels -= message is not None and message["type"] == "subscribe"
-        return open_channels == 0
+        patience = Deadline(CONFIRMATION_S)
+        while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+            self._channels.confirm(pubsub.get_message(timeout=left))
+        return self._channels.confirmed
 
     def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
         heard: set[UUID] = set()
         try:
             message = pubsub.get_message(timeout=pause)
-            while message is not None and len(heard) < _LOOK_AT:
-                if message["type"] == "message":
-                    heard.add(self._ids[message["channel"]])
+            while message is not None and len(heard) < LOOK_AT:
+                heard |= self._channels.announced(message)
                 message = pubsub.get_message(timeout=0)
         except (RedisError, OSError):
             self._give_up()
@@ -127,18 +193,15 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
 
     Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
     """
-    pending = dict.fromkeys(job_ids)
+    pending = Pending(job_ids, deadline)
     with announcements(connections, job_ids, deadline) as news:
-        look_at = list(pending)
         while pending:
-            for view in outlast(lambda: list(look(connections, look_at)), deadline):  # noqa: B023  called at once
-                if view.state.is_terminal:
-                    del pending[view.id]
+            for view in outlast(lambda: list(look(connections, pending.look_at)), deadline):
+                if pending.settle(view):
                     yield view
             if pending:
-                deadline.check(next(iter(pending)))
-                heard = news.wait()
-                look_at = [job_id for job_id in pending if not heard or job_id in heard]
+                pending.check()
+                pending.hear(news.wait())
 
 
 def outlast(look: Callable[[], T], deadline: Deadline) -> T:
@@ -146,22 +209,31 @@ def outlast(look: Callable[[], T], deadline: Deadline) -> T:
 
     Raises `DatabaseUnavailableError` when that is over.
     """
-    patience = Deadline(_OUTAGE_S)
+    outage = Outage(deadline)
     while True:
         try:
             return look()
         except DatabaseUnavailableError:
-            if not (pause := deadline.within(patience.within(_OUTAGE_PAUSE_S))):
+            if not (pause := outage.pause()):
                 raise
             time.sleep(pause)
 
 
 def look(connections: Connections, job_ids: Sequence[UUID]) -> Iterator[JobView]:
     """Yield the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
-    for start in range(0, len(job_ids), _LOOK_AT):
-        batch = job_ids[start : start + _LOOK_AT]
-        views = connections.store.views(batch)
-        for job_id in batch:
-            if job_id not in views:
-                raise JobNotFoundError(job_id)
-            yield views[job_id]
+    for batch in batches(job_ids):
+        yield from in_order(batch, connections.store.views(batch))
+
+
+def batches(job_ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    """Yield the jobs as many at a time as one query looks at."""
+    for start in range(0, len(job_ids), LOOK_AT):
+        yield job_ids[start : start + LOOK_AT]
+
+
+def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator[JobView]:
+    """Yield the jobs as they were asked for. Raises `JobNotFoundError` for the first that does not exist."""
+    for job_id in job_ids:
+        if job_id not in views:
+            raise JobNotFoundError(job_id)
+        yield views[job_id]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from obstore.exceptions import BaseError
 
@@ -16,6 +17,7 @@ from pecia.dead import DeadParts
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
 from pecia.publishing import Bus
 from pecia.purging import Purging
+from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
 from pecia.transitions import Transitions
 from pecia.usage import Accounts
@@ -23,28 +25,25 @@ from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
 
+D = TypeVar("D", bound=Blocking | Awaitable)
+
 _payload_processes: set[int] = set()
 """Processes, this one and those it was forked from, that have used a payload store."""
 
 
-class Connections:
-    """The three stores of a fleet, opened when they are first needed. Good for the process that made it."""
+class Holdings(Generic[D]):
+    """What both kinds of client hold of a fleet's stores. Good for the process that made it."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, database: D) -> None:
         self._settings = settings
         self._pid = os.getpid()
-        self._database = Database(
-            settings.database_url.get_secret_value(), connect_timeout=settings.connect_timeout
-        )
+        self._database = database
         self.client = client_name(settings)
         self.keys = settings.keyring
-        self.store = Store(self._database, self.keys, client=self.client)
-        self.transitions = Transitions(self._database, client=self.client)
-        self.accounts = Accounts(self._database)
-        self.trail = AuditTrail(self._database)
-        self.dead = DeadParts(self._database)
-        self.purging = Purging(self._database, client=self.client)
-        self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=settings.connect_timeout)
+        self.store = Store(database, self.keys, client=self.client)
+        self.transitions = Transitions(database, client=self.client)
+        self.accounts = Accounts(database)
+        self.dead = DeadParts(database)
 
     @cached_property
     def payloads(self) -> PayloadStore:
@@ -65,16 +64,6 @@ class Connections:
                 "its credentials and permissions."
             ) from error
 
-    def holds(self, payload: str) -> bool:
-        """Return whether the payload store holds something of that name."""
-        with _store_answers():
-            return self.payloads.holds(payload_named(payload))
-
-    def remove(self, payload: str) -> None:
-        """Take what has that name out of the payload store."""
-        with _store_answers():
-            self.payloads.delete(payload_named(payload))
-
     @property
     def poll_s(self) -> float:
         """Seconds after which a waiting client looks by itself."""
@@ -84,6 +73,27 @@ class Connections:
     def are_inherited(self) -> bool:
         """Whether this process was forked from the one that opened them."""
         return os.getpid() != self._pid
+
+
+class Connections(Holdings[Database]):
+    """The three stores of a fleet, opened when they are first needed."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
+        super().__init__(settings, Database(url, connect_timeout=patience))
+        self.trail = AuditTrail(self._database)
+        self.purging = Purging(self._database, client=self.client)
+        self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=patience)
+
+    def holds(self, payload: str) -> bool:
+        """Return whether the payload store holds something of that name."""
+        with store_answers():
+            return self.payloads.holds(payload_named(payload))
+
+    def remove(self, payload: str) -> None:
+        """Take what has that name out of the payload store."""
+        with store_answers():
+            self.payloads.delete(payload_named(payload))
 
     def publish(self, messages: Sequence[PartMessage]) -> None:
         """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
@@ -99,7 +109,8 @@ class Connections:
 
 
 @contextmanager
-def _store_answers() -> Iterator[None]:
+def store_answers() -> Iterator[None]:
+    """Raise what the payload store raises as `PayloadStoreUnavailableError`."""
     try:
         yield
     except (BaseError, OSError) as error:

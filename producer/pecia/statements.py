@@ -1,6 +1,7 @@
 """SQL written once, as methods that each are the work of one transaction.
 
-On a `Database` such a method runs and returns; on an `AsyncDatabase` it returns something to await.
+On a `Database` such a method runs and returns; on an `AsyncDatabase` it returns something to await. The work is given
+what the database's transactions are made on, a SQLAlchemy `Connection`, before its arguments.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from pecia.audit import AuditAction
@@ -12,7 +12,8 @@ from pecia.connections import Connections
 from pecia.store import PartOutcome
 from pecia_schemas.events import JobEvent
 
-_FETCH = 100  # outcomes in one query, so that a long document does not come all at once
+FETCH = 100
+"""Outcomes in one query, so that a long document does not come all at once."""
 _SETTLING_S = 10.0
 """How long a transaction may take from drawing an event's sequence to its commit."""
 
@@ -24,26 +25,17 @@ def parts(
 
     `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
     """
-    store = connections.store
-    seen: set[int] = set()
-    held: list[PartOutcome] = []
-    read_as: AuditAction | None = AuditAction.PAGES
+    store, read = connections.store, ReadParts()
     with announcements(connections, [job_id], deadline) as news:
         while True:
             over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
             barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
             fresh = outlast(
-                lambda: store.outcomes(job_id, skip=seen, limit=_FETCH, read_as=read_as),  # noqa: B023  called at once
+                lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
                 deadline,
             )
-            if any(outcome.content for outcome in fresh):
-                read_as = None  # one note for each call
-            seen.update(outcome.ordinal for outcome in fresh)
-            held = sorted(held + fresh, key=lambda outcome: outcome.ordinal)
-            ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
-            held = held[len(ready) :]
-            yield from ready
-            if len(fresh) == _FETCH:
+            yield from read.ready(fresh, barrier)
+            if len(fresh) == FETCH:
                 continue
             if over:
                 return
@@ -55,7 +47,7 @@ def events(
     connections: Connections, job_id: UUID, is_over: Callable[[], bool], deadline: Deadline
 ) -> Iterator[JobEvent]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read = connections.store, _Read()
+    store, read = connections.store, ReadEvents()
     with announcements(connections, [job_id], deadline) as news:
         while True:
             over = outlast(is_over, deadline)  # asked first: the event of the end is among those read next
@@ -70,7 +62,27 @@ def events(
             read.settle()
 
 
-class _Read:
+class ReadParts:
+    """Which parts were read, and which of them wait for one before them."""
+
+    def __init__(self) -> None:
+        self.ordinals: set[int] = set()
+        self.read_as: AuditAction | None = AuditAction.PAGES
+        """What to note of the next reading: one note for each call."""
+        self._held: list[PartOutcome] = []
+
+    def ready(self, fresh: Sequence[PartOutcome], barrier: int | None) -> list[PartOutcome]:
+        """Take in what has just been read; return, in order, what comes before the first that may still change."""
+        if any(outcome.content for outcome in fresh):
+            self.read_as = None
+        self.ordinals.update(outcome.ordinal for outcome in fresh)
+        held = sorted([*self._held, *fresh], key=lambda outcome: outcome.ordinal)
+        ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
+        self._held = held[len(ready) :]
+        return ready
+
+
+class ReadEvents:
     """Which events were read. Sequences are drawn before the commit, so a lower one may show up after a higher one."""
 
     def __init__(self) -> None:
@@ -78,6 +90,7 @@ class _Read:
         self.recent: dict[int, float] = {}
 
     def add(self, sequence: int) -> None:
+        """Note an event that was read."""
         self.recent[sequence] = time.monotonic()
 
     def settle(self) -> None:

@@ -1,0 +1,167 @@
+"""What both kinds of job handles are: what was last seen of a job, and what that means. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar, cast, overload
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from pecia import assembly
+from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
+from pecia.store import PartOutcome
+from pecia.view import JobView
+from pecia_schemas.duty import Lack
+from pecia_schemas.events import Progress
+from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import ReadDocument
+
+R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
+J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
+
+_CANCEL_AT_ONCE = 200  # jobs in one transaction
+
+
+class JobHandle(Generic[R_co]):
+    """A job as it was last seen. Reading it costs no I/O."""
+
+    def __init__(self, view: JobView, *, created: bool) -> None:
+        self._view = view
+        self._created = created
+
+    @property
+    def id(self) -> UUID:
+        """Its id, sorted by time of submission."""
+        return self._view.id
+
+    @property
+    def kind(self) -> str:
+        """The kind of its task, such as `document.read`."""
+        return self._view.kind
+
+    @property
+    def state(self) -> JobState:
+        """Where it was in its life."""
+        return self._view.state
+
+    @property
+    def lane(self) -> Lane:
+        """The lane its parts wait in."""
+        return self._view.lane
+
+    @property
+    def progress(self) -> Progress:
+        """How many of its parts were where."""
+        return self._view.progress
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it failed, if it did."""
+        return self._view.failure
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What was attached to it when it was submitted."""
+        return self._view.metadata
+
+    @property
+    def created(self) -> bool:
+        """Whether this handle's submit made the job; False if its idempotency key named one that existed."""
+        return self._created
+
+    @property
+    def submitted_at(self) -> datetime:
+        """When it was accepted, by the database's clock."""
+        return self._view.submitted_at
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it was over."""
+        return self._view.finished_at
+
+    @property
+    def erased_at(self) -> datetime | None:
+        """When its result was erased, by the fleet's retention or by a purge."""
+        return self._view.erased_at
+
+    @property
+    def done(self) -> bool:
+        """Whether it was over, well or badly."""
+        return self.state.is_terminal
+
+    def _assembled(self, outcomes: Sequence[PartOutcome]) -> R_co:
+        """Return the result that its parts make."""
+        return cast("R_co", assembly.assemble(self.kind, outcomes))
+
+    def _check_pages(self) -> None:
+        if self.kind != ReadDocument.kind:
+            message = f"a job of kind {self.kind} has no pages"
+            raise TypeError(message)
+
+    def _check_result(self) -> None:
+        """Raise what says why there is no result, if there is none."""
+        if self.state is JobState.FAILED:
+            raise JobFailedError(self.id, self.failure or Failure.of(FailureCode.INTERNAL))
+        if self.state is JobState.CANCELLED:
+            raise JobCancelledError(self.id)
+        if self.state is JobState.EXPIRED:
+            raise JobExpiredError(self.id)
+        if self.erased_at is not None:
+            raise JobErasedError(self.id, self.erased_at)
+
+    def __repr__(self) -> str:
+        progress = self.progress
+        name = type(self).__name__
+        return f"<{name} {self.id} {self.kind} {self.state} {progress.finished}/{progress.total or '?'}>"
+
+
+class GroupHandle(Sequence[J_co]):
+    """Jobs in an order. One may be in it twice."""
+
+    def __init__(self, jobs: Sequence[J_co]) -> None:
+        self._jobs = tuple(jobs)
+        self._by_id: dict[UUID, list[J_co]] = {}
+        for job in self._jobs:
+            self._by_id.setdefault(job.id, []).append(job)
+
+    @overload
+    def __getitem__(self, index: int) -> J_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[J_co]: ...
+    def __getitem__(self, index: int | slice) -> J_co | Sequence[J_co]:
+        return self._jobs[index]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def _see(self, view: JobView) -> J_co:
+        """Take in how a job is now, and return it."""
+        for job in self._by_id[view.id]:
+            job._view = view  # noqa: SLF001  a group and its jobs are one thing
+        return self._by_id[view.id][0]
+
+    def _batches(self) -> Iterator[list[UUID]]:
+        """Yield the ids of the jobs as many at a time as one transaction cancels."""
+        job_ids = list(self._by_id)
+        for start in range(0, len(job_ids), _CANCEL_AT_ONCE):
+            yield job_ids[start : start + _CANCEL_AT_ONCE]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)}>"
+
+
+def waiting(jobs: Iterable[JobHandle[Any]]) -> list[UUID]:
+    """Return those of the jobs that may wait in vain."""
+    return [job.id for job in jobs if not job.done]
+
+
+def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
+    """Return, for each job that lacks something, what no running worker can do, and what to start."""
+    said: dict[UUID, list[str]] = {}
+    for lack in lacks:
+        assert lack.job_id is not None  # noqa: S101  asked by job
+        said.setdefault(lack.job_id, []).append(lack.sentence)
+    return {job_id: "; ".join(sentences) for job_id, sentences in said.items()}
