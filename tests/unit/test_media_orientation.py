@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -156,13 +155,3 @@ def test_a_picture_without_letters_stays_as_it_is() -> None:
     ImageDraw.Draw(image).ellipse((100, 100, 700, 900), outline="black", width=9)
 
     assert prepare(np.array(image)).rotation == 0
-
-
-def test_preparing_an_ordinary_page_takes_less_than_80_ms() -> None:
-    page = turned(np.array(Image.fromarray(synthetic_page(0)).resize((1240, 1754))), 90)
-    prepare(page)
-    begun = time.process_time()
-    for _ in range(5):
-        prepare(page)
-
-    assert (time.process_time() - begun) / 5 < 0.08

@@ -24,6 +24,8 @@ class Capabilities:
     """ISO 639-1 codes it reads; None: whatever its model knows."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
+    most_pixels: int = 4096 * 4096
+    """Of one page; it sees nothing more of a larger one. The default is what the largest pictures of any model have."""
     samples: bool = True
     """Whether it reads otherwise if it is asked otherwise, as language models do."""
     adapters: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ from pecia_workers.media.clips import FramePlan
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pecia_workers.media.preparation import EVERY_STEP, Plan
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ class Decoder:
         """Return the file's pages by size, without decoding them. Raises `MediaError`."""
         return await self._call(inspect_file, path, self._limits)
 
-    async def page(self, path: Path, index: int) -> PageImage:
-        """Return one page, counted from 0, upright and tested for blankness. Raises `MediaError`.
+    async def page(self, path: Path, index: int, plan: Plan = EVERY_STEP) -> PageImage:
+        """Return one page, counted from 0, prepared as planned. Raises `MediaError`.
 
         Cancelling the caller ends the decoding and frees its place.
         """
-        return await self._call(load_page, path, index, self._limits)
+        return await self._call(load_page, path, index, self._limits, plan)
 
     async def probe(self, path: Path) -> VideoInfo:
         """Return a video's length and size, without decoding it. Raises `MediaError`."""

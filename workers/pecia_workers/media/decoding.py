@@ -13,11 +13,14 @@ from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import ImagePages
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.preparation import prepare
+from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from pecia_workers.media.clips import Clip, FramePlan, Stretch, VideoInfo
     from pecia_workers.media.limits import Limits
@@ -42,13 +45,19 @@ def inspect_file(path: Path, limits: Limits) -> tuple[PageInfo, ...]:
         return _open_files.get(path, limits).infos()
 
 
-def load_page(path: Path, index: int, limits: Limits) -> PageImage:
-    """Decode one page (counted from 0), tell whether it is blank, and turn it upright. Raises `MediaError`.
+def load_page(path: Path, index: int, limits: Limits, plan: Plan = EVERY_STEP) -> PageImage:
+    """Decode one page (counted from 0) and prepare it as planned. Raises `MediaError`.
 
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        return prepare(_open_files.get(path, limits).pixels(index))
+        return prepare(_open_files.get(path, limits).pixels(index), plan)
+
+
+def page_pixels(path: Path, index: int, limits: Limits) -> NDArray[np.uint8]:
+    """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
+    with _bounded_memory():
+        return _open_files.get(path, limits).pixels(index)
 
 
 def probe_video(path: Path, limits: Limits) -> VideoInfo:

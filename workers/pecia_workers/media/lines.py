@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STRIPS = 4
-_RULE = 120  # pixels of unbroken ink that no letter has
 _LETTER_SIZES = range(5, 80)
 _MIN_LETTERS, _LETTER_SAMPLES, _MAX_LETTERS = 8, 400, 8_000
 _HEIGHTS = range(9, 65)
@@ -29,11 +28,6 @@ class Span:
     bottom: int
     left: int
     right: int
-
-
-def without_rules(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the ink without the rules of tables and forms, which would pass for lines of text."""
-    return ink & ~_long_runs(ink) & ~_long_runs(np.ascontiguousarray(ink.T)).T
 
 
 def share_across(letters: NDArray[np.bool_]) -> float | None:
@@ -80,25 +74,6 @@ def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
 
 def _strips(ink: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     return np.array_split(ink, _STRIPS, axis=1)
-
-
-def _long_runs(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the ink of each row that belongs to a run of `_RULE` pixels or more."""
-    found = np.zeros_like(ink)
-    rows = _rows_with_full_block(ink, _RULE // 2)
-    if not rows.size or ink.shape[1] < _RULE:
-        return found
-    sums = np.pad(ink[rows].cumsum(axis=1, dtype=np.int32), ((0, 0), (1, 0)))
-    for row, start in np.argwhere(sums[:, _RULE:] - sums[:, :-_RULE] == _RULE):
-        found[rows[row], start : start + _RULE] = True
-    return found
-
-
-def _rows_with_full_block(ink: NDArray[np.bool_], width: int) -> NDArray[np.intp]:
-    """Return the rows where an aligned block of this width is all ink: every run of twice the width holds one."""
-    blocks = ink.shape[1] // width
-    full = ink[:, : blocks * width].reshape(ink.shape[0], blocks, width).all(axis=2)
-    return np.flatnonzero(full.sum(axis=1))
 
 
 def _runs(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

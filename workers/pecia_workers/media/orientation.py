@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from pecia_workers.media import lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL import Image
 
     from pecia_workers.media.classifier import LineClassifier
+    from pecia_workers.media.ink import View
 
 _ACROSS, _ALONG = 0.6, 0.4
 _MIN_SAMPLES, _MAX_SAMPLES = 3, 12
@@ -26,18 +27,14 @@ _SURE: Final = 0.7
 _PADDING: Final = 0.15
 
 
-def turn_needed(grey: Image.Image, ink: NDArray[np.bool_], classifier: LineClassifier) -> int:
+def turn_needed(view: View, classifier: LineClassifier) -> int:
     """Return the degrees, clockwise, that turn the page upright: 0, 90, 180 or 270; 0 if in doubt."""
-    letters = lines.without_rules(ink)
-    across = lines.share_across(letters)
+    across = lines.share_across(view.letters)
     if across is None or _ALONG <= across <= _ACROSS:
         return 0
     if across > _ACROSS:
-        return 180 if _share_upside_down(grey, letters, classifier) > _SURE else 0
-    turned = grey.transpose(
-        Image.Transpose.ROTATE_270
-    )  # Pillow counts against the clock: this is 90 clockwise
-    upside_down = _share_upside_down(turned, np.rot90(letters, -1), classifier)
+        return 180 if _share_upside_down(view, classifier) > _SURE else 0
+    upside_down = _share_upside_down(view.turned(90), classifier)
     if upside_down > _SURE:
         return 270
     return 90 if upside_down < 1 - _SURE else 0
@@ -49,13 +46,17 @@ def turned(pixels: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
     return cv2.rotate(pixels, codes[degrees]).astype(np.uint8, copy=False)
 
 
-def _share_upside_down(grey: Image.Image, letters: NDArray[np.bool_], classifier: LineClassifier) -> float:
-    """Return the mean probability that samples of the lines stand on their heads; 0.5 with too few samples."""
-    spans = lines.text_spans(letters)
+def _share_upside_down(view: View, classifier: LineClassifier) -> float:
+    """Return the mean probability that samples of the lines stand on their heads; 0.5 with too few samples.
+
+    The lines run across, but may slope.
+    """
+    level = view.levelled()
+    spans = lines.text_spans(level.letters)
     if len(spans) < _MIN_SAMPLES:
         return 0.5
     chosen = np.linspace(0, len(spans) - 1, min(_MAX_SAMPLES, len(spans))).astype(np.intp)
-    return float(classifier.upside_down([_cut(grey, spans[i]) for i in chosen]).mean())
+    return float(classifier.upside_down([_cut(level.grey, spans[i]) for i in chosen]).mean())
 
 
 def _cut(grey: Image.Image, span: lines.Span) -> Image.Image:

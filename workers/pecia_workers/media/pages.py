@@ -29,6 +29,10 @@ class PageImage:
     """RGB, height x width x 3, contiguous."""
     rotation: int = 0
     """Degrees, clockwise, by which the page was turned *after* EXIF orientation and /Rotate: 0, 90, 180 or 270."""
+    skew: float = 0.0
+    """Degrees, clockwise, by which it was then turned about its middle to make its lines level; 0 in doubt."""
+    scale: float = 1.0
+    """By how much its sides were then scaled down."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
 

@@ -1,29 +1,98 @@
-"""From decoded pixels to a page an engine can read: is it blank, does it stand upright."""
+"""From decoded pixels to the page that an engine sees: one function a step, each of which can be left out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+from PIL import Image
+
+from pecia_schemas.tasks import Preparation
 from pecia_workers.media.blank import is_blank
 from pecia_workers.media.classifier import line_classifier
-from pecia_workers.media.ink import find_ink, working_grey
+from pecia_workers.media.ink import View
 from pecia_workers.media.pages import PageImage
+from pecia_workers.media.skew import growth_for, levelled
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
-def prepare(pixels: NDArray[np.uint8]) -> PageImage:
-    """Return the page upright and with the verdict of the blank test. Without pecia[local] no page is turned."""
-    grey = working_grey(pixels)
-    ink = find_ink(grey)
-    if is_blank(ink):
-        return PageImage(pixels=pixels, blank=True)
-    classifier = line_classifier()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How pages are prepared."""
+
+    steps: Collection[Preparation] = tuple(Preparation)
+    most_pixels: int = 4096 * 4096
+    """What the engine can use of one page."""
+
+
+EVERY_STEP: Final = Plan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A page on its way through the steps, and the view of it that they share."""
+
+    page: PageImage
+    view: View
+
+
+def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
+    """Return the page after the steps of the plan, in the order of `STEPS`. One that is blank is only scaled down."""
+    sheet = Sheet(page=PageImage(pixels=pixels), view=View.of(pixels))
+    for step, run in STEPS.items():
+        if step in plan.steps:
+            sheet = run(sheet, plan)
+    return sheet.page
+
+
+def find_blank(sheet: Sheet, _: Plan) -> Sheet:
+    """Tell whether nothing is printed or written on the page."""
+    return replace(sheet, page=replace(sheet.page, blank=is_blank(sheet.view.ink)))
+
+
+def orient(sheet: Sheet, _: Plan) -> Sheet:
+    """Turn a page that lies on its side or stands on its head. Without pecia[local] none is."""
+    classifier = None if sheet.page.blank else line_classifier()
     if classifier is None:
-        return PageImage(pixels=pixels)
+        return sheet
     from pecia_workers.media.orientation import turn_needed, turned  # noqa: PLC0415  OpenCV comes with pecia[local]
 
-    rotation = turn_needed(grey, ink, classifier)
-    return PageImage(pixels=turned(pixels, rotation) if rotation else pixels, rotation=rotation)
+    rotation = turn_needed(sheet.view, classifier)
+    if not rotation:
+        return sheet
+    pixels = turned(sheet.page.pixels, rotation)
+    return Sheet(page=replace(sheet.page, pixels=pixels, rotation=rotation), view=sheet.view.turned(rotation))
+
+
+def deskew(sheet: Sheet, _: Plan) -> Sheet:
+    """Turn a page whose lines clearly slope until they are level; where ink would be cut off the page grows."""
+    slope = 0.0 if sheet.page.blank else sheet.view.slope
+    if not slope:
+        return sheet
+    image = levelled(Image.fromarray(sheet.page.pixels), -slope, growth_for(sheet.view.ink, -slope))
+    return replace(sheet, page=replace(sheet.page, pixels=np.asarray(image), skew=-slope))
+
+
+def downscale(sheet: Sheet, plan: Plan) -> Sheet:
+    """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
+    height, width = sheet.page.pixels.shape[:2]
+    scale = math.sqrt(plan.most_pixels / (width * height))
+    if scale >= 1:
+        return sheet
+    size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
+    image = Image.fromarray(sheet.page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return replace(sheet, page=replace(sheet.page, pixels=np.asarray(image), scale=size[0] / width))
+
+
+STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
+    Preparation.BLANK: find_blank,
+    Preparation.ORIENT: orient,
+    Preparation.DESKEW: deskew,
+    Preparation.DOWNSCALE: downscale,
+}
+"""What EXIF and a PDF's /Rotate say has been done before, by whoever decodes."""

@@ -14,6 +14,7 @@ from pecia_workers.engines.presets import sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
+from pecia_workers.media.preparation import Plan
 from pecia_workers.payloads import Spool
 from pecia_workers.reading.demands import check_demands
 from pecia_workers.reading.fields import Fields, closed, judge
@@ -49,6 +50,7 @@ class ReadPage:
         self._for_text = Ladder(engine, fallback, most=settings.max_readings)
         self._for_fields = Ladder(engine, most=settings.max_readings)
         self._patience = settings.part_timeout.total_seconds()
+        self._steps = settings.prepare
 
     async def __call__(self, part: ClaimedPart) -> Done:
         """Return the claimed page's text, and its fields if the task asks for any.
@@ -60,7 +62,7 @@ class ReadPage:
         clock = asyncio.get_running_loop().time
         started = clock()
         async with self._spool.open(part.payload) as path:
-            image = await self._decoder.page(path, part.ordinal)
+            image = await self._decoder.page(path, part.ordinal, self._plan(task))
         decoded = clock()
         request = _request(part, task, image)
         look = await self._look(part, task, request, image)
@@ -73,6 +75,10 @@ class ReadPage:
         took = timings.model_copy(update={"engine": clock() - asked})
         page = page_of(part.ordinal + 1, image, readings, fields, took)
         return look.done(page, whole=task.fields is None or page.fields is not None)
+
+    def _plan(self, task: ReadDocument) -> Plan:
+        steps = self._steps if task.prepare is None else task.prepare
+        return Plan(steps=steps, most_pixels=self._engine.capabilities.most_pixels)
 
     async def _look(
         self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
@@ -143,5 +149,10 @@ def _schema_of(task: ReadDocument) -> Mapping[str, Any]:
 
 def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings) -> Page:
     """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
-    place = {"number": part.ordinal + 1, "rotation": image.rotation}
+    place = {
+        "number": part.ordinal + 1,
+        "rotation": image.rotation,
+        "skew": image.skew,
+        "scale": image.scale,
+    }
     return earlier.model_copy(update=place | {"attempts": (), "timings": timings})
