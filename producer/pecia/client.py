@@ -13,15 +13,14 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import fields, sources, submission
+from pecia import asking, fields, sources, submission
 from pecia.audit import AuditEntry
 from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.dead import DeadPart
-from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.job import Job, JobGroup
-from pecia.purging import Erasure, Selection
+from pecia.purging import Erasure
 from pecia.store import Listing
 from pecia.submission import Options
 from pecia.usage import Usage
@@ -117,10 +116,8 @@ class Client:
 
         Raises `JobNotFoundError` if there is no such job, or none of that type.
         """
-        identifier = _uuid(job_id)
-        view = self._open().store.views([identifier]).get(identifier)
-        if view is None or (task is not None and view.kind != task.kind):
-            raise JobNotFoundError(identifier)
+        identifier = asking.identifier(job_id)
+        view = asking.found(identifier, self._open().store.views([identifier]), task)
         return Job(self._open, view, created=False)
 
     def jobs(
@@ -137,12 +134,7 @@ class Client:
 
         `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
         """
-        listing = Listing(
-            states=_states(status),
-            kind=kind,
-            metadata=metadata,
-            since=_past(since),
-        )
+        listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return islice(self._pages(listing, page_size), limit)
 
     def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
@@ -151,7 +143,7 @@ class Client:
         `by` groups them: `document_type`, `kind`, `lane`, `engine`, or `metadata:KEY` by the value of a job's metadata.
         Raises `InvalidOptionError` for anything else.
         """
-        return self._open().accounts.since(_past(since), by)
+        return self._open().accounts.since(asking.past(since), by)
 
     def dead_parts(
         self,
@@ -165,12 +157,12 @@ class Client:
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
         """
-        job_id = None if job is None else _uuid(job)
-        return self._open().dead.latest(job_id=job_id, code=code, since=_past(since), limit=limit)
+        job_id = None if job is None else asking.identifier(job)
+        return self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
 
     def dead_part(self, part_id: UUID | str) -> DeadPart:
         """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
-        return self._open().dead.one(_uuid(part_id))
+        return self._open().dead.one(asking.identifier(part_id))
 
     def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[Job[Any]]:
         """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
@@ -178,11 +170,7 @@ class Client:
         Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
-        connections = self._open()
-        asked = {part.id if isinstance(part, DeadPart) else part for part in parts}
-        chosen: dict[UUID, list[UUID]] = {}
-        for part in connections.dead.chosen(asked):
-            chosen.setdefault(part.job_id, []).append(part.id)
+        chosen = asking.by_job(self._open().dead.chosen(asking.ids_of_parts(parts)))
         return [self.job(job_id).retry(ids) for job_id, ids in chosen.items()]
 
     def purge(
@@ -204,13 +192,8 @@ class Client:
         Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
         """
         connections = self._open()
-        selection = Selection(
-            job_ids=None if jobs is None else self._known(jobs),
-            before=submission.moment(-before if isinstance(before, timedelta) else before, "before"),
-            metadata=submission.checked_metadata(metadata or {}),
-        )
-        if selection.job_ids is None and selection.before is None and not selection.metadata:
-            raise InvalidOptionError("Say what to purge: jobs, before or metadata.")
+        job_ids = None if jobs is None else self._known(jobs)
+        selection = asking.selection(job_ids=job_ids, before=before, metadata=metadata)
         meant = connections.purging.fitting(selection)
         if dry_run:
             return connections.purging.look(meant)
@@ -229,8 +212,8 @@ class Client:
 
         `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
         """
-        job_id = None if job is None else _id_of(job)
-        return self._open().trail.entries(job_id=job_id, client=client, since=_past(since))
+        job_id = None if job is None else asking.id_of(job)
+        return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
 
     def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
         """Return the jobs as one, to wait for or to cancel together."""
@@ -308,7 +291,7 @@ class Client:
 
     def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
-        return [view.id for view in look(self._open(), [_id_of(job) for job in jobs])]
+        return [view.id for view in look(self._open(), [asking.id_of(job) for job in jobs])]
 
     def _pages(self, listing: Listing, size: int) -> Iterator[Job[Any]]:
         before: UUID | None = None
@@ -318,25 +301,3 @@ class Client:
             if len(page) < size:
                 return
             before = page[-1].id
-
-
-def _past(since: datetime | timedelta | None) -> datetime | None:
-    return submission.moment(-since if isinstance(since, timedelta) else since, "since")
-
-
-def _id_of(job: Job[Any] | UUID | str) -> UUID:
-    return job.id if isinstance(job, Job) else _uuid(job)
-
-
-def _uuid(job_id: UUID | str) -> UUID:
-    try:
-        return job_id if isinstance(job_id, UUID) else UUID(job_id)
-    except ValueError:
-        raise InvalidOptionError("A job's id is a UUID, as `submit` returned it.") from None
-
-
-def _states(status: JobState | str | Iterable[JobState | str]) -> tuple[JobState, ...]:
-    try:
-        return tuple(JobState(state) for state in ([status] if isinstance(status, str) else status))
-    except ValueError:
-        raise InvalidOptionError(f"A job's state is one of {', '.join(JobState)}.") from None

@@ -1,0 +1,92 @@
+"""What callers ask of a client, in the form in which its stores want it: pure, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pecia import submission
+from pecia.dead import DeadPart
+from pecia.errors import InvalidOptionError, JobNotFoundError
+from pecia.handles import JobHandle
+from pecia.purging import Selection
+from pecia.store import Listing
+from pecia.view import JobView
+from pecia_schemas.states import JobState
+from pecia_schemas.tasks import Task
+
+
+def listing(
+    *,
+    status: JobState | str | Iterable[JobState | str],
+    kind: str | None,
+    metadata: Mapping[str, str] | None,
+    since: datetime | timedelta | None,
+) -> Listing:
+    """Return which jobs are to be listed. Raises `InvalidOptionError` for a state that there is not."""
+    return Listing(states=_states(status), kind=kind, metadata=metadata, since=past(since))
+
+
+def selection(
+    *,
+    job_ids: Collection[UUID] | None,
+    before: datetime | timedelta | None,
+    metadata: Mapping[str, str] | None,
+) -> Selection:
+    """Return which jobs are to be purged. Raises `InvalidOptionError` if nothing says which."""
+    asked = Selection(
+        job_ids=job_ids,
+        before=submission.moment(-before if isinstance(before, timedelta) else before, "before"),
+        metadata=submission.checked_metadata(metadata or {}),
+    )
+    if asked.job_ids is None and asked.before is None and not asked.metadata:
+        raise InvalidOptionError("Say what to purge: jobs, before or metadata.")
+    return asked
+
+
+def past(since: datetime | timedelta | None) -> datetime | None:
+    """Return the point in time that a datetime, or a distance into the past, stands for."""
+    return submission.moment(-since if isinstance(since, timedelta) else since, "since")
+
+
+def id_of(job: JobHandle[Any] | UUID | str) -> UUID:
+    """Return the id of a job that is named in any way. Raises `InvalidOptionError` if it is none."""
+    return job.id if isinstance(job, JobHandle) else identifier(job)
+
+
+def identifier(text: UUID | str) -> UUID:
+    """Return the id that a text stands for. Raises `InvalidOptionError` if it is none."""
+    try:
+        return text if isinstance(text, UUID) else UUID(text)
+    except ValueError:
+        raise InvalidOptionError("A job's id is a UUID, as `submit` returned it.") from None
+
+
+def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None) -> JobView:
+    """Return the job of this id, and of this type of task. Raises `JobNotFoundError` if there is none."""
+    view = views.get(job_id)
+    if view is None or (task is not None and view.kind != task.kind):
+        raise JobNotFoundError(job_id)
+    return view
+
+
+def ids_of_parts(parts: Iterable[DeadPart | UUID]) -> set[UUID]:
+    """Return the ids of dead parts, each once."""
+    return {part.id if isinstance(part, DeadPart) else part for part in parts}
+
+
+def by_job(parts: Iterable[DeadPart]) -> dict[UUID, list[UUID]]:
+    """Return the ids of the parts of each job."""
+    chosen: dict[UUID, list[UUID]] = {}
+    for part in parts:
+        chosen.setdefault(part.job_id, []).append(part.id)
+    return chosen
+
+
+def _states(status: JobState | str | Iterable[JobState | str]) -> tuple[JobState, ...]:
+    try:
+        return tuple(JobState(state) for state in ([status] if isinstance(status, str) else status))
+    except ValueError:
+        raise InvalidOptionError(f"A job's state is one of {', '.join(JobState)}.") from None
