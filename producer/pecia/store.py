@@ -8,12 +8,25 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    all_,
+    and_,
+    func,
+    literal,
+    select,
+    true,
+    update,
+)
 
 from pecia import accepting
 from pecia.accepting import Accepted
 from pecia.audit import AuditAction, note_read
-from pecia.errors import InvalidSettingError
+from pecia.errors import InvalidSettingError, SubmitError
 from pecia.statements import D_co, Statements, transaction
 from pecia.submission import NewJob
 from pecia.view import VIEW, JobView
@@ -63,11 +76,11 @@ class Store(Statements[D_co]):
     @transaction
     def accept(
         self, connection: Connection, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
-    ) -> list[Accepted]:
-        """Write the jobs, all or none; those whose key is known already are read back instead.
+    ) -> Sequence[Accepted | SubmitError]:
+        """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
-        `is_stored` tells whether a payload is in the store, if it was removed lately. Raises `IdempotencyConflictError`
-        if a key names a job for another task, `PayloadStoreUnavailableError` if a document was removed meanwhile.
+        `is_stored` tells whether a payload is in the store, if it was removed lately. Raises
+        `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
         """
         return accepting.accept(connection, batch, is_stored)
 
@@ -138,7 +151,8 @@ class Store(Statements[D_co]):
             .limit(limit)
         )
         if skip:
-            ended = ended.where(_parts.c.ordinal.not_in(skip))
+            # One parameter, however many they are: a long document is looked at thousands of times.
+            ended = ended.where(_parts.c.ordinal != all_(literal(list(skip), ARRAY(Integer))))
         rows = connection.execute(ended).mappings().all()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)

@@ -30,10 +30,12 @@ def parts(
         while True:
             over = outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
             barrier = outlast(lambda: store.first_unfinished(job_id), deadline) if in_order else None
-            fresh = outlast(
-                lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
-                deadline,
-            )
+            fresh: Sequence[PartOutcome] = ()
+            if read.wants_more(barrier):
+                fresh = outlast(
+                    lambda: store.outcomes(job_id, skip=read.ordinals, limit=FETCH, read_as=read.read_as),
+                    deadline,
+                )
             yield from read.ready(fresh, barrier)
             if len(fresh) == FETCH:
                 continue
@@ -70,6 +72,11 @@ class ReadParts:
         self.read_as: AuditAction | None = AuditAction.PAGES
         """What to note of the next reading: one note for each call."""
         self._held: list[PartOutcome] = []
+        self._given = 0
+
+    def wants_more(self, barrier: int | None) -> bool:
+        """Return whether anything more could be ready: what ended behind a part that may change stays in the store."""
+        return barrier is None or barrier > self._given
 
     def ready(self, fresh: Sequence[PartOutcome], barrier: int | None) -> list[PartOutcome]:
         """Take in what has just been read; return, in order, what comes before the first that may still change."""
@@ -79,6 +86,7 @@ class ReadParts:
         held = sorted([*self._held, *fresh], key=lambda outcome: outcome.ordinal)
         ready = [outcome for outcome in held if barrier is None or outcome.ordinal < barrier]
         self._held = held[len(ready) :]
+        self._given += len(ready)
         return ready
 
 

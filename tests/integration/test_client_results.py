@@ -160,6 +160,21 @@ def test_pages_come_in_order_while_the_job_runs(slow_client: Client, scribe: Any
     assert numbers == [1, 2, 3]
 
 
+def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
+    client: Client, scribe: Any, database_url: str
+) -> None:
+    job = client.submit(ReadDocument(PDF))
+    scribe.cut(job.id, 3)
+    scribe.read(job.id, 2)
+    scribe.read(job.id, 1)
+    with pytest.raises(JobTimeoutError):
+        list(job.pages(timeout=0.2))
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT FROM reads").fetchall() == []
+    scribe.read(job.id, 0)
+    assert [page.number for page in job.pages(timeout=5)] == [1, 2, 3]
+
+
 def test_pages_as_completed_come_when_they_are_read(slow_client: Client, scribe: Any) -> None:
     job = slow_client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
