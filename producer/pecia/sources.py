@@ -17,7 +17,7 @@ from PIL import Image
 
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas.media import MediaType
-from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.payloads import Deposit, PayloadStore
 from pecia_schemas.tasks import PayloadRef
 
 # Its debug logs quote a picture's notes.
@@ -46,30 +46,42 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
     """
     if isinstance(source, PayloadRef):
         return StoredSource(payload=source)
-    with _opened(source) as file:
+    with opened(source) as file:
         start = file.tell()
-        try:
-            stored = payloads.deposit(file)
-        except BaseError as error:
-            raise PayloadStoreUnavailableError(
-                f"The payload store refused a document ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
-                "its credentials and its free space."
-            ) from error
-        except (OSError, TypeError) as error:
-            raise _unreadable(error) from error
-        pixels = _measure(file, stored.reference) if start == 0 else None
-        return StoredSource(payload=stored.reference, sha256=stored.sha256, pixels=pixels)
+        with depositing():
+            deposit = payloads.deposit(file)
+        return measured(file, start, deposit)
 
 
 def check(source: object) -> None:
     """Raise `InvalidSourceError` if a path is no readable file. Opens nothing else: a stream can be read once."""
     if isinstance(source, Path):
-        with _opened(source):
+        with opened(source):
             pass
 
 
+def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
+    """Return what is known of a file that was deposited from where it stood."""
+    pixels = _measure(file, deposit.reference) if start == 0 else None
+    return StoredSource(payload=deposit.reference, sha256=deposit.sha256, pixels=pixels)
+
+
 @contextmanager
-def _opened(source: object) -> Iterator[IO[bytes]]:
+def depositing() -> Iterator[None]:
+    """Raise what reading a source and writing the payload store raise as errors of this client."""
+    try:
+        yield
+    except BaseError as error:
+        raise PayloadStoreUnavailableError(
+            f"The payload store refused a document ({type(error).__name__}): check PECIA_PAYLOAD_URL, "
+            "its credentials and its free space."
+        ) from error
+    except (OSError, TypeError) as error:
+        raise _unreadable(error) from error
+
+
+@contextmanager
+def opened(source: object) -> Iterator[IO[bytes]]:
     """Yield the source as a file that can be read twice. A file object of the caller's stays open."""
     if isinstance(source, Path):
         try:

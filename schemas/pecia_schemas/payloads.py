@@ -23,6 +23,7 @@ from pecia_schemas.encryption import Keyring, KeyUnavailableError
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
 from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +52,22 @@ class Deposit:
     reference: PayloadRef
     sha256: str
     """Of its content, in hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A payload that is hashed and, if there is a key, encrypted on its way out."""
+
+    deposit: Deposit
+    content: bytes | Iterator[bytes] | IO[bytes]
+    """Bytes are written in one request; the rest of a file, or its encryption, in parts."""
+    size: int
+    """As it will lie in the store."""
+
+    @property
+    def name(self) -> str:
+        """Where it will lie."""
+        return key_of(self.deposit.reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +106,56 @@ class PayloadStore:
     def deposit(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> Deposit:
         """Store it as `put` does; return what its content hashes to beside."""
         with _as_file(source) as file:
-            start = file.tell()
-            sha256, size, head = _measure(file)
-            key = self._keys.current
-            name = self._keys.name_of(sha256, key)
-            reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
-            file.seek(start)
-            self._write_once(reference, file)
-        return Deposit(reference=reference, sha256=sha256)
+            ready = self._prepare(file)
+            self._write_once(ready)
+        return ready.deposit
 
-    def _write_once(self, reference: PayloadRef, file: IO[bytes]) -> None:
-        key, size = key_of(reference), reference.size
-        sealed = reference.key and seal(file, reference.sha256, self._keys, reference.key)
+    async def deposit_async(self, file: IO[bytes]) -> Deposit:
+        """Store what is left of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
+        ready = await finish_in_thread(self._prepare, file)
+        await self._write_once_async(ready)
+        return ready.deposit
+
+    def _prepare(self, file: IO[bytes]) -> _Prepared:
+        """Hash what is left of the file, and make it ready to be written: the part that takes time."""
+        start = file.tell()
+        sha256, size, head = _measure(file)
+        key = self._keys.current
+        name = self._keys.name_of(sha256, key)
+        reference = PayloadRef(sha256=name, size=size, media_type=sniff(head), key=key)
+        file.seek(start)
+        sealed = key and seal(file, name, self._keys, key)
+        content: bytes | Iterator[bytes] | IO[bytes] = sealed or file
         if size <= _ONE_PUT:
             content = b"".join(sealed) if sealed else file.read(size)
-            with suppress(AlreadyExistsError):
-                obstore.put(self._store, key, content, mode="create")
-        elif not self._exists(key, sealed_size(size, reference.key) if reference.key else size):
-            obstore.put(self._store, key, sealed or file)
+        stored_size = sealed_size(size, key) if key else size
+        return _Prepared(
+            deposit=Deposit(reference=reference, sha256=sha256), content=content, size=stored_size
+        )
 
-    def _exists(self, key: str, size: int) -> bool:
+    def _write_once(self, ready: _Prepared) -> None:
+        if isinstance(ready.content, bytes):
+            with suppress(AlreadyExistsError):
+                obstore.put(self._store, ready.name, ready.content, mode="create")
+        elif not self._exists(ready.name, ready.size):
+            obstore.put(self._store, ready.name, ready.content)
+
+    async def _write_once_async(self, ready: _Prepared) -> None:
+        if isinstance(ready.content, bytes):
+            with suppress(AlreadyExistsError):
+                await obstore.put_async(self._store, ready.name, ready.content, mode="create")
+        elif not await self._exists_async(ready.name, ready.size):
+            await obstore.put_async(self._store, ready.name, ready.content)
+
+    def _exists(self, name: str, size: int) -> bool:
         try:
-            return obstore.head(self._store, key)["size"] == size
+            return obstore.head(self._store, name)["size"] == size
+        except FileNotFoundError:
+            return False
+
+    async def _exists_async(self, name: str, size: int) -> bool:
+        try:
+            return (await obstore.head_async(self._store, name))["size"] == size
         except FileNotFoundError:
             return False
 
@@ -118,6 +163,14 @@ class PayloadStore:
         """Return whether there is a payload of that name; what is in it nobody looks at."""
         try:
             obstore.head(self._store, key_of(reference))
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def holds_async(self, reference: PayloadRef) -> bool:
+        """Return what `holds` does."""
+        try:
+            await obstore.head_async(self._store, key_of(reference))
         except FileNotFoundError:
             return False
         return True
@@ -131,6 +184,11 @@ class PayloadStore:
         """Remove a payload; one that is not there is no error."""
         with suppress(FileNotFoundError):
             obstore.delete(self._store, key_of(reference))
+
+    async def delete_async(self, reference: PayloadRef) -> None:
+        """Do what `delete` does."""
+        with suppress(FileNotFoundError):
+            await obstore.delete_async(self._store, key_of(reference))
 
     def path_of(self, reference: PayloadRef) -> Path | None:
         """Return where the payload lies on this machine, unverified, as a reader wants it.
@@ -148,16 +206,35 @@ class PayloadStore:
             response = await obstore.get_async(self._store, key_of(reference))
         except FileNotFoundError as error:
             raise PayloadMissingError(reference.sha256) from error
-        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+        with _arriving(target) as file:
+            copy = _Copy(file, reference, self._keys)
+            async for chunk in response.stream(min_chunk_size=_CHUNK):
+                await asyncio.to_thread(copy.write, chunk)
+            await asyncio.to_thread(copy.finish)
+
+    def fetch(self, reference: PayloadRef, target: Path) -> None:
+        """Do what `download` does, on the caller's thread."""
         try:
-            with partial.open("wb") as file:
-                copy = _Copy(file, reference, self._keys)
-                async for chunk in response.stream(min_chunk_size=_CHUNK):
-                    await asyncio.to_thread(copy.write, chunk)
-                await asyncio.to_thread(copy.finish)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+            response = obstore.get(self._store, key_of(reference))
+        except FileNotFoundError as error:
+            raise PayloadMissingError(reference.sha256) from error
+        with _arriving(target) as file:
+            copy = _Copy(file, reference, self._keys)
+            for chunk in response.stream(min_chunk_size=_CHUNK):
+                copy.write(chunk)
+            copy.finish()
+
+
+@contextmanager
+def _arriving(target: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes the target if all goes well."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 class _Copy:
