@@ -22,11 +22,11 @@ _BATCH = 50  # jobs in one transaction
 FIRST = UUID(int=0)
 """Below every job's id."""
 
-# A job without a payload was purged before.
+# A job whose payload is empty was purged before; one that has none was to be fetched from a URL.
 _FITTING = text(
     """
     SELECT id FROM jobs
-    WHERE id > :after AND payload <> '' AND metadata @> :metadata
+    WHERE id > :after AND payload IS DISTINCT FROM '' AND metadata @> :metadata
       AND (CAST(:job_ids AS uuid[]) IS NULL OR id = ANY(CAST(:job_ids AS uuid[])))
       AND created_at < coalesce(CAST(:before AS timestamptz), 'infinity')
     ORDER BY id LIMIT :limit
@@ -46,7 +46,7 @@ _LOOK = text(
 _LOCK = text(
     """
     SELECT id, payload, state IN ('queued', 'running') AS open FROM jobs
-    WHERE id = ANY(CAST(:job_ids AS uuid[])) AND payload <> ''
+    WHERE id = ANY(CAST(:job_ids AS uuid[])) AND payload IS DISTINCT FROM ''
     ORDER BY id FOR NO KEY UPDATE
     """
 )
@@ -63,7 +63,7 @@ _ERASE = text(
         RETURNING job_id
     ), emptied AS (
         UPDATE jobs
-        SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields' - 'password', task_digest = '',
+        SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields' - 'password' - 'url', task_digest = '',
             payload = '', flow = NULL, idempotency_key = 'erased/' || id, payload_released_at = now(),
             erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
@@ -127,18 +127,20 @@ class Purged:
     erasures: Sequence[Erasure]
     cancelled: Sequence[UUID]
     """Jobs that were not over."""
-    payloads: Mapping[UUID, str]
-    """The name of each job's document."""
+    payloads: Mapping[UUID, str | None]
+    """The name of each job's document; None: it was not fetched yet."""
 
     @property
     def documents(self) -> set[str]:
         """The names of all of them."""
-        return set(self.payloads.values())
+        return {name for name in self.payloads.values() if name is not None}
 
     def told(self, fates: Mapping[str, DocumentFate]) -> list[Erasure]:
         """Return what was erased, with what became of the documents."""
         return [
-            one.model_copy(update={"document": fates[self.payloads[one.job_id]]}) for one in self.erasures
+            one.model_copy(update={"document": fates[name] if name is not None else DocumentFate.ERASED})
+            for one in self.erasures
+            for name in (self.payloads[one.job_id],)
         ]
 
 

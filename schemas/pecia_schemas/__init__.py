@@ -35,6 +35,7 @@ from pecia_schemas.tasks import (
     ReadDocument,
     Source,
     Task,
+    UrlRef,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "Task",
     "Timings",
     "TokenUsage",
+    "UrlRef",
     "Verdict",
     "Webhook",
     "new_id",

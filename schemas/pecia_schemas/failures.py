@@ -86,6 +86,17 @@ class FailureCode(StrEnum):
         "No engine of this fleet does this kind of work.",
         "Start an engine worker with PECIA_ENGINE=vllm and PECIA_MODEL, or PECIA_ENGINE=openai and a server's URL.",
     )
+    SOURCE_UNREACHABLE = (
+        "source_unreachable",
+        "The server of the document's URL did not answer, broke off, or failed.",
+        "It is tried again; then check that the fleet can reach that server, or send the file itself.",
+        True,
+    )
+    SOURCE_REFUSED = (
+        "source_refused",
+        "The fleet may not fetch the document's URL, or its server does not hand the document out.",
+        "Check the URL and its permissions, and PECIA_SOURCE_* for what the fleet may fetch, or send the file itself.",
+    )
     PAYLOAD_MISSING = (
         "payload_missing",
         "The worker does not find the document in the payload store.",

@@ -252,6 +252,24 @@ class WorkerSettings(ConnectionSettings):
     part_timeout: Duration = timedelta(minutes=5)
     """How long one attempt at a part may take."""
 
+    source_hosts: tuple[str, ...] = ()
+    """Hosts from which documents may be fetched by URL, as JSON: `["files.example.org", "*.example.com"]`. `[]`: all
+    whose addresses are public."""
+    source_allow: tuple[str, ...] = ()
+    """Networks from which documents may be fetched although they are private, as JSON: `["10.1.0.0/16"]`."""
+    source_ports: tuple[int, ...] = (443, 80)
+    """Ports from which documents may be fetched, as JSON. `[]`: any."""
+    source_buckets: tuple[str, ...] = ()
+    """Buckets, or parts of them, whose objects any submitter may have read by `s3://`, as JSON:
+    `["scans", "archive/outbox/"]`. `[]`: none."""
+    source_options: dict[str, str] = Field(default_factory=dict)
+    """Options of the object store for `s3://` sources as JSON, credentials among them. Empty: those of the payload
+    store if that is S3, else the usual `AWS_*` variables."""
+    source_timeout: Duration = Field(default=timedelta(minutes=2), gt=timedelta())
+    """How long one fetch of a document may take in all."""
+    source_silence: Duration = Field(default=timedelta(seconds=15), gt=timedelta())
+    """How long the server of a document's URL may take to accept a connection, or be silent."""
+
     max_payload_bytes: int = Field(default=512 * 1024**2, ge=1)
     """Largest file, in bytes."""
     max_page_pixels: int = Field(default=40_000_000, ge=1)

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from pecia_schemas.encryption import Keyring
 
-_SECRETS = "fields", "password"
-"""What of a task is encrypted: a schema may tell what is asked for about whom."""
+_SECRETS = "fields", "password", "url"
+"""What of a task is encrypted: a schema may tell what is asked for about whom, a URL whose document it is."""
 
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the task, as `task_to_json` wrote it, with its password and the schema of its `fields` encrypted."""
+    """Return the task, as `task_to_json` wrote it, with its password, URL and the schema of its `fields` encrypted."""
     return dict(task) | {
         name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in _secrets(task) if keys.current
     }
@@ -33,9 +33,10 @@ def _secrets(task: Mapping[str, Any]) -> list[str]:
 def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, key: str | None) -> str:
     """Return what two submits of the same work have in common, and no two others; under a key, if there is one.
 
-    A password is no part of it: the digest outlives it, and could be tried for it.
+    A password is no part of it: the digest outlives it, and could be tried for it. Nor is what came from a URL.
     """
-    compared = {name: value for name, value in task.items() if name != "password"}
+    left_out = ("password", "source") if "url" in task else ("password",)
+    compared = {name: value for name, value in task.items() if name not in left_out}
     canonical = json.dumps([kind, compared, lane], sort_keys=True, separators=(",", ":")).encode()
     return (
         hashlib.sha256(canonical).hexdigest()

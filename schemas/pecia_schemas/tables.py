@@ -70,7 +70,7 @@ class JobRow(Base):
     state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
     task: Mapped[dict[str, Any]]  # the task with its source replaced by a payload reference
     task_digest: Mapped[str]  # tells a repeated submit from another one under the same key
-    payload: Mapped[str]  # sha256 of the document, for retention
+    payload: Mapped[str | None]  # name of the document in the store; None: not fetched yet, empty: purged
     idempotency_key: Mapped[str] = mapped_column(unique=True)
     client: Mapped[str]
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))

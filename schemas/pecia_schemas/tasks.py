@@ -30,6 +30,9 @@ from pecia_schemas.states import Stage
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 
 
+URL_SCHEMES = ("http://", "https://", "s3://")
+"""How text begins that names no file of this machine but one that the fleet fetches."""
+
 _LONGEST_PASSWORD = 1_000
 
 
@@ -71,32 +74,43 @@ class PayloadRef(BaseModel):
     """The name of the key that it is encrypted under; None: it is not."""
 
 
+class UrlRef(BaseModel):
+    """A file that the fleet fetches. Where it lies may tell of whom it is about, and let others in: it is not told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str = Field(repr=False)
+    """`http://`, `https://` or `s3://bucket/key`."""
+
+
 if TYPE_CHECKING:
-    Source = str | os.PathLike[str] | bytes | IO[bytes] | PayloadRef
+    Source = str | os.PathLike[str] | bytes | IO[bytes] | PayloadRef | UrlRef
 else:
 
     def _to_source(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return PayloadRef.model_validate(value)
+            return (UrlRef if "url" in value else PayloadRef).model_validate(value)
+        if isinstance(value, str) and value.lower().startswith(URL_SCHEMES):
+            return UrlRef(url=value)
         if isinstance(value, (str, os.PathLike)):
             return Path(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
-        if isinstance(value, PayloadRef) or hasattr(value, "read"):
+        if isinstance(value, (PayloadRef, UrlRef)) or hasattr(value, "read"):
             return value
-        message = f"a source is a path, bytes or a binary file object, not {type(value).__name__}"
+        message = f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
         raise ValueError(message)
 
-    def _to_reference(value: Any) -> PayloadRef:
-        if isinstance(value, PayloadRef):
+    def _to_reference(value: Any) -> PayloadRef | UrlRef:
+        if isinstance(value, (PayloadRef, UrlRef)):
             return value
-        message = "only a task whose source is in the payload store can be written down"
+        message = "only a task whose source is in the payload store, or a URL, can be written down"
         raise ValueError(message)
 
     Source = Annotated[
         Any,
-        PlainValidator(_to_source, json_schema_input_type=PayloadRef),
-        PlainSerializer(_to_reference, return_type=PayloadRef),
+        PlainValidator(_to_source, json_schema_input_type=PayloadRef | UrlRef),
+        PlainSerializer(_to_reference, return_type=PayloadRef | UrlRef),
     ]
 
 
@@ -169,6 +183,7 @@ class Task(Generic[R_co]):
     """A piece of work on one source; the type parameter is what its job returns.
 
     The client replaces `source` by a reference to the payload store; a stored task holds nothing else of the document.
+    Text that begins with `http://`, `https://` or `s3://` is a URL, which the fleet fetches; any other is a path.
     """
 
     kind: ClassVar[str]
@@ -237,14 +252,20 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 
 
 def task_to_json(task: Task[Any]) -> dict[str, Any]:
-    """Return the task as it is stored. Its source must be a `PayloadRef`."""
+    """Return the task as it is stored. Its source must be a `PayloadRef` or a `UrlRef`.
+
+    A URL stands beside the source, which is null until the fleet has fetched it.
+    """
     stored: dict[str, Any] = _ADAPTERS[task.kind].dump_python(task, mode="json")
-    return stored
+    return stored | {"source": None, "url": task.source.url} if isinstance(task.source, UrlRef) else stored
 
 
 def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
     """Return the task that `task_to_json` wrote. Raises `pydantic.ValidationError` on anything else."""
-    task: Task[Any] = _ADAPTERS[kind].validate_python(dict(stored))
+    given = {name: value for name, value in stored.items() if name != "url"}
+    if stored.get("source") is None and "url" in stored:
+        given["source"] = {"url": stored["url"]}
+    task: Task[Any] = _ADAPTERS[kind].validate_python(given)
     return task
 
 

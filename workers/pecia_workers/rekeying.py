@@ -41,7 +41,7 @@ class Rekeyed:
 
     payloads: int = 0
     schemas: int = 0
-    """Tasks with `fields` or a password."""
+    """Tasks with `fields`, a password or a URL."""
     results: int = 0
     in_use: int = 0
     """Documents that were left because a job that needs them is not over."""

@@ -28,9 +28,11 @@ _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""
 
 _HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
-# Both are encrypted at once, so under the same key.
-_HAS_SECRETS = "(jsonb_typeof(task->'fields') = 'object' OR task->>'password' IS NOT NULL)"
-_KEY_OF_SECRETS = "coalesce(task->'fields'->>'enc', task->'password'->>'enc')"
+# All are encrypted at once, so under the same key.
+_HAS_SECRETS = (
+    "(jsonb_typeof(task->'fields') = 'object' OR task->>'password' IS NOT NULL OR task->>'url' IS NOT NULL)"
+)
+_KEY_OF_SECRETS = "coalesce(task->'fields'->>'enc', task->'password'->>'enc', task->'url'->>'enc')"
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
 _RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
@@ -145,7 +147,7 @@ class Holdings:
     key: str | None
     payloads: int
     schemas: int
-    """Jobs whose task has `fields` or a password."""
+    """Jobs whose task has `fields`, a password or a URL."""
     results: int
 
 
@@ -242,7 +244,7 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
 
 
 async def reseal_schemas(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the `fields` and passwords of the tasks of a span under the current key."""
+    """Encrypt the `fields`, passwords and URLs of the tasks of a span under the current key."""
 
     def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
         return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))

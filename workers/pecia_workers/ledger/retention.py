@@ -25,7 +25,7 @@ _RELEASE_PAYLOADS = text(
         ORDER BY finished_at LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED
     ), released AS (
-        UPDATE jobs SET payload_released_at = now(), task = task - 'password'
+        UPDATE jobs SET payload_released_at = now(), task = task - 'password' - 'url'
         FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
