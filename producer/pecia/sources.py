@@ -126,7 +126,8 @@ def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
     file.seek(0)
     try:
         with _header(file, payload.media_type) as image:
-            return _upright(image)
+            size = _upright(image)
+            return size if min(size) > 0 else None
     except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
         return None
 

@@ -18,6 +18,7 @@ from pecia_schemas.events import Webhook
 from pecia_schemas.flows import flow_digest
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
+from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
 from pecia_schemas.tasks import ReadDocument, Task, task_to_json
@@ -51,6 +52,8 @@ class NewJob:
     """What the same work may be known by, under whichever key it was submitted before; its own first."""
     turns: bytes | None
     """Digest of what it takes turns by; None: by itself."""
+    deposited: bool
+    """Whether this submit put its document into the store; False: it named one that was there."""
 
     @property
     def id(self) -> UUID:
@@ -100,7 +103,7 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe.
     """
-    written = task_to_json(replace(task, source=source.payload))
+    written = task_to_json(task if task.source is source.payload else replace(task, source=source.payload))
     digests = _digests(task.kind, written, asked.lane, source, keys)
     job_id = new_id()
     job: dict[str, Any] = {
@@ -110,7 +113,7 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
         "task": seal_task(written, job_id, keys),
         "task_digest": digests[0],
         "payload": source.payload.sha256,
-        "idempotency_key": str(job_id) if key is None else checked_key(key),
+        "idempotency_key": str(job_id) if key is None else key,
         "client": asked.client,
         "metadata": dict(asked.metadata),
         "not_before": asked.not_before,
@@ -120,7 +123,9 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
     job["total"] = None if part["stage"] is Stage.INGEST else 1
     if asked.webhook:
         job["webhook"] = asked.webhook.model_dump(mode="json")
-    return NewJob(job=job, part=part, digests=digests, turns=_turns(asked))
+    return NewJob(
+        job=job, part=part, digests=digests, turns=_turns(asked), deposited=source.sha256 is not None
+    )
 
 
 def _turns(asked: Options) -> bytes | None:
@@ -158,11 +163,16 @@ def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Opti
     }
     if asked.not_before is not None:
         part["run_at"] = asked.not_before
-    if isinstance(task, ReadDocument) and source.pixels:
+    if isinstance(task, ReadDocument) and source.pixels and _wants_the_first(task):
         width, height = source.pixels
         cost = page_cost(width, height, task.document_type)
         part |= {"stage": Stage.READ, "width": width, "height": height, "cost": cost}
     return part
+
+
+def _wants_the_first(task: ReadDocument) -> bool:
+    """Return whether all that is asked for of a single picture is there; if not, ingest says so."""
+    return task.pages is None or PageRanges.parse(task.pages).missing_from(1) is None
 
 
 def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
@@ -178,9 +188,17 @@ def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
 
 def checked_key(key: str) -> str:
     """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
-    if not 0 < len(key) <= _LONGEST or "\0" in key:
+    if not 0 < len(key) <= _LONGEST or not _is_text(key):
         raise InvalidOptionError(f"An idempotency key has 1 to {_LONGEST} characters, none of them NUL.")
     return key
+
+
+def check_task(task: Task[Any]) -> None:
+    """Raise `InvalidOptionError` if it is no task, or says what cannot be written down."""
+    if not isinstance(task, Task):
+        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
+    if not (getattr(task, "adapter", None) or " ").isprintable():
+        raise InvalidOptionError("The name of an adapter is printable text.")
 
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
@@ -190,11 +208,16 @@ def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
-        if not key or max(len(key), len(value)) > _LONGEST or "\0" in key + value:
+        if not key or max(len(key), len(value)) > _LONGEST or not _is_text(key + value):
             raise InvalidOptionError(
                 f"Metadata keys and values have at most {_LONGEST} characters, none of them NUL."
             )
     return metadata
+
+
+def _is_text(value: str) -> bool:
+    """Return whether Postgres can hold it: no NUL, and no half of a surrogate pair."""
+    return "\0" not in value and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _lane(priority: Lane | str) -> Lane:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pydantic import SecretStr
+
+    from pecia_schemas.page_ranges import PageRanges
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.media.clips import Clip, Stretch, VideoInfo
     from pecia_workers.media.pages import PageImage, PageInfo
@@ -53,16 +56,20 @@ class Decoder:
         """End the processes and whatever they are decoding."""
         await self._processes.stop()
 
-    async def inspect(self, path: Path) -> tuple[PageInfo, ...]:
-        """Return the file's pages by size, without decoding them. Raises `MediaError`."""
-        return await self._call(inspect_file, path, self._limits)
+    async def inspect(
+        self, path: Path, pages: PageRanges | None = None, password: SecretStr | None = None
+    ) -> tuple[PageInfo, ...]:
+        """Return the file's pages, those asked for, by size, without decoding them. Raises `MediaError`."""
+        return await self._call(inspect_file, path, self._limits, pages, password)
 
-    async def page(self, path: Path, index: int, plan: Plan = EVERY_STEP) -> PageImage:
+    async def page(
+        self, path: Path, index: int, plan: Plan = EVERY_STEP, password: SecretStr | None = None
+    ) -> PageImage:
         """Return one page, counted from 0, prepared as planned. Raises `MediaError`.
 
         Cancelling the caller ends the decoding and frees its place.
         """
-        return await self._call(load_page, path, index, self._limits, plan)
+        return await self._call(load_page, path, index, self._limits, plan, password)
 
     async def probe(self, path: Path) -> VideoInfo:
         """Return a video's length and size, without decoding it. Raises `MediaError`."""

@@ -14,6 +14,7 @@ from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import ImagePages
 from pecia_workers.media.pdf import PdfPages
 from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare
+from pecia_workers.media.tiff import TiffPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from pydantic import SecretStr
 
+    from pecia_schemas.page_ranges import PageRanges
     from pecia_workers.media.clips import Clip, FramePlan, Stretch, VideoInfo
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
@@ -36,28 +39,34 @@ def initialize_process(limits: Limits) -> None:
         cv2.setNumThreads(1)
 
 
-def inspect_file(path: Path, limits: Limits) -> tuple[PageInfo, ...]:
-    """Return the pages of a file and the size each will be decoded at, judged by its content.
+def inspect_file(
+    path: Path, limits: Limits, pages: PageRanges | None = None, password: SecretStr | None = None
+) -> tuple[PageInfo, ...]:
+    """Return the pages of a file, those asked for, and the size each will be decoded at, judged by its content.
 
     Reads headers only, so damage inside a page shows when that page is loaded. Raises `MediaError`.
     """
     with _bounded_memory():
-        return _open_files.get(path, limits).infos()
+        return _open_files.get(path, limits, password).infos(pages)
 
 
-def load_page(path: Path, index: int, limits: Limits, plan: Plan = EVERY_STEP) -> PageImage:
+def load_page(
+    path: Path, index: int, limits: Limits, plan: Plan = EVERY_STEP, password: SecretStr | None = None
+) -> PageImage:
     """Decode one page (counted from 0) and prepare it as planned. Raises `MediaError`.
 
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        return prepare(_open_files.get(path, limits).pixels(index), plan)
+        return prepare(_open_files.get(path, limits, password).pixels(index), plan)
 
 
-def page_pixels(path: Path, index: int, limits: Limits) -> NDArray[np.uint8]:
+def page_pixels(
+    path: Path, index: int, limits: Limits, password: SecretStr | None = None
+) -> NDArray[np.uint8]:
     """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
     with _bounded_memory():
-        return _open_files.get(path, limits).pixels(index)
+        return _open_files.get(path, limits, password).pixels(index)
 
 
 def probe_video(path: Path, limits: Limits) -> VideoInfo:
@@ -80,16 +89,16 @@ class _OpenFiles:
     """The one file this process has open."""
 
     def __init__(self) -> None:
-        self._key: tuple[Path, int, int, Limits] | None = None
+        self._key: tuple[object, ...] | None = None
         self._source: PageSource | None = None
 
-    def get(self, path: Path, limits: Limits) -> PageSource:
+    def get(self, path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
         """Return the file, opened once as long as nobody replaces it or asks for another."""
         stat = path.stat()
-        key = (path, stat.st_mtime_ns, stat.st_ino, limits)
+        key = (path, stat.st_mtime_ns, stat.st_ino, limits, password)
         if self._source is None or key != self._key:
             self.close()
-            self._source = _open_source(path, limits)
+            self._source = _open_source(path, limits, password)
             self._key = key
         return self._source
 
@@ -103,16 +112,18 @@ class _OpenFiles:
 _open_files = _OpenFiles()
 
 
-def _open_source(path: Path, limits: Limits) -> PageSource:
+def _open_source(path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
     media = _media_type(path, limits)
     if media.is_video:
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a video: it has no pages.")
     if media is MediaType.PDF:
-        return PdfPages(path, limits)
-    return _open_dicom(path, limits) if media is MediaType.DICOM else ImagePages(path, media, limits)
+        return PdfPages(path, limits, password)
+    if media is MediaType.DICOM:
+        return _open_dicom(path, limits, password)
+    return TiffPages(path, limits) if media is MediaType.TIFF else ImagePages(path, media, limits)
 
 
-def _open_dicom(path: Path, limits: Limits) -> PageSource:
+def _open_dicom(path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
     try:
         from pecia_workers.media.dicom import open_dicom  # noqa: PLC0415  comes with pecia[dicom]
     except ModuleNotFoundError:
@@ -120,7 +131,7 @@ def _open_dicom(path: Path, limits: Limits) -> PageSource:
             FailureCode.UNSUPPORTED_TYPE,
             "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run.",
         ) from None
-    return open_dicom(path, limits)
+    return open_dicom(path, limits, password)
 
 
 def _video_type(path: Path, limits: Limits) -> MediaType:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pydicom
-from pydicom import Dataset, uid
+from pydicom import Dataset, config, dcmread, uid
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply_windowing
 from pydicom.pixels.utils import pixel_array
 
 from pecia_schemas.failures import FailureCode
+from pecia_schemas.page_ranges import PageRanges
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import translated_errors
 from pecia_workers.media.pages import PageInfo
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from pydantic import SecretStr
 
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageSource
 
-pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
+config.settings.reading_validation_mode = config.IGNORE
 logging.getLogger("pydicom").disabled = True  # it quotes values that it does not understand
 
 _PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
@@ -62,13 +63,13 @@ _BYTE: Final = 8  # bits
 _FULL: Final = 255
 
 
-def open_dicom(path: Path, limits: Limits) -> PageSource:
+def open_dicom(path: Path, limits: Limits, password: SecretStr | None = None) -> PageSource:
     """Return the pages of a DICOM file. Raises `MediaError` if it holds neither a picture nor a PDF."""
     with _errors():
-        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=_HEADER)
+        header = dcmread(path, stop_before_pixels=True, specific_tags=_HEADER)
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
-            document = pydicom.dcmread(path, specific_tags=_PDF).get("EncapsulatedDocument")
-            return PdfPages(_checked_pdf(document), limits)
+            document = dcmread(path, specific_tags=_PDF).get("EncapsulatedDocument")
+            return PdfPages(_checked_pdf(document), limits, password)
         if "Rows" not in header or "Columns" not in header:
             raise MediaError(
                 FailureCode.UNSUPPORTED_TYPE, "The DICOM file holds neither a picture nor a PDF."
@@ -85,23 +86,21 @@ class DicomPages:
         self._source: Path | Dataset = path
         self._syntax = uid.UID(header.file_meta.TransferSyntaxUID)
         if self._syntax.is_deflated:  # nobody can seek in it
-            self._source = pydicom.dcmread(path, specific_tags=[*_HEADER, "PixelData"])
+            self._source = dcmread(path, specific_tags=[*_HEADER, "PixelData"])
 
-    def infos(self) -> tuple[PageInfo, ...]:
-        """Return every frame's size; reads the header only."""
+    def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
+        """Return the size of each frame asked for; reads the header only."""
         with _errors():
-            count = int(self._header.get("NumberOfFrames") or 1)
             width, height = int(self._header.Columns), int(self._header.Rows)
-        self._limits.check_count(count)
+            chosen = self._limits.choose(self._count, pages)
         self._limits.check_page(width, height)
-        self._limits.check_total(count * width * height)
+        self._limits.check_total(len(chosen) * width * height)
         self._refuse_compression()
-        return tuple(PageInfo(index=index, width=width, height=height) for index in range(count))
+        return tuple(PageInfo(index=index, width=width, height=height) for index in chosen)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """Decode one frame."""
-        if index >= len(self.infos()):
-            raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
+        self.infos(PageRanges(((index + 1, index + 1),)))
         with _errors():
             stored = pixel_array(self._source, index=index)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
@@ -115,6 +114,10 @@ class DicomPages:
     def close(self) -> None:
         """Free what was read."""
         self._source = Dataset()
+
+    @property
+    def _count(self) -> int:
+        return int(self._header.get("NumberOfFrames") or 1)
 
     def _grey(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
         header = self._header

@@ -1,4 +1,4 @@
-"""Pictures and TIFF documents, through Pillow."""
+"""Pictures, through Pillow."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pecia_schemas.page_ranges import PageRanges
     from pecia_workers.media.limits import Limits
 
 _FORMATS: Final = {
@@ -30,7 +31,6 @@ _FORMATS: Final = {
     MediaType.GIF: "GIF",
     MediaType.AVIF: "AVIF",
     MediaType.HEIC: "HEIF",
-    MediaType.TIFF: "TIFF",
 }
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
@@ -38,7 +38,7 @@ _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
 
 
 class ImagePages:
-    """The frames of a picture file. Only TIFF frames are pages; an animation shows its first picture."""
+    """The one page of a picture file; an animation shows its first picture."""
 
     def __init__(self, path: Path, media: MediaType, limits: Limits) -> None:
         self._limits = limits
@@ -50,25 +50,19 @@ class ImagePages:
         with translated_errors():
             self._image = Image.open(path, formats=[_FORMATS[media]])
 
-    def infos(self) -> tuple[PageInfo, ...]:
-        """Return every frame's size; reads headers only."""
-        found: list[PageInfo] = []
-        total = 0
+    def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
+        """Return the picture's size; reads the header only."""
+        self._limits.choose(1, pages)
         with translated_errors():
-            while self._has_frame(len(found)):
-                self._limits.check_count(len(found) + 1)
-                width, height = self._oriented_size()
-                self._limits.check_page(width, height)
-                total += width * height
-                self._limits.check_total(total)
-                found.append(PageInfo(index=len(found), width=width, height=height))
-        return tuple(found)
+            width, height = self._oriented_size()
+        self._limits.check_page(width, height)
+        return (PageInfo(index=0, width=width, height=height),)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
-        """Decode one frame."""
+        """Decode the picture."""
+        if index != 0:
+            raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
         with translated_errors():
-            if not self._has_frame(index):
-                raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
             self._limits.check_page(*self._image.size)
             return to_rgb(ImageOps.exif_transpose(self._image))
 
@@ -76,22 +70,11 @@ class ImagePages:
         """Close the file."""
         self._image.close()
 
-    def _has_frame(self, index: int) -> bool:
-        if self._media is not MediaType.TIFF:
-            return index == 0
-        try:
-            self._image.seek(index)
-        except EOFError:
-            return False
-        return True
-
     def _oriented_size(self) -> tuple[int, int]:
         width, height = self._image.size
         return (height, width) if self._lies_on_its_side() else (width, height)
 
     def _lies_on_its_side(self) -> bool:
-        if self._media is MediaType.TIFF:
-            return False  # Pillow has turned the size already
         if self._media is MediaType.PNG and "exif" not in self._image.info:
             return False  # asking would decode the picture in search of a late chunk
         return self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pecia_schemas import CaptionVideo, FailureCode, ReadDocument, Stage
 from pecia_schemas.cost import page_cost, segment_cost, summary_cost
+from pecia_schemas.page_ranges import PageRanges
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
 from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder
@@ -18,6 +19,8 @@ from pecia_workers.media.pages import PageInfo
 from pecia_workers.payloads import Spool
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from pecia_schemas.settings import WorkerSettings
 
 
@@ -53,7 +56,12 @@ class Ingest:
             if isinstance(task, CaptionVideo):
                 return await self._segments(path, task)
             assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
-            return Cut(Stage.READ, [_price(page, task) for page in await self._decoder.inspect(path)])
+            return await self._pages(path, task)
+
+    async def _pages(self, path: Path, task: ReadDocument) -> Cut:
+        wanted = None if task.pages is None else PageRanges.parse(task.pages)
+        infos = await self._decoder.inspect(path, wanted, cast("SecretStr | None", task.password))
+        return Cut(Stage.READ, [_price(page, task) for page in infos])
 
     async def _segments(self, path: Path, task: CaptionVideo) -> Cut:
         info = await self._decoder.probe(path)

@@ -9,6 +9,9 @@ from pecia_schemas.failures import FailureCode
 from pecia_workers.media.errors import MediaError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pecia_schemas.page_ranges import PageRanges
     from pecia_schemas.settings import WorkerSettings
 
 MAX_SIDE = 30_000
@@ -71,10 +74,30 @@ class Limits:
         if segments > self.segments:
             raise MediaError(FailureCode.TOO_LONG, f"The video has {segments} segments.")
 
-    def check_count(self, pages: int) -> None:
-        """Raise `MediaError` if the document has too many pages."""
+    def choose(self, count: int, pages: PageRanges | None) -> Sequence[int]:
+        """Return the pages to read, counted from 0, of a document of so many.
+
+        Raises `MediaError` if one that is asked for is not there, or if they are too many.
+        """
+        if pages is None:
+            self._check_count(count, "The document has")
+            return range(count)
+        if (missing := pages.missing_from(count)) is not None:
+            raise MediaError(
+                FailureCode.NO_SUCH_PAGE, f"Page {missing} was asked for, of {count} in the document."
+            )
+        self._check_count(pages.length(count), "The pages asked for are")
+        return tuple(pages.indices(count))
+
+    def enough(self, pages: PageRanges | None) -> int:
+        """Return up to where pages must be counted to know which to read, or that they are too many."""
+        if pages is None:
+            return self.pages + 1
+        return pages.ranges[-1][0] + self.pages if pages.last is None else pages.last
+
+    def _check_count(self, pages: int, what: str) -> None:
         if pages > self.pages:
-            raise MediaError(FailureCode.TOO_MANY_PAGES, f"The document has more than {self.pages} pages.")
+            raise MediaError(FailureCode.TOO_MANY_PAGES, f"{what} more than {self.pages} pages.")
 
     def check_bytes(self, size: int) -> None:
         """Raise `MediaError` if the file is empty or too long."""

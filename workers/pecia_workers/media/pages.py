@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pecia_schemas.page_ranges import PageRanges
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageInfo:
@@ -40,8 +42,8 @@ class PageImage:
 class PageSource(Protocol):
     """An open file whose pages can be decoded one by one, in any order."""
 
-    def infos(self) -> tuple[PageInfo, ...]:
-        """Return every page's size without decoding any. Raises `MediaError`."""
+    def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
+        """Return the size of each page asked for, of all if None, without decoding any. Raises `MediaError`."""
         ...
 
     def pixels(self, index: int) -> NDArray[np.uint8]:

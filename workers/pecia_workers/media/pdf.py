@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from pydantic import SecretStr
 
+    from pecia_schemas.page_ranges import PageRanges
     from pecia_workers.media.limits import Limits
 
 _POINTS_PER_INCH = 72
@@ -31,14 +33,15 @@ _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the doc
 class PdfPages:
     """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
 
-    def __init__(self, content: Path | bytes, limits: Limits) -> None:
+    def __init__(self, content: Path | bytes, limits: Limits, password: SecretStr | None = None) -> None:
         self._content = content
         self._limits = limits
+        self._password = password
         self._document = self._open()
         self._rendered = 0
 
-    def infos(self) -> tuple[PageInfo, ...]:
-        """Return the size every page is rendered at.
+    def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
+        """Return the size that each page asked for is rendered at.
 
         A page whose own description is broken counts as A4 here, so that it fails alone when it is rendered.
         """
@@ -46,10 +49,9 @@ class PdfPages:
             count = len(self._document)
         if count == 0:
             raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
-        self._limits.check_count(count)
-        pages = tuple(self._info(index) for index in range(count))
-        self._limits.check_total(sum(page.width * page.height for page in pages))
-        return pages
+        infos = tuple(self._info(index) for index in self._limits.choose(count, pages))
+        self._limits.check_total(sum(page.width * page.height for page in infos))
+        return infos
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """Render one page on white; /Rotate is honoured."""
@@ -72,8 +74,9 @@ class PdfPages:
         self._document.close()
 
     def _open(self) -> pypdfium2.PdfDocument:
-        with _translated_errors():
-            document = pypdfium2.PdfDocument(self._content)
+        password = self._password and self._password.get_secret_value()
+        with _translated_errors(password=bool(password)):
+            document = pypdfium2.PdfDocument(self._content, password=password)
             if document.get_formtype():
                 document.init_forms()
             return document
@@ -117,10 +120,11 @@ def _refuse_lost_pictures(page: pypdfium2.PdfPage) -> None:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def _translated_errors(*, password: bool = False) -> Iterator[None]:
     try:
         yield
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == _NEEDS_PASSWORD:
-            raise MediaError(FailureCode.ENCRYPTED, "The PDF is protected by a password.") from None
+            found = "does not open with the password that was given" if password else "asks for a password"
+            raise MediaError(FailureCode.ENCRYPTED, f"The PDF {found}.") from None
         raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None

@@ -23,6 +23,8 @@ from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from pecia_schemas.settings import WorkerSettings
 
 _TEXT_UNTIL: Final = 0.5
@@ -62,7 +64,8 @@ class ReadPage:
         clock = asyncio.get_running_loop().time
         started = clock()
         async with self._spool.open(part.payload) as path:
-            image = await self._decoder.page(path, part.ordinal, self._plan(task))
+            password = cast("SecretStr | None", task.password)
+            image = await self._decoder.page(path, part.ordinal, self._plan(task), password)
         decoded = clock()
         request = _request(part, task, image)
         look = await self._look(part, task, request, image)
