@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PeciaError,
         RetryRefusedError,
         SubmitError,
+        SubmitManyError,
         UnavailableError,
         WebhookVerificationError,
     )
@@ -93,6 +94,7 @@ _HOMES = {
         "PeciaError",
         "RetryRefusedError",
         "SubmitError",
+        "SubmitManyError",
         "UnavailableError",
         "WebhookVerificationError",
     ],
@@ -189,6 +191,7 @@ __all__ = [
     "SegmentFailure",
     "Shrunk",
     "SubmitError",
+    "SubmitManyError",
     "Summary",
     "Task",
     "UnavailableError",

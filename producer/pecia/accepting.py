@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, insert, select
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Connection, Table, select, text
 
-from pecia.errors import DatabaseUnavailableError, IdempotencyConflictError, PayloadStoreUnavailableError
+from pecia.errors import (
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    InvalidSourceError,
+    PayloadStoreUnavailableError,
+    SubmitError,
+)
 from pecia.submission import NewJob
-from pecia.view import VIEW, JobView
+from pecia.view import VIEW, JobView, progress
 from pecia_schemas import discards
 from pecia_schemas.flows import FLOW_OF
-from pecia_schemas.states import JobState
-from pecia_schemas.tables import JobEventRow, JobRow, PartRow
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tables import JobRow
 
 _jobs = cast("Table", JobRow.__table__)
-_parts = cast("Table", PartRow.__table__)
-_events = cast("Table", JobEventRow.__table__)
+
+# In the order of keys, so that two clients with the same keys wait for each other only one way round.
+_INSERT = text(
+    """
+    WITH asked AS (
+        SELECT * FROM unnest(
+            CAST(:ids AS uuid[]), CAST(:kinds AS text[]), CAST(:tasks AS jsonb[]), CAST(:digests AS text[]),
+            CAST(:payloads AS text[]), CAST(:keys AS text[]), CAST(:totals AS int[]), CAST(:parts AS uuid[]),
+            CAST(:stages AS text[]), CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[])
+        ) AS asked (id, kind, task, digest, payload, key, total, part, stage, cost, width, height)
+    ), made AS (
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
+                          webhook, total, not_before, expires_at)
+        SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
+               CAST(:webhook AS jsonb), total, CAST(:not_before AS timestamptz), CAST(:expires_at AS timestamptz)
+        FROM asked ORDER BY key COLLATE "C"
+        ON CONFLICT (idempotency_key) DO NOTHING
+        RETURNING id, created_at
+    ), first_parts AS (
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at)
+        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(CAST(:not_before AS timestamptz), now())
+        FROM asked JOIN made USING (id)
+    ), first_events AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
+    )
+    SELECT id, created_at FROM made
+    """
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,49 +69,110 @@ class Accepted:
 
 def accept(
     connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
-) -> list[Accepted]:
-    """Write the jobs, all or none; those whose key is known already are read back instead.
+) -> Sequence[Accepted | SubmitError]:
+    """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
-    `is_stored` tells whether a payload is in the store, if it was removed lately. Raises `IdempotencyConflictError`
-    if a key names a job for another task, `PayloadStoreUnavailableError` if a document was removed meanwhile.
+    What was asked for beside the tasks is the same for all of them. `is_stored` tells whether a payload is in the
+    store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another task, an
+    `InvalidSourceError` for one whose document was in the store and was removed. Raises
+    `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
-    _keep_payloads(connection, batch, is_stored)
-    flows = _flows(connection, batch)
-    # In the order of keys, so that two clients with the same keys wait for each other only one way round.
-    ordered = sorted(batch, key=lambda new: new.key)
-    inserting = upsert(_jobs).on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(*VIEW)
-    jobs = [{**new.job, "flow": flows.get(new.id)} for new in ordered]
-    rows = connection.execute(inserting, jobs).mappings()
-    views = {row["id"]: JobView.of(dict(row)) for row in rows}
-    created = [new for new in batch if new.id in views]
-    if created:
-        connection.execute(insert(_parts), [dict(new.part) for new in created])
-        connection.execute(insert(_events), [_first_event(new) for new in created])
-    repeated = [new for new in batch if new.id not in views]
+    gone = _keep_payloads(connection, batch, is_stored)
+    there = [new for new in batch if new.job["payload"] not in gone]
+    flow = _flow(connection, there)
+    created = _insert(connection, there, flow)
+    repeated = [new for new in there if new.id not in created]
     known = _known(connection, repeated)
     _discard_unheld(connection, repeated)
-    return [
-        Accepted(view=view, created=view.id == new.id, flow=flows.get(new.id, new.id))
-        for new, view in ((new, views.get(new.id) or known[new.key]) for new in batch)
-    ]
+    metadata = MappingProxyType(dict(batch[0].job["metadata"]))
+
+    def outcome(new: NewJob) -> Accepted | SubmitError:
+        if new.job["payload"] in gone:
+            return InvalidSourceError(
+                "The document is not in the payload store any more: submit the file itself."
+            )
+        if new.id in created:
+            view = _view_of(new, metadata, created[new.id])
+            return Accepted(view=view, created=True, flow=flow or new.id)
+        digest, view = known[new.key]
+        if digest not in new.digests:
+            return IdempotencyConflictError(view.id)
+        return Accepted(view=view, created=view.id == new.id, flow=flow or new.id)
+
+    return [outcome(new) for new in batch]
 
 
-def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[UUID, UUID]:
-    """Return the flow of each job that takes turns with others."""
-    digests = {new.turns for new in batch if new.turns is not None}
-    flows = {digest: connection.execute(FLOW_OF, {"digest": digest}).scalar() for digest in sorted(digests)}
-    return {new.id: flow for new in batch if new.turns is not None and (flow := flows[new.turns])}
-
-
-def _keep_payloads(connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]) -> None:
-    """Keep the documents of the jobs in the store until their rows are there to hold them."""
-    payloads = {"payloads": [new.job["payload"] for new in batch]}
+def _keep_payloads(
+    connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
+) -> set[str]:
+    """Keep the documents of the jobs in the store until their rows hold them; return those that are not there."""
+    payloads = {"payloads": list({new.job["payload"] for new in batch})}
     connection.execute(discards.SHARE_LOCKS, payloads)
     removed = connection.execute(discards.REMOVED_LATELY, payloads).scalars().all()
-    if not all(is_stored(payload) for payload in removed):
+    gone = {payload for payload in removed if not is_stored(payload)}
+    if any(new.deposited and new.job["payload"] in gone for new in batch):
         raise PayloadStoreUnavailableError(
             "A document with the same content was erased at this very moment: submit again."
         )
+    return gone
+
+
+def _flow(connection: Connection, batch: Sequence[NewJob]) -> UUID | None:
+    """Return with what the jobs take turns as one; None: each by itself."""
+    if not batch or batch[0].turns is None:
+        return None
+    flow: UUID | None = connection.execute(FLOW_OF, {"digest": batch[0].turns}).scalar()
+    return flow
+
+
+def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) -> dict[UUID, datetime]:
+    """Write jobs, first parts and first events in one statement; return which jobs were new, and since when."""
+    if not batch:
+        return {}
+    shared = batch[0].job
+    asked = {
+        **_columns(batch),
+        **{name: shared[name] for name in ("lane", "client", "not_before", "expires_at")},
+        "flow": flow,
+        "metadata": json.dumps(shared["metadata"]),
+        "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
+    }
+    return {row.id: row.created_at for row in connection.execute(_INSERT, asked)}
+
+
+def _columns(batch: Sequence[NewJob]) -> dict[str, list[Any]]:
+    jobs, parts = [new.job for new in batch], [new.part for new in batch]
+    return {
+        "ids": [job["id"] for job in jobs],
+        "kinds": [job["kind"] for job in jobs],
+        "tasks": [json.dumps(job["task"]) for job in jobs],
+        "digests": [job["task_digest"] for job in jobs],
+        "payloads": [job["payload"] for job in jobs],
+        "keys": [job["idempotency_key"] for job in jobs],
+        "totals": [job["total"] for job in jobs],
+        "parts": [part["id"] for part in parts],
+        "stages": [part["stage"] for part in parts],
+        "costs": [part["cost"] for part in parts],
+        "widths": [part["width"] for part in parts],
+        "heights": [part["height"] for part in parts],
+    }
+
+
+def _view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> JobView:
+    """Return the view of a row that was written this moment, without reading it back."""
+    return JobView(
+        id=new.id,
+        kind=new.job["kind"],
+        lane=Lane(new.job["lane"]),
+        state=JobState.QUEUED,
+        progress=progress(new.job["total"], 0, 0, 0),
+        failure=None,
+        metadata=metadata,
+        submitted_at=created_at,
+        started_at=None,
+        finished_at=None,
+        erased_at=None,
+    )
 
 
 def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
@@ -90,20 +185,13 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
         connection.execute(discards.DISCARD, {"payloads": unheld})
 
 
-def _first_event(new: NewJob) -> dict[str, Any]:
-    return {"job_id": new.id, "state": JobState.QUEUED, "actor": f"client:{new.job['client']}"}
-
-
-def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, JobView]:
-    """Return the jobs that bear these keys already."""
-    digests = {new.key: new.digests for new in repeated}
-    if not digests:
+def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, tuple[str, JobView]]:
+    """Return the jobs that bear these keys already, each with the digest of its task."""
+    keys = {new.key for new in repeated}
+    if not keys:
         return {}
     query = select(*VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest)
-    rows = connection.execute(query.where(_jobs.c.idempotency_key.in_(digests))).mappings().all()
-    if len(rows) < len(digests):
+    rows = connection.execute(query.where(_jobs.c.idempotency_key.in_(keys))).mappings().all()
+    if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
-    for row in rows:
-        if row["task_digest"] not in digests[row["idempotency_key"]]:
-            raise IdempotencyConflictError(row["id"])
-    return {row["idempotency_key"]: JobView.of(dict(row)) for row in rows}
+    return {row["idempotency_key"]: (row["task_digest"], JobView.of(dict(row))) for row in rows}

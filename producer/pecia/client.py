@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from itertools import count, islice
+from itertools import islice
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -13,12 +13,15 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, fields, sources, submission
+from pecia import asking, bulk, submission
+from pecia.accepting import Accepted
 from pecia.audit import AuditEntry
+from pecia.bulk import Item, Mapper, Outcome, Tally
 from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.dead import DeadPart
+from pecia.errors import SubmitError
 from pecia.job import Job, JobGroup
 from pecia.purging import Erasure
 from pecia.store import Listing
@@ -31,9 +34,6 @@ from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
-
-_BATCH = 500  # jobs in one transaction of `submit_many`
-_PAYLOAD_THREADS = 4
 
 
 class Client:
@@ -80,7 +80,10 @@ class Client:
         Postgres or the payload store does not answer.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
-        return self._accept([task], [idempotency_key], asked, store=map)[0]
+        ((_, outcome),) = self._accept([Item(0, task, idempotency_key)], asked, map)
+        if isinstance(outcome, SubmitError):
+            raise outcome
+        return self._job_of(outcome)
 
     def submit_many(
         self,
@@ -93,19 +96,22 @@ class Client:
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
     ) -> JobGroup[R]:
-        """Hand over many tasks and return their jobs, in order. Of a generator only one batch is held at a time.
+        """Hand over many tasks and return their jobs, in order. Of a generator one batch is held at a time.
 
-        With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a run that broke off can be repeated
-        as it was. When a batch raises, nothing of it was written; the batches before it stay accepted.
+        A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
+        others, and what was wrong with each. `UnavailableError` ends the call at once; its `accepted` are the jobs so
+        far. With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a run that broke off can be
+        repeated as it was, and one with mistakes once they are mended.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
-        remaining, number = iter(tasks), count()
-        jobs: list[Job[R]] = []
-        with ThreadPoolExecutor(_PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
-            while batch := list(islice(remaining, _BATCH)):
-                keys = [idempotency_prefix and f"{idempotency_prefix}/{next(number)}" for _ in batch]
-                jobs += self._accept(batch, keys, asked, store=threads.map)
-        return JobGroup(self._open, jobs)
+        tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
+        with (
+            ThreadPoolExecutor(bulk.PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads,
+            tally.told(),
+        ):
+            for items in bulk.batches(tasks, idempotency_prefix):
+                tally.add(self._accept(items, asked, threads.map))
+        return tally.result()
 
     @overload
     def job(self, job_id: UUID | str) -> Job[Any]: ...
@@ -261,33 +267,17 @@ class Client:
             fair_by=self._settings.fair_by,
         )
 
-    def _accept(
-        self,
-        tasks: Sequence[Task[R]],
-        keys: Sequence[str | None],
-        asked: Options,
-        *,
-        store: Callable[..., Iterator[sources.StoredSource]],
-    ) -> list[Job[R]]:
+    def _accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
         """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
         connections = self._open()
-        for task in tasks:
-            sources.check(task.source)
-            fields.check(task)
-        payloads = connections.payloads
-        stored = store(lambda task: sources.store(payloads, task.source), tasks)
-        batch = [
-            submission.new_job(task, source, asked, key, connections.keys)
-            for task, source, key in zip(tasks, stored, keys, strict=True)
-        ]
-        accepted = connections.store.accept(batch, is_stored=connections.holds)
-        messages = [
-            message
-            for new, known in zip(batch, accepted, strict=True)
-            if known.created and (message := new.message(known.flow)) is not None
-        ]
-        connections.publish(messages)
-        return [Job(self._open, known.view, created=known.created) for known in accepted]
+        prepared = bulk.prepare(items, connections.payloads, asked, connections.keys, in_parallel)
+        new = prepared.new
+        accepted = connections.store.accept(new, is_stored=connections.holds) if new else ()
+        connections.publish(bulk.messages(new, accepted))
+        return prepared.outcomes(accepted)
+
+    def _job_of(self, accepted: Accepted) -> Job[Any]:
+        return Job(self._open, accepted.view, created=accepted.created)
 
     def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""

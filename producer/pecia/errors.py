@@ -5,10 +5,11 @@ What is behind an arrow is an attribute::
     PeciaError
       ConfigurationError          (also ValueError)
         InvalidSettingError
-      UnavailableError            (retryable)
+      UnavailableError            (retryable) -> accepted
         DatabaseUnavailableError
         PayloadStoreUnavailableError
       SubmitError
+        SubmitManyError           -> accepted, failures
         InvalidSourceError        (also ValueError)
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
@@ -29,11 +30,15 @@ Those below `UnavailableError` may not come again if the same call is repeated.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from pecia_schemas.failures import Failure
+
+if TYPE_CHECKING:
+    from pecia.handles import GroupHandle
 
 
 class PeciaError(Exception):
@@ -55,6 +60,8 @@ class UnavailableError(PeciaError):
     """Something that the client needs does not answer."""
 
     retryable: ClassVar[bool] = True
+    accepted: GroupHandle[Any] | None = None
+    """The jobs that `submit_many` had accepted before; None from any other call."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -66,7 +73,22 @@ class PayloadStoreUnavailableError(UnavailableError):
 
 
 class SubmitError(PeciaError):
-    """The work was not accepted; nothing of it was written to the database."""
+    """Work was not accepted; nothing of that work was written to the database."""
+
+
+class SubmitManyError(SubmitError):
+    """Some of many tasks were not accepted. The others were, and are kept."""
+
+    def __init__(self, accepted: GroupHandle[Any], failures: Mapping[int, SubmitError]) -> None:
+        number, first = next(iter(failures.items()))
+        super().__init__(
+            f"{len(failures)} of {len(failures) + len(accepted)} tasks were not accepted, the others were. "
+            f"Task {number}, counted from 0: {first}"
+        )
+        self.accepted = accepted
+        """The jobs of the others, in the order of their tasks."""
+        self.failures = failures
+        """What was wrong with each, by the number of the task, counted from 0."""
 
 
 class InvalidSourceError(SubmitError, ValueError):

@@ -21,7 +21,7 @@ from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
-from pecia_schemas.tasks import ReadDocument, Task, task_to_json
+from pecia_schemas.tasks import PayloadRef, ReadDocument, Task, UrlRef, task_to_json
 
 _MOST_KEYS = 64
 _LONGEST = 512
@@ -112,7 +112,7 @@ def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | No
         "lane": asked.lane,
         "task": seal_task(written, job_id, keys),
         "task_digest": digests[0],
-        "payload": source.payload.sha256,
+        "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
         "idempotency_key": str(job_id) if key is None else key,
         "client": asked.client,
         "metadata": dict(asked.metadata),
@@ -145,7 +145,7 @@ def _digests(
 def _source_under(key: str | None, source: StoredSource, keys: Keyring) -> dict[str, Any]:
     """Return the reference that the same document has if it was stored under that key."""
     payload = source.payload
-    if source.sha256 is not None:
+    if isinstance(payload, PayloadRef) and source.sha256 is not None:
         payload = payload.model_copy(update={"sha256": keys.name_of(source.sha256, key), "key": key})
     return payload.model_dump(mode="json")
 

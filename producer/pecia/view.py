@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
@@ -37,6 +38,12 @@ VIEW = [
 """What of a row of `jobs` makes a view of it."""
 
 
+@lru_cache(maxsize=1024)
+def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progress:
+    """Return the counts as one; jobs that are equally far share it, for there may be many of them."""
+    return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """The row of a job, without its task."""
@@ -61,9 +68,7 @@ class JobView:
             kind=row["kind"],
             lane=Lane(row["lane"]),
             state=JobState(row["state"]),
-            progress=Progress(
-                total=row["total"], done=row["done"], failed=row["failed"], cancelled=row["cancelled"]
-            ),
+            progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
             failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
             metadata=MappingProxyType(row["metadata"]),
             submitted_at=row["created_at"],

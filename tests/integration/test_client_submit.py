@@ -162,11 +162,10 @@ def test_nothing_in_the_rows_tells_the_files_name(
 
 @pytest.mark.parametrize("name", ["missing.png", "."])
 def test_an_unreadable_path_is_refused_before_anything_is_written(
-    client: Client, database_url: str, payload_url: str, picture: Picture, name: str
+    client: Client, database_url: str, payload_url: str, name: str
 ) -> None:
-    tasks = [ReadDocument(picture()), ReadDocument(Path(payload_url) / name)]
     with pytest.raises(InvalidSourceError, match="check the path") as refusal:
-        client.submit_many(tasks)
+        client.submit(ReadDocument(Path(payload_url) / name))
     assert "missing" not in str(refusal.value)
     assert rows(database_url, "SELECT id FROM jobs") == []
     assert list(Path(payload_url).rglob("*")) == []
@@ -218,30 +217,6 @@ def test_clients_that_submit_the_same_key_at_once_get_the_same_job(
         thread.join()
     assert (len(jobs), sum(job.created for job in jobs)) == (80, 20)
     assert len(rows(database_url, "SELECT id FROM jobs")) == 20
-
-
-def test_many_keep_their_order_and_a_broken_off_run_can_be_repeated(client: Client, picture: Picture) -> None:
-    contents = [picture(shade=shade) for shade in range(12)]
-    part_one = client.submit_many(map(ReadDocument, contents[:5]), idempotency_prefix="backfill")
-    everything = client.submit_many(map(ReadDocument, contents), idempotency_prefix="backfill")
-    assert [job.id for job in everything[:5]] == [job.id for job in part_one]
-    assert [job.created for job in everything] == [False] * 5 + [True] * 7
-
-
-def test_a_conflict_in_a_batch_leaves_nothing_of_the_batch(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    client.submit(ReadDocument(picture()), idempotency_key="run/1")
-    with pytest.raises(IdempotencyConflictError):
-        client.submit_many(
-            [ReadDocument(picture()), ReadDocument(picture(shade=1))], idempotency_prefix="run"
-        )
-    assert len(rows(database_url, "SELECT id FROM jobs")) == 1
-
-
-def test_no_tasks_make_an_empty_group(client: Client) -> None:
-    group = client.submit_many(list[ReadDocument]())
-    assert (len(group), group.results(timeout=0), group.cancel()) == (0, [], 0)
 
 
 def test_work_for_later_is_left_to_the_relay(

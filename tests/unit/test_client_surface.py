@@ -68,6 +68,7 @@ PUBLIC = [
     "SegmentFailure",
     "Shrunk",
     "SubmitError",
+    "SubmitManyError",
     "Summary",
     "Task",
     "UnavailableError",

@@ -1,0 +1,181 @@
+"""Many tasks at once, and one as many: the way from tasks to jobs, for a client of either kind.
+
+Tasks go in batches: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
+alone; what refuses a whole batch ends the call, and says what was accepted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from pecia import fields, sources, submission
+from pecia.accepting import Accepted
+from pecia.errors import SubmitError, SubmitManyError, UnavailableError
+from pecia.handles import GroupHandle
+from pecia.submission import NewJob, Options
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import PayloadRef, Task
+
+J = TypeVar("J")
+G = TypeVar("G", bound=GroupHandle[Any])
+
+Outcome = tuple[int, Accepted | SubmitError]
+"""The number of a task, and what became of it."""
+
+PAYLOAD_THREADS: Final = 4
+"""Documents that are stored at a time."""
+
+_MOST_TASKS = 1_000
+_MOST_BYTES = 64 * 1024**2
+"""Where a batch ends: so many tasks, or so many bytes of documents that are held in memory."""
+
+
+class Mapper(Protocol):
+    """`map`, or that of an executor."""
+
+    def __call__(
+        self, work: Callable[[Item], NewJob | SubmitError], items: Sequence[Item], /
+    ) -> Iterable[Any]:
+        """Yield what comes of each item, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One task of those that are submitted together; counted from 0."""
+
+    number: int
+    task: Task[Any]
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A batch whose documents are stored, ready to be written."""
+
+    items: Sequence[Item]
+    made: Sequence[NewJob | SubmitError]
+    """What came of each."""
+
+    @property
+    def new(self) -> list[NewJob]:
+        """The jobs to write."""
+        return [new for new in self.made if isinstance(new, NewJob)]
+
+    def outcomes(self, accepted: Iterable[Accepted | SubmitError]) -> Iterator[Outcome]:
+        """Yield what became of each task, given what became of the jobs that were written."""
+        written = iter(accepted)
+        for item, made in zip(self.items, self.made, strict=True):
+            yield item.number, next(written) if isinstance(made, NewJob) else made
+
+
+@dataclass(slots=True)
+class Tally(Generic[J, G]):
+    """What has become of the tasks so far."""
+
+    job: Callable[[Accepted], J]
+    """Makes a handle."""
+    group: Callable[[Sequence[J]], G]
+    """Makes them one."""
+    jobs: list[J] = field(default_factory=list)
+    failures: dict[int, SubmitError] = field(default_factory=dict)
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Count a batch."""
+        for number, outcome in outcomes:
+            if isinstance(outcome, SubmitError):
+                self.failures[number] = _bare(outcome)
+            else:
+                self.jobs.append(self.job(outcome))
+
+    def result(self) -> G:
+        """Return all jobs as one. Raises `SubmitManyError` if a task was refused."""
+        if self.failures:
+            raise SubmitManyError(self.group(self.jobs), self.failures)
+        return self.group(self.jobs)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let what ends the call early say which jobs there are."""
+        try:
+            yield
+        except UnavailableError as error:
+            error.accepted = self.group(self.jobs)
+            raise
+
+
+def batches(tasks: Iterable[Task[Any]], prefix: str | None) -> Iterator[list[Item]]:
+    """Yield the tasks as many at a time as are held in memory and written together.
+
+    With a prefix each has the key `prefix/number`.
+    """
+    if prefix is not None:
+        submission.checked_key(prefix)
+    batch: list[Item] = []
+    held = 0
+    for number, task in enumerate(tasks):
+        batch.append(Item(number, task, None if prefix is None else f"{prefix}/{number}"))
+        held += _held(task)
+        if len(batch) == _MOST_TASKS or held >= _MOST_BYTES:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def prepare(
+    items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring, in_parallel: Mapper = map
+) -> Prepared:
+    """Check the tasks, store their documents and make their rows; `in_parallel` maps those that take time.
+
+    Raises `PayloadStoreUnavailableError` if the store does not answer.
+    """
+
+    def make(item: Item) -> NewJob | SubmitError:
+        try:
+            check(item)
+            return submission.new_job(
+                item.task, sources.store(payloads, item.task.source), asked, item.key, keys
+            )
+        except SubmitError as error:
+            return error
+
+    at_once = all(_is_stored(item.task) for item in items)
+    return Prepared(items=items, made=list((map if at_once else in_parallel)(make, items)))
+
+
+def check(item: Item) -> None:
+    """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
+    submission.check_task(item.task)
+    fields.check(item.task)
+    if item.key is not None:
+        submission.checked_key(item.key)
+    sources.check(item.task.source)
+
+
+def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) -> list[PartMessage]:
+    """Return what to publish of jobs that were written."""
+    return [
+        message
+        for job, known in zip(new, accepted, strict=True)
+        if isinstance(known, Accepted) and known.created and (message := job.message(known.flow)) is not None
+    ]
+
+
+def _is_stored(task: Task[Any]) -> bool:
+    return isinstance(task, Task) and isinstance(task.source, PayloadRef)
+
+
+def _held(task: Task[Any]) -> int:
+    return len(task.source) if isinstance(task, Task) and isinstance(task.source, bytes) else 0
+
+
+def _bare(error: SubmitError) -> SubmitError:
+    """Return an error that holds on to nothing: a traceback would keep every document that was on its way."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -1,0 +1,275 @@
+"""Many tasks at once: what is refused leaves the others alone, what breaks off can be repeated, and keys hold."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+import pecia_migrations
+from pecia import (
+    Client,
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    InvalidOptionError,
+    InvalidSourceError,
+    PayloadStoreUnavailableError,
+    ReadDocument,
+    SubmitManyError,
+)
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import PayloadRef
+from pecia_workers.local.postgres import EmbeddedPostgres
+
+Picture = Callable[..., bytes]
+
+BATCH = 1_000
+"""As many tasks as are written together."""
+
+
+@pytest.fixture
+def stored(payload_url: str) -> PayloadRef:
+    return PayloadStore.open(payload_url).put(b"%PDF-1.7")
+
+
+def column(database_url: str, query: str) -> list[Any]:
+    with psycopg.connect(database_url) as connection:
+        return [row[0] for row in connection.execute(query.encode())]
+
+
+def test_many_keep_their_order_and_a_broken_off_run_can_be_repeated(client: Client, picture: Picture) -> None:
+    contents = [picture(shade=shade) for shade in range(12)]
+    part_one = client.submit_many(map(ReadDocument, contents[:5]), idempotency_prefix="backfill")
+    everything = client.submit_many(map(ReadDocument, contents), idempotency_prefix="backfill")
+    assert [job.id for job in everything[:5]] == [job.id for job in part_one]
+    assert [job.created for job in everything] == [False] * 5 + [True] * 7
+
+
+def test_no_tasks_make_an_empty_group(client: Client) -> None:
+    group = client.submit_many(list[ReadDocument]())
+    assert (len(group), group.results(timeout=0), group.cancel()) == (0, [], 0)
+
+
+def test_jobs_of_many_batches_are_written_published_and_returned_in_order(
+    client: Client, stored: PayloadRef, database_url: str, redis_url: str
+) -> None:
+    count = 2 * BATCH + 1
+    group = client.submit_many((ReadDocument(stored) for _ in range(count)), metadata={"ward": "7"})
+    assert [job.id for job in group] == column(database_url, "SELECT id FROM jobs ORDER BY id")
+    assert column(database_url, "SELECT count(published_at) FROM parts") == [count]
+    assert column(database_url, "SELECT count(*) FROM job_events WHERE state = 'queued'") == [count]
+    with Redis.from_url(redis_url) as redis:
+        assert redis.llen("ingest.normal") == count
+
+
+def test_a_handle_says_what_the_row_says(client: Client, stored: PayloadRef, picture: Picture) -> None:
+    group = client.submit_many([ReadDocument(stored), ReadDocument(picture())], metadata={"ward": "7"})
+    seen = [job._view for job in group]
+    assert [job.refresh()._view for job in group] == seen
+
+
+def test_a_task_that_is_refused_leaves_the_others_alone(
+    client: Client, database_url: str, tmp_path: Path, picture: Picture
+) -> None:
+    tasks: list[Any] = [
+        ReadDocument(picture()),
+        ReadDocument(tmp_path / "missing.png"),
+        ReadDocument(picture(shade=1), adapter="radio\0logy"),
+        "scan.png",
+        ReadDocument(picture(shade=2)),
+    ]
+    with pytest.raises(SubmitManyError, match=r"3 of 5 .* Task 1, counted from 0: The source") as refusal:
+        client.submit_many(tasks)
+    error = refusal.value
+    assert {number: type(failure) for number, failure in error.failures.items()} == {
+        1: InvalidSourceError,
+        2: InvalidOptionError,
+        3: InvalidOptionError,
+    }
+    assert [job.id for job in error.accepted] == column(database_url, "SELECT id FROM jobs ORDER BY id")
+
+
+def test_a_conflict_leaves_the_others_alone_and_names_the_job_of_the_key(
+    client: Client, database_url: str, picture: Picture
+) -> None:
+    taken = client.submit(ReadDocument(picture()), idempotency_key="run/1")
+    contents = [picture(shade=shade) for shade in range(3)]
+    with pytest.raises(SubmitManyError) as refusal:
+        client.submit_many(map(ReadDocument, contents), idempotency_prefix="run")
+    ((number, conflict),) = refusal.value.failures.items()
+    assert isinstance(conflict, IdempotencyConflictError)
+    assert (number, conflict.existing_job_id) == (1, taken.id)
+    keys = column(database_url, "SELECT idempotency_key FROM jobs ORDER BY idempotency_key")
+    assert keys == ["run/0", "run/1", "run/2"]
+
+
+def test_a_run_with_mistakes_is_repeated_once_they_are_mended(client: Client, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.pdf" for number in range(3)]
+    for path in (paths[0], paths[2]):
+        path.write_bytes(b"%PDF-1.7")
+    with pytest.raises(SubmitManyError) as refusal:
+        client.submit_many(map(ReadDocument, paths), idempotency_prefix="run")
+    first, last = refusal.value.accepted
+    paths[1].write_bytes(b"%PDF-1.7")
+    again = client.submit_many(map(ReadDocument, paths), idempotency_prefix="run")
+    assert [job.created for job in again] == [False, True, False]
+    assert (again[0].id, again[2].id) == (first.id, last.id)
+
+
+def test_a_refusal_keeps_no_document_in_memory(client: Client, picture: Picture) -> None:
+    documents = [BytesIO(picture()), BytesIO(picture(shade=1))]
+    gone = [weakref.ref(document) for document in documents]
+
+    def tasks() -> Iterator[ReadDocument]:
+        while documents:
+            yield ReadDocument(documents.pop(), adapter="\0")
+
+    with pytest.raises(SubmitManyError) as refusal:
+        client.submit_many(tasks())
+    failures = refusal.value.failures
+    del refusal
+    gc.collect()
+    assert len(failures) == 2
+    assert [reference() for reference in gone] == [None, None]
+
+
+def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(client: Client) -> None:
+    def tasks() -> Iterator[ReadDocument]:
+        pytest.fail("nobody asks for tasks")
+        yield
+
+    with pytest.raises(InvalidOptionError, match="1 to 512"):
+        client.submit_many(tasks(), idempotency_prefix="")
+
+
+def test_a_document_that_was_erased_is_refused_alone(client: Client, stored: PayloadRef) -> None:
+    client.purge([client.submit(ReadDocument(stored))])
+    with pytest.raises(SubmitManyError) as refusal:
+        client.submit_many([ReadDocument(stored), ReadDocument(b"%PDF-1.7 other")])
+    assert isinstance(refusal.value.failures[0], InvalidSourceError)
+    assert len(refusal.value.accepted) == 1
+
+
+def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
+    postgres_server: Callable[..., EmbeddedPostgres], redis_url: str, payload_url: str, stored: PayloadRef
+) -> None:
+    server = postgres_server()
+    url = server.url_of("postgres")
+    pecia_migrations.upgrade(url)
+
+    def tasks(*, dies: bool) -> Iterator[ReadDocument]:
+        for number in range(BATCH + 2):
+            if dies and number == BATCH + 1:
+                server.kill()
+            yield ReadDocument(stored)
+
+    with Client(url, redis_url, payload_url) as client:
+        with pytest.raises(DatabaseUnavailableError) as failure:
+            client.submit_many(tasks(dies=True), idempotency_prefix="run")
+        assert failure.value.accepted is not None
+        accepted = list(failure.value.accepted)
+        assert [job.created for job in accepted] == [True] * BATCH
+        postgres_server(replaces=server)
+        again = client.submit_many(tasks(dies=False), idempotency_prefix="run")
+    assert [job.id for job in again[:BATCH]] == [job.id for job in accepted]
+    assert [job.created for job in again[BATCH:]] == [True, True]
+
+
+def test_a_payload_store_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
+    client: Client, stored: PayloadRef, payload_url: str, picture: Picture
+) -> None:
+    def tasks() -> Iterator[ReadDocument]:
+        yield from (ReadDocument(stored) for _ in range(BATCH))
+        shutil.rmtree(payload_url)
+        Path(payload_url).write_text("no directory")
+        yield ReadDocument(picture())
+
+    with pytest.raises(PayloadStoreUnavailableError) as failure:
+        client.submit_many(tasks())
+    assert failure.value.accepted is not None
+    assert len(failure.value.accepted) == BATCH
+
+
+Run = tuple[str, Sequence[int]]
+"""A prefix, and the contents of the tasks."""
+
+runs = st.lists(
+    st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 1), min_size=1, max_size=4)),
+    min_size=1,
+    max_size=4,
+)
+repeatedly = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def submit(client: Client, run: Run) -> list[int]:
+    """Submit a run and return the numbers of the tasks whose keys name other tasks."""
+    prefix, contents = run
+    tasks = [ReadDocument(f"%PDF {content}".encode()) for content in contents]
+    try:
+        client.submit_many(tasks, idempotency_prefix=prefix)
+    except SubmitManyError as error:
+        failures = error.failures.items()
+        return [number for number, failure in failures if isinstance(failure, IdempotencyConflictError)]
+    return []
+
+
+def contents_by_key(database_url: str) -> dict[str, str]:
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("SELECT idempotency_key, task_digest FROM jobs").fetchall()
+        connection.execute("TRUNCATE jobs CASCADE")
+    return dict(rows)
+
+
+@given(order=runs)
+@repeatedly
+def test_batches_one_after_the_other_write_what_single_submits_would(
+    client: Client, database_url: str, order: list[Run]
+) -> None:
+    expected: dict[str, int] = {}
+    for prefix, contents in order:
+        refused = submit(client, (prefix, contents))
+        keys = [f"{prefix}/{number}" for number in range(len(contents))]
+        for key, content in zip(keys, contents, strict=True):
+            expected.setdefault(key, content)
+        conflicts = [n for n, key in enumerate(keys) if expected[key] != contents[n]]
+        assert refused == conflicts
+    digests = contents_by_key(database_url)
+    assert digests.keys() == expected.keys()
+    assert len({(expected[key], digest) for key, digest in digests.items()}) == len(set(expected.values()))
+
+
+@given(order=runs)
+@repeatedly
+def test_batches_at_the_same_time_agree_about_every_key(
+    client: Client, database_url: str, order: list[Run]
+) -> None:
+    refused: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        refused[number] = submit(client, order[number])
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(len(order))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    holders: dict[str, set[int]] = {}
+    for number, (prefix, contents) in enumerate(order):
+        for at, content in enumerate(contents):
+            if at not in refused[number]:
+                holders.setdefault(f"{prefix}/{at}", set()).add(content)
+    assert holders.keys() == contents_by_key(database_url).keys()
+    assert all(len(contents) == 1 for contents in holders.values())
