@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pecia import fields, sources, submission
@@ -109,22 +110,35 @@ class Tally(Generic[J, G]):
             raise
 
 
-def batches(tasks: Iterable[Task[Any]], prefix: str | None) -> Iterator[list[Item]]:
-    """Yield the tasks as many at a time as are held in memory and written together.
+class Batches:
+    """Tasks as many at a time as are held in memory and written together. With a prefix each has the key `prefix/n`."""
 
-    With a prefix each has the key `prefix/number`.
-    """
-    if prefix is not None:
-        submission.checked_key(prefix)
-    batch: list[Item] = []
-    held = 0
-    for number, task in enumerate(tasks):
-        batch.append(Item(number, task, None if prefix is None else f"{prefix}/{number}"))
-        held += _held(task)
-        if len(batch) == _MOST_TASKS or held >= _MOST_BYTES:
+    def __init__(self, prefix: str | None) -> None:
+        self._prefix = None if prefix is None else submission.checked_key(prefix)
+        self._numbers = count()
+        self._batch: list[Item] = []
+        self._held = 0
+
+    def add(self, task: Task[Any]) -> list[Item] | None:
+        """Take in the next task; return the batch that it fills."""
+        number = next(self._numbers)
+        self._batch.append(Item(number, task, None if self._prefix is None else f"{self._prefix}/{number}"))
+        self._held += _held(task)
+        return self.rest() if len(self._batch) == _MOST_TASKS or self._held >= _MOST_BYTES else None
+
+    def rest(self) -> list[Item]:
+        """Return what has been taken in since the last batch."""
+        batch, self._batch, self._held = self._batch, [], 0
+        return batch
+
+
+def batches(tasks: Iterable[Task[Any]], prefix: str | None) -> Iterator[list[Item]]:
+    """Yield the tasks in batches."""
+    waiting = Batches(prefix)
+    for task in tasks:
+        if batch := waiting.add(task):
             yield batch
-            batch, held = [], 0
-    if batch:
+    if batch := waiting.rest():
         yield batch
 
 
