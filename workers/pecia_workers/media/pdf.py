@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
 
 _POINTS_PER_INCH = 72
-_NEEDS_PASSWORD = 4  # FPDF_ERR_PASSWORD
+_NEEDS_PASSWORD, _NEEDS_MORE = 4, 5  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
 _A4 = (595.0, 842.0)
 _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 
@@ -127,4 +127,8 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
         if getattr(error, "err_code", None) == _NEEDS_PASSWORD:
             found = "does not open with the password that was given" if password else "asks for a password"
             raise MediaError(FailureCode.ENCRYPTED, f"The PDF {found}.") from None
+        if getattr(error, "err_code", None) == _NEEDS_MORE:
+            raise MediaError(
+                FailureCode.ENCRYPTED, "The PDF is protected by a certificate or a rights manager."
+            ) from None
         raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None
