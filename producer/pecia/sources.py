@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
 from PIL import Image
@@ -18,33 +19,34 @@ from PIL import Image
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas.media import MediaType
 from pecia_schemas.payloads import Deposit, PayloadStore
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
 
 # Its debug logs quote a picture's notes.
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
 
 _IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
+_LONGEST_URL = 8_000  # characters; servers take no more
 _ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSource:
-    """A document in the payload store."""
+    """A document in the payload store, or one that the fleet will put there."""
 
-    payload: PayloadRef
+    payload: PayloadRef | UrlRef
     sha256: str | None = None
-    """Of its content; None: it was in the store before."""
+    """Of its content; None: it was in the store before, or is not there yet."""
     pixels: tuple[int, int] | None = None
     """Width and height of the upright picture; None: the fleet has to look inside."""
 
 
 def store(payloads: PayloadStore, source: object) -> StoredSource:
-    """Put a task's source into the store, unless it is there already, and measure it.
+    """Put a task's source into the store, unless it is there already or the fleet fetches it, and measure it.
 
     Raises `InvalidSourceError` if it cannot be read, `PayloadStoreUnavailableError` if it cannot be written.
     """
-    if isinstance(source, PayloadRef):
+    if isinstance(source, (PayloadRef, UrlRef)):
         return StoredSource(payload=source)
     with opened(source) as file:
         start = file.tell()
@@ -54,10 +56,36 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
 
 
 def check(source: object) -> None:
-    """Raise `InvalidSourceError` if a path is no readable file. Opens nothing else: a stream can be read once."""
+    """Raise `InvalidSourceError` if a path is no readable file, or a URL none that the fleet fetches.
+
+    Opens nothing else: a stream can be read once, and a URL is for the fleet alone.
+    """
     if isinstance(source, Path):
         with opened(source):
             pass
+    elif isinstance(source, UrlRef):
+        _check_url(source.url)
+
+
+def _check_url(url: str) -> None:
+    """Raise `InvalidSourceError`, which does not quote the URL."""
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named or not url.isprintable() or " " in url or len(url) > _LONGEST_URL:
+        raise InvalidSourceError("The URL names no host: write https://host/path or s3://bucket/key.")
+    if not url.lower().startswith(URL_SCHEMES):
+        raise InvalidSourceError(
+            "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."
+        )
+    if "@" in parts.netloc:
+        raise InvalidSourceError(
+            "A URL with a user name or password in it is not fetched: give the fleet access, or use a signed URL."
+        )
+    if parts.scheme == "s3" and not parts.path.strip("/"):
+        raise InvalidSourceError("An S3 URL names a bucket and an object: write s3://bucket/key.")
 
 
 def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
