@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from pecia import assembly, streaming
+from pecia import assembly, saving, streaming
 from pecia.audit import AuditAction
 from pecia.completion import Deadline, finished, look
 from pecia.connections import Connections
 from pecia.errors import JobNotFoundError
+from pecia.formats import Format
 from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.usage import UsageFigures
 from pecia.view import JobView
@@ -53,6 +56,33 @@ class Job(JobHandle[R_co]):
         self.wait(timeout)
         self._check_result()
         return self._assembled(self._open().store.outcomes(self.id, read_as=AuditAction.RESULT))
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        format: Format | str | None = None,  # noqa: A002  what everybody calls it
+        *,
+        quality: int = saving.QUALITY,
+        timeout: float | None = None,
+    ) -> Path:
+        """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
+
+        Without a `format` the suffix says which: .txt, .md, .json, .jsonl (fields), .hocr, .pdf, .srt or .vtt.
+        `quality` is that of the JPEG pictures in a PDF, 1 to 95.
+
+        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
+        `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        """
+        target = Path(path)
+        form = saving.form_of(self.kind, target, format)
+        result: Any = self.result(timeout)
+        if form is Format.PDF:
+            connections = self._open()
+            original = connections.store.original(self.id)
+            saving.write_pdf(result, original, connections.payloads, target, quality=quality)
+        else:
+            saving.write(result, form, target)
+        return target
 
     def pages(self, *, as_completed: bool = False, timeout: float | None = None) -> Iterator[Page]:
         """Yield the document's pages while the job runs: in order, or each as soon as it is read.

@@ -26,7 +26,8 @@ from sqlalchemy import (
 from pecia import accepting
 from pecia.accepting import Accepted
 from pecia.audit import AuditAction, note_read
-from pecia.errors import InvalidSettingError, SubmitError
+from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
+from pecia.originals import Original
 from pecia.statements import D_co, Statements, transaction
 from pecia.submission import NewJob
 from pecia.view import VIEW, JobView
@@ -157,6 +158,18 @@ class Store(Statements[D_co]):
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
         return [_outcome(dict(row), self._keys) for row in rows]
+
+    @transaction
+    def original(self, connection: Connection, job_id: UUID) -> Original:
+        """Return where the job's document is.
+
+        Raises `DocumentGoneError` if it is not kept any more, `InvalidSettingError` without the key of its password.
+        """
+        asked = select(_jobs.c.id, _jobs.c.task, _jobs.c.payload_released_at).where(_jobs.c.id == job_id)
+        row = connection.execute(asked).mappings().first()
+        if row is None:
+            raise JobNotFoundError(job_id)
+        return Original.of(dict(row), self._keys)
 
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:

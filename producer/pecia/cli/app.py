@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import captioning, dead, erasing, jobs, reading, watching
+from pecia.cli import captioning, dead, erasing, jobs, reading, results, watching
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -41,7 +41,7 @@ app.command("read")(reading.read)
 app.command("caption")(captioning.caption)
 app.command("status")(jobs.status)
 app.command("wait")(jobs.wait)
-app.command("result")(jobs.result)
+app.command("result")(results.result)
 app.command("watch")(watching.watch)
 app.command("cancel")(jobs.cancel)
 app.command("retry")(jobs.retry)

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from pecia.errors import (
     ConfigurationError,
     IdempotencyConflictError,
+    InvalidFormatError,
     InvalidSettingError,
     JobNotFoundError,
     JobTimeoutError,
@@ -39,6 +40,7 @@ _OF_ERRORS: dict[type[PeciaError], Ending] = {
     JobTimeoutError: Ending.TIMEOUT,
     UnavailableError: Ending.UNAVAILABLE,
     InvalidSettingError: Ending.USAGE,
+    InvalidFormatError: Ending.USAGE,
     ConfigurationError: Ending.UNAVAILABLE,
     IdempotencyConflictError: Ending.USAGE,
     SubmitError: Ending.USAGE,

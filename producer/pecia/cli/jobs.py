@@ -1,9 +1,8 @@
-"""`pecia status`, `wait`, `result`, `cancel`, `retry` and `list`: jobs by id, or all of them."""
+"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -39,24 +38,6 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
         follow(group, timeout)
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
-
-
-def result(
-    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="Id of a job that is over.")],
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Print what a job read or captioned, piece by piece.
-
-    Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --json`
-    """
-    with Client() as client:
-        job = client.job(job_id).wait(timeout=0)
-        if as_json:
-            output.json_line(output.result_json(job, None))
-        else:
-            output.result_text(job, None)
-    raise typer.Exit(endings.of_results([job]))
 
 
 def cancel(

@@ -44,7 +44,7 @@ class _Process:
     def launch(cls, initargs: tuple[Any, ...]) -> Self:
         """Start it; once it is ready it says whether the kernel confines it."""
         ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_serve, args=(theirs, *initargs), daemon=True)
+        process = _SPAWN.Process(target=serve, args=(theirs, *initargs), daemon=True)
         process.start()
         theirs.close()
         return cls(process, ours)
@@ -168,7 +168,7 @@ class BoundedProcesses:
         await asyncio.to_thread(process.bury)
 
 
-def _serve(pipe: Connection, *initargs: Any) -> None:
+def serve(pipe: Connection, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     pipe.send((True, _initialize(*initargs)))

@@ -1,0 +1,172 @@
+"""`pecia result`: what jobs made, on standard output or as files, in the form that is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import UUID
+
+import typer
+
+from pecia import saving
+from pecia.cli import endings, output, values
+from pecia.cli.endings import Ending
+from pecia.cli.following import counted
+from pecia.cli.jobs import AsJson, Ids
+from pecia.client import Client
+from pecia.errors import JobError
+from pecia.formats import Format, fields, render
+from pecia.job import AnyJob
+
+Form = Annotated[
+    Format | None, typer.Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE|DIR", help="Write it there. In a folder the files are called by job."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Quality = Annotated[
+    int, typer.Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+]
+
+_STREAMS: Final = (Format.JSON, Format.FIELDS)
+"""Forms of which several after one another can be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How results are to be handed over."""
+
+    form: Format | None = None
+    target: str | None = None
+    force: bool = False
+    quality: int = saving.QUALITY
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether somebody only wants to see them."""
+        return self.form is None and self.target is None
+
+    def place(self, job_id: UUID, count: int) -> Path | None:
+        """Return the file for one of so many jobs; None: standard output."""
+        if self.target is None:
+            return None
+        if count > 1 or self.target.endswith(os.sep) or Path(self.target).is_dir():
+            return Path(self.target) / f"{job_id}{(self.form or Format.TEXT).suffix}"
+        return Path(self.target)
+
+    def check(self, kinds: Collection[str], count: int) -> None:
+        """Raise what says, before anybody waits, that so many results cannot be had like this."""
+        if self.target is None:
+            self._check_standard_output(count)
+        elif count > 1 and Path(self.target).is_file():
+            raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
+        for kind in () if self.is_plain else kinds:
+            saving.form_of(kind, self.place(UUID(int=0), count) or Path(), self.form)
+
+    def _check_standard_output(self, count: int) -> None:
+        if self.form is Format.PDF and sys.stdout.isatty():
+            raise typer.BadParameter("a PDF is nothing for a terminal: add -o FILE", param_hint="--format")
+        if self.form is not None and self.form not in _STREAMS and count > 1:
+            raise typer.BadParameter(
+                f"several results as {self.form} are files: add -o DIR", param_hint="--format"
+            )
+
+
+def result(
+    ids: Ids,
+    *,
+    form: Form = None,
+    target: Target = None,
+    force: Force = False,
+    quality: Quality = saving.QUALITY,
+    as_json: AsJson = False,
+) -> None:
+    """Print what jobs read or captioned, or write it to files: text, Markdown, hOCR, searchable PDF, subtitles.
+
+    Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
+    """
+    asked = Delivery(form=form, target=target, force=force, quality=quality)
+    if as_json and not asked.is_plain:
+        raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+    with Client() as client:
+        jobs = [client.job(job_id) for job_id in values.ids(ids)]
+        ending = (
+            _each(jobs, lambda job: _show(job, as_json=as_json)) if asked.is_plain else deliver(jobs, asked)
+        )
+    raise typer.Exit(ending)
+
+
+def deliver(jobs: Sequence[AnyJob], asked: Delivery) -> Ending:
+    """Write the results of jobs that are over; say on standard error why others have none.
+
+    Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
+    """
+    asked.check({job.kind for job in jobs}, len(jobs))
+    places = {job.id: asked.place(job.id, len(jobs)) for job in jobs}
+    taken = [str(place) for place in places.values() if place and place.exists()]
+    if taken and not asked.force:
+        raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
+    return _each(jobs, lambda job: _write(job, places[job.id], asked))
+
+
+def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending:
+    """Do it for each job, and return how the worst of them ended."""
+    worst = Ending.DONE
+    for job in counted(jobs, len(jobs), "results"):
+        try:
+            hand_over(job.wait(timeout=0))
+            worst = max(worst, endings.of_results([job]))
+        except JobError as error:
+            endings.complain(str(error))
+            worst = max(worst, endings.of(error))
+    return worst
+
+
+def _show(job: AnyJob, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(output.result_json(job, None))
+    else:
+        output.result_text(job, None)
+
+
+def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
+    try:
+        if place is None:
+            _print(job, asked)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            job.save(place, asked.form, quality=asked.quality, timeout=0)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise typer.BadParameter(f"the file cannot be written ({reason})", param_hint="--output") from None
+
+
+def _print(job: AnyJob, asked: Delivery) -> None:
+    if asked.form is Format.PDF:
+        _print_file(job, asked)
+    elif asked.form is Format.FIELDS:
+        for line in fields.lines(job.result(timeout=0)):
+            typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
+    else:
+        typer.echo(render(job.result(timeout=0), asked.form or Format.TEXT), nl=False)
+
+
+def _print_file(job: AnyJob, asked: Delivery) -> None:
+    with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
+        path = job.save(Path(scratch) / "result", asked.form, quality=asked.quality, timeout=0)
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()

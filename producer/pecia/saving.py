@@ -1,0 +1,92 @@
+"""Results as files. A job's handle does the waiting and the SQL for itself; the rest is here, for both kinds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
+from pecia.formats import Format, Result, check, known, render
+from pecia.originals import Original, at_hand
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.pictures import GROUP, OpenPictures
+from pecia_schemas.results import Document
+from pecia_schemas.settings import SettingsError
+from pecia_schemas.tasks import task_type
+
+QUALITY: Final = 75
+"""Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""
+
+_QUALITIES: Final = range(1, 96)
+
+
+def form_of(kind: str, path: Path, format: Format | str | None) -> Format:  # noqa: A002  as `formats.render` has it
+    """Return the form to write: the one that is named, else that of the file's suffix.
+
+    Raises `InvalidFormatError` if results of this kind of job do not have it, `ConfigurationError` if it needs
+    something that is not installed: before anybody waits for the job.
+    """
+    form = Format.of(path) if format is None else known(format)
+    check(form, task_type(kind).result_type)
+    if form is Format.PDF:
+        _pictures()
+    return form
+
+
+def write(result: Result, form: Format, target: Path) -> None:
+    """Write a result in a form that is text. The file is whole or as it was before. Raises `OSError`."""
+    content = render(result, form)
+    with _replacing(target) as file:
+        file.write_text(content, encoding="utf-8", newline="")
+
+
+def write_pdf(
+    document: Document, original: Original, payloads: PayloadStore, target: Path, *, quality: int
+) -> None:
+    """Write a searchable PDF. The file is whole or as it was before.
+
+    Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
+    """
+    if quality not in _QUALITIES:
+        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
+    open_pictures = _pictures()
+    from pecia.formats import pdf  # noqa: PLC0415  comes with pecia[pdf]
+
+    with at_hand(original, payloads) as path, _replacing(target) as file:
+        try:
+            with open_pictures(path, password=original.password, quality=quality) as pictures:
+                pdf.write(document, pictures, file)
+        except SettingsError as error:
+            raise InvalidSettingError(str(error)) from None
+
+
+def _pictures() -> OpenPictures:
+    """Return what draws pages. Raises `ConfigurationError` if it, or what writes PDFs, is not installed."""
+    try:
+        from pecia.formats import pdf  # noqa: F401, PLC0415  only whether it is there
+
+        opening: OpenPictures = next(iter(entry_points(group=GROUP))).load()
+    except (StopIteration, ImportError):
+        raise ConfigurationError(
+            "A PDF is made of the pages' pictures, which the light client cannot draw: pip install 'pecia[pdf]', "
+            "or take the result as hocr."
+        ) from None
+    return opening
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Yield a file that takes the target's place if all goes well."""
+    target = target.resolve()
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{target} is no file")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

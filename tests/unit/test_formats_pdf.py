@@ -1,0 +1,207 @@
+"""Searchable PDFs: the pages look as they were read, and their text is found where it stands."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pypdfium2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from pecia.formats import pdf
+from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict
+from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
+from pecia_workers.media.drawing import compressed
+
+SIDE = (600, 800)
+LINES = (
+    "Blutdruck 120/80 mmHg",
+    "처방전 아목시실린 500mg",
+    "患者 诊断 高血压",
+    "naïve façade őű кровь Ελλάδα",
+)
+WORDS = st.text(st.sampled_from("aäßőЖ혈압약诊断12.,%"), min_size=1, max_size=12)
+
+
+def sheet(colour: Any = (0, 0, 0)) -> NDArray[np.uint8]:
+    """Return a page with a line of print in each of four places."""
+    image = Image.new("RGB", SIDE, "white")
+    for number in range(len(LINES)):
+        ImageDraw.Draw(image).text(
+            (60, 100 * number + 60), f"Line {number}", fill=colour, font=ImageFont.load_default(28)
+        )
+    return np.asarray(image)
+
+
+def drawing(**pages: NDArray[np.uint8]) -> PagePictures:
+    """Return what draws these pages, by number; there are no others."""
+
+    def draw(number: int, *, rotation: int, skew: float) -> Picture:
+        assert (rotation, skew) == (0, 0.0)
+        if f"p{number}" not in pages:
+            raise NoPictureError
+        pixels = pages[f"p{number}"]
+        encoding, data = compressed(pixels, 75)
+        height, width = pixels.shape[:2]
+        return Picture(encoding=encoding, data=data, width=width, height=height, dpi=72)
+
+    return draw
+
+
+def read(number: int, *texts: str, lines: bool = True) -> Page:
+    boxes = [Box(left=60, top=100 * row + 60, right=540, bottom=100 * row + 90) for row in range(len(texts))]
+    found = tuple(Line(text=text, box=box, confidence=0.9) for text, box in zip(texts, boxes, strict=True))
+    return Page(
+        number=number,
+        text="\n".join(texts),
+        verdict=Verdict.OK,
+        lines=found if lines else (),
+        width=SIDE[0],
+        height=SIDE[1],
+        engine="test",
+    )
+
+
+def written(path: Path, document: Document, **pages: NDArray[np.uint8]) -> pypdfium2.PdfDocument:
+    pdf.write(document, drawing(**pages), path)
+    return pypdfium2.PdfDocument(path)
+
+
+def texts(document: pypdfium2.PdfDocument) -> list[str]:
+    return [page.get_textpage().get_text_range().replace("\r\n", "\n") for page in document]
+
+
+def rendered(page: pypdfium2.PdfPage) -> NDArray[np.uint8]:
+    return np.asarray(page.render(scale=1).to_pil().convert("RGB"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "read.pdf"
+
+
+def test_the_text_is_extracted_as_it_was_read_in_any_script(path: Path) -> None:
+    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
+    assert texts(document) == ["\n".join(LINES)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=7))
+def test_any_words_are_extracted_in_their_order(path: Path, lines: list[str]) -> None:
+    document = written(path, Document(pages=(read(1, *lines),)), p1=sheet())
+    assert "".join(texts(document)).split() == " ".join(lines).split()
+
+
+def test_a_line_is_found_where_it_stands(path: Path) -> None:
+    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
+    text = document[0].get_textpage()
+    assert text.count_rects() == len(LINES)
+    for row in range(len(LINES)):
+        left, bottom, right, top = text.get_rect(row)
+        expected = (60, SIDE[1] - (100 * row + 90), 540, SIDE[1] - (100 * row + 60))
+        assert (left, bottom, right, top) == pytest.approx(expected, abs=2)
+
+
+def test_a_word_is_found_by_search(path: Path) -> None:
+    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
+    found = document[0].get_textpage().search("아목시실린").get_next()
+    assert found == (len(LINES[0]) + len("\r\n처방전 "), len("아목시실린"))
+
+
+@pytest.mark.parametrize(
+    ("colour", "encoding"),
+    [((190, 0, 0), Encoding.RGB), ((90, 90, 90), Encoding.GREY), (None, Encoding.BILEVEL)],
+)
+def test_the_page_looks_as_it_was_read_and_no_text_is_seen(
+    path: Path, colour: Any, encoding: Encoding
+) -> None:
+    pixels = sheet(colour or (0, 0, 0))
+    if colour is None:
+        pixels = np.where(pixels > 127, np.uint8(255), np.uint8(0))
+    assert compressed(pixels, 75)[0] is encoding
+    document = written(path, Document(pages=(read(1, *LINES),)), p1=pixels)
+    difference = np.abs(rendered(document[0]).astype(int) - pixels)
+    assert document[0].get_size() == pytest.approx(SIDE)
+    assert difference.mean() < 1.5
+    assert (difference > 100).mean() < 0.001
+
+
+def test_a_page_whose_lines_nobody_knows_has_its_text_in_order(path: Path) -> None:
+    paragraph = " ".join(f"word{number}" for number in range(400))
+    document = written(path, Document(pages=(read(1, *LINES, paragraph, lines=False),)), p1=sheet())
+    assert "".join(texts(document)).split() == " ".join((*LINES, paragraph)).split()
+    rects = document[0].get_textpage()
+    boxes = [rects.get_rect(row) for row in range(rects.count_rects())]
+    assert all(
+        left >= 0 and bottom >= 0 and right <= SIDE[0] and top <= SIDE[1]
+        for left, bottom, right, top in boxes
+    )
+
+
+def test_a_page_that_was_not_read_is_there_without_text_or_says_why_it_is_missing(path: Path) -> None:
+    failed = tuple(PageFailure(number=number, failure=Failure.of(FailureCode.DAMAGED)) for number in (2, 3))
+    document = written(path, Document(pages=(read(1, *LINES),), failed=failed), p1=sheet(), p2=sheet())
+    assert len(document) == 3
+    assert texts(document)[1:] == ["", "Page 3 is missing: damaged."]
+    assert np.abs(rendered(document[1]).astype(int) - sheet()).mean() < 1.5
+    assert (
+        document.get_metadata_dict()["Subject"] == "Page 2 is missing: damaged. Page 3 is missing: damaged."
+    )
+
+
+def test_text_is_kept_though_its_picture_cannot_be_drawn(path: Path) -> None:
+    document = written(path, Document(pages=(read(1, *LINES),)))
+    assert texts(document)[0].startswith("The picture of page 1 is missing.")
+    assert LINES[1] in texts(document)[0]
+
+
+def test_it_tells_nothing_but_its_pages(path: Path) -> None:
+    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
+    told = {name: value for name, value in document.get_metadata_dict().items() if value}
+    assert list(told) == ["Producer"]
+    assert str(path.parent).encode() not in path.read_bytes()
+
+
+def test_pages_beyond_one_piece_keep_their_order_and_leave_no_file(path: Path) -> None:
+    pages = tuple(read(number, f"page {number}") for number in range(1, 41))
+    document = written(path, Document(pages=pages), **{f"p{number}": sheet() for number in range(1, 41)})
+    assert texts(document) == [f"page {number}" for number in range(1, 41)]
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("dpi", "pixels", "points"),
+    [
+        (150, (1240, 1754), (595.2, 841.9)),
+        (None, (4000, 3000), (842, 631.5)),
+        (36, (20_000, 100), (14_400, 72)),
+    ],
+)
+def test_a_sheet_is_as_large_as_its_paper_or_as_a4(
+    path: Path, dpi: float | None, pixels: tuple[int, int], points: tuple[float, float]
+) -> None:
+    buffer = io.BytesIO()
+    Image.new("L", pixels, 255).save(buffer, "JPEG")
+    picture = Picture(
+        encoding=Encoding.GREY, data=buffer.getvalue(), width=pixels[0], height=pixels[1], dpi=dpi
+    )
+
+    def draw(number: int, *, rotation: int, skew: float) -> Picture:
+        return picture
+
+    pdf.write(Document(pages=(read(1, "x"),)), draw, path)
+    assert pypdfium2.PdfDocument(path)[0].get_size() == pytest.approx(points, abs=0.1)
+
+
+def test_the_font_has_two_boxes_and_no_letter() -> None:
+    font = (Path(pdf.__file__).parent / "boxes.ttf").read_bytes()
+    assert font[:4] == b"\0\1\0\0"
+    assert len(font) < 1024
+    assert re.search(rb"PeciaBoxes|P\0e\0c\0i\0a", font)

@@ -1,0 +1,148 @@
+"""Pages drawn for PDFs: turned as they were when they were read, compressed as they deserve, decoded apart."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures
+from pecia_schemas.settings import SettingsError
+from pecia_workers.media import pictures as drawn_apart
+from pecia_workers.media.drawing import as_read, compressed
+from pecia_workers.media.pictures import open_pictures
+from pecia_workers.media.preparation import prepare
+
+
+def page(slope: float = 0.0, turns: int = 0) -> NDArray[np.uint8]:
+    """Return a page of print that slopes, lies on its side or stands on its head."""
+    image = Image.new("RGB", (1000, 1400), "white")
+    for number in range(24):
+        text = f"Zeile {number}: Blutdruck 120/80, Puls 64, Temperatur 36,8 am Morgen"
+        ImageDraw.Draw(image).text(
+            (60, 50 * number + 60), text, fill="black", font=ImageFont.load_default(26)
+        )
+    sloping = image.rotate(-slope, resample=Image.Resampling.BICUBIC, fillcolor="white")
+    return np.ascontiguousarray(np.rot90(np.asarray(sloping), turns))
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("drawing") / "scan.tif"
+    frames = [Image.fromarray(page()), Image.fromarray(page(turns=1))]
+    frames[0].save(path, "TIFF", save_all=True, append_images=frames[1:])
+    return path
+
+
+@pytest.fixture(scope="module")
+def pictures(scan: Path) -> Iterator[PagePictures]:
+    with open_pictures(scan, password=None, quality=75) as pictures:
+        yield pictures
+
+
+def helper_of(pictures: Any) -> subprocess.Popen[bytes]:
+    process: subprocess.Popen[bytes] = pictures._process._process
+    return process
+
+
+@pytest.mark.parametrize(("slope", "turns"), [(0, 0), (2.5, 0), (-4, 0), (0, 1), (0, 2), (3, 3)])
+def test_a_page_is_drawn_exactly_as_the_engine_saw_it(slope: float, turns: int) -> None:
+    pixels = page(slope, turns)
+    seen = prepare(pixels)
+    assert (bool(seen.skew), bool(seen.rotation)) == (bool(slope), bool(turns))
+    assert np.array_equal(as_read(pixels, seen.rotation, seen.skew), seen.pixels)
+
+
+def test_what_is_black_and_white_loses_nothing() -> None:
+    pixels = np.where(page() > 127, np.uint8(255), np.uint8(0))
+    encoding, data = compressed(pixels, 75)
+    assert encoding is Encoding.BILEVEL
+    assert len(data) < 40_000
+
+
+def test_what_is_almost_grey_is_compressed_as_grey() -> None:
+    tinted = page().astype(np.int16) - np.array([0, 6, 12], dtype=np.int16)
+    encoding, data = compressed(tinted.clip(0, 255).astype(np.uint8), 75)
+    assert encoding is Encoding.GREY
+    assert Image.open(io.BytesIO(data)).mode == "L"
+
+
+def test_a_red_stamp_keeps_its_colour() -> None:
+    pixels = page().copy()
+    pixels[1300:1320, 800:820] = (200, 20, 20)
+    encoding, data = compressed(pixels, 75)
+    assert encoding is Encoding.RGB
+    stamp = np.asarray(Image.open(io.BytesIO(data)))[1310, 810].astype(int)
+    assert abs(stamp - (200, 20, 20)).max() < 12
+
+
+def test_less_quality_is_smaller() -> None:
+    assert len(compressed(page(), 40)[1]) < len(compressed(page(), 90)[1])
+
+
+def test_pages_are_decoded_in_another_process(pictures: PagePictures) -> None:
+    first, second = (pictures(number, rotation=0, skew=0.0) for number in (1, 2))
+    assert (first.width, first.height, first.dpi) == (1000, 1400, None)
+    assert (second.width, second.height) == (1400, 1000)
+    assert Image.open(io.BytesIO(pictures(2, rotation=90, skew=0.0).data)).size == (1000, 1400)
+
+
+def test_a_page_that_is_not_there_costs_itself_alone(pictures: PagePictures) -> None:
+    with pytest.raises(NoPictureError):
+        pictures(3, rotation=0, skew=0.0)
+    assert pictures(1, rotation=0, skew=0.0).width == 1000
+
+
+def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
+    with open_pictures(scan, password=None, quality=75) as pictures:
+        pictures(1, rotation=0, skew=0.0)
+        process = helper_of(pictures)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(NoPictureError):
+            pictures(1, rotation=0, skew=0.0)
+        assert pictures(2, rotation=0, skew=0.0).width == 1400
+
+
+def test_a_page_that_takes_too_long_is_given_up(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_pictures(scan, password=None, quality=75) as pictures:
+        pictures(1, rotation=0, skew=0.0)
+        process = helper_of(pictures)
+        monkeypatch.setattr(pictures, "_timeout", 0.05)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(NoPictureError):
+            pictures(1, rotation=0, skew=0.0)
+        assert process.returncode == -signal.SIGKILL
+
+
+def test_a_script_without_a_main_guard_is_not_run_again(scan: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('runs')\n"
+        "from pathlib import Path\n"
+        f"from {drawn_apart.__name__} import open_pictures\n"
+        f"with open_pictures(Path({str(scan)!r}), password=None, quality=75) as pictures:\n"
+        "    print(pictures(1, rotation=0, skew=0.0).width)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("runs\n1000\n", "")
+
+
+def test_a_wrong_setting_is_told_before_anything_is_drawn(
+    scan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PECIA_RENDER_DPI", "7")
+    with (
+        pytest.raises(SettingsError, match="PECIA_RENDER_DPI"),
+        open_pictures(scan, password=None, quality=75),
+    ):
+        pass
