@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pecia.aio.client import AsyncClient
+    from pecia.aio.job import AsyncJob, AsyncJobGroup
     from pecia.audit import AuditAction, AuditEntry
     from pecia.client import Client
     from pecia.dead import DeadPart
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         SubmitManyError,
         UnavailableError,
         WebhookVerificationError,
+        WrongLoopError,
     )
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
@@ -71,6 +74,8 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "pecia.aio.client": ["AsyncClient"],
+    "pecia.aio.job": ["AsyncJob", "AsyncJobGroup"],
     "pecia.audit": ["AuditAction", "AuditEntry"],
     "pecia.client": ["Client"],
     "pecia.dead": ["DeadPart"],
@@ -97,6 +102,7 @@ _HOMES = {
         "SubmitManyError",
         "UnavailableError",
         "WebhookVerificationError",
+        "WrongLoopError",
     ],
     "pecia.formats": ["Format"],
     "pecia.job": ["Job", "JobGroup"],
@@ -135,6 +141,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncJobGroup",
     "AuditAction",
     "AuditEntry",
     "CachedFrom",
@@ -200,6 +209,7 @@ __all__ = [
     "Verdict",
     "Webhook",
     "WebhookVerificationError",
+    "WrongLoopError",
 ]
 
 

@@ -23,6 +23,7 @@ What is behind an arrow is an attribute::
         JobErasedError            (also LookupError) -> erased_at
         DocumentGoneError         (also LookupError)
         RetryRefusedError         (also ValueError)
+      WrongLoopError              (also RuntimeError)
       WebhookVerificationError    (also ValueError)
 
 Those below `UnavailableError` may not come again if the same call is repeated.
@@ -189,6 +190,16 @@ class DocumentGoneError(JobError, LookupError):
 
 class RetryRefusedError(JobError, ValueError):
     """There is nothing to run again: the job is at work, has succeeded, or its document was erased."""
+
+
+class WrongLoopError(PeciaError, RuntimeError):
+    """An `AsyncClient` is used in another event loop, or process, than the one in which it was first used."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This client belongs to the event loop in which it was first used, and this is another one, or a forked "
+            "process: make a client in each loop, and close it (`async with`) before its loop ends."
+        )
 
 
 class WebhookVerificationError(PeciaError, ValueError):

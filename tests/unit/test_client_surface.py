@@ -12,6 +12,9 @@ import pecia
 from pecia import errors
 
 PUBLIC = [
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncJobGroup",
     "AuditAction",
     "AuditEntry",
     "CachedFrom",
@@ -77,6 +80,7 @@ PUBLIC = [
     "Verdict",
     "Webhook",
     "WebhookVerificationError",
+    "WrongLoopError",
 ]
 
 
@@ -108,7 +112,7 @@ def test_every_error_is_in_the_tree_of_the_docstring() -> None:
         if isinstance(value, type) and issubclass(value, errors.PeciaError)
     }
     told = {word.strip(":") for word in (errors.__doc__ or "").split() if word.endswith("Error")}
-    assert names == told - {"ValueError", "LookupError", "TimeoutError"}
+    assert names == told - {"ValueError", "LookupError", "RuntimeError", "TimeoutError"}
 
 
 @pytest.mark.parametrize("name", ["submit", "submit_many"])

@@ -1,0 +1,78 @@
+"""The way from tasks to jobs on a loop: what `pecia.bulk` decides, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from pecia import bulk, submission
+from pecia.aio import sources
+from pecia.bulk import Batches, Item, Prepared
+from pecia.errors import SubmitError
+from pecia.submission import NewJob, Options
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import Task
+from pecia_schemas.threads import finish_in_thread
+
+T = TypeVar("T")
+
+
+async def batches(
+    tasks: Iterable[Task[Any]] | AsyncIterable[Task[Any]], prefix: str | None
+) -> AsyncGenerator[list[Item], None]:
+    """Yield the tasks as many at a time as are held in memory and written together.
+
+    With a prefix each has the key `prefix/number`.
+    """
+    waiting = Batches(prefix)
+    async for task in _awaited(tasks):
+        if batch := waiting.add(task):
+            yield batch
+    if batch := waiting.rest():
+        yield batch
+
+
+async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+    """Check the tasks, store their documents, a few at a time, and make their rows.
+
+    Raises `PayloadStoreUnavailableError` if the store does not answer.
+    """
+    made: dict[int, NewJob | SubmitError] = dict(await finish_in_thread(_refused, items))
+    waiting = iter([item for item in items if item.number not in made])
+
+    async def work() -> None:
+        for item in waiting:
+            try:
+                source = await sources.store(payloads, item.task.source)
+                made[item.number] = submission.new_job(item.task, source, asked, item.key, keys)
+            except SubmitError as error:
+                made[item.number] = error
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(bulk.PAYLOAD_THREADS, len(items))):
+                group.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # the store is away: all of them say so
+    return Prepared(items=items, made=[made[item.number] for item in items])
+
+
+def _refused(items: Sequence[Item]) -> list[tuple[int, SubmitError]]:
+    refused: list[tuple[int, SubmitError]] = []
+    for item in items:
+        try:
+            bulk.check(item)
+        except SubmitError as error:
+            refused.append((item.number, error))
+    return refused
+
+
+async def _awaited(tasks: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(tasks, AsyncIterable):
+        async for task in tasks:
+            yield task
+    else:
+        for task in tasks:
+            yield task

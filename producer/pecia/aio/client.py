@@ -1,0 +1,268 @@
+"""The client for asyncio: hands documents over, and finds their jobs again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from pecia import asking, submission
+from pecia.accepting import Accepted
+from pecia.aio import bulk
+from pecia.aio.completion import look
+from pecia.aio.connections import AsyncConnections
+from pecia.aio.database import within_work
+from pecia.aio.job import AsyncJob, AsyncJobGroup
+from pecia.audit import AuditEntry
+from pecia.bulk import Item, Outcome, Tally, messages
+from pecia.configuration import resolve
+from pecia.dead import DeadPart
+from pecia.errors import SubmitError, WrongLoopError
+from pecia.purging import Erasure
+from pecia.store import Listing
+from pecia.submission import Options
+from pecia.usage import Usage
+from pecia_schemas.events import Webhook
+from pecia_schemas.failures import FailureCode
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import Task
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class AsyncClient:
+    """A fleet, as an application on asyncio sees it: `Client`, with `await` before what does I/O.
+
+    It belongs to the loop in which it is first used, until it is closed; elsewhere, also in a forked child, it raises
+    `WrongLoopError`. No statement runs in a thread; files are read and hashed in the loop's.
+
+    Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
+    `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        payload_url: str | None = None,
+        *,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self._settings = resolve(
+            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url
+        )
+        self._connections: AsyncConnections | None = None
+
+    async def submit(
+        self,
+        task: Task[R],
+        *,
+        priority: Lane = Lane.NORMAL,
+        idempotency_key: str | None = None,
+        webhook: Webhook | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        not_before: datetime | timedelta | None = None,
+        expires: datetime | timedelta | None = None,
+    ) -> AsyncJob[R]:
+        """Hand over one task and return its job, as soon as it is safe in Postgres. All else is as in `Client.submit`.
+
+        Cancelled before it returns, it may have accepted the job: with an `idempotency_key` the same call finds it.
+        """
+        asked = self._options(
+            priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
+        )
+        ((_, outcome),) = await self._accept([Item(0, task, idempotency_key)], asked)
+        if isinstance(outcome, SubmitError):
+            raise outcome
+        return self._job_of(outcome)
+
+    async def submit_many(
+        self,
+        tasks: Iterable[Task[R]] | AsyncIterable[Task[R]],
+        *,
+        priority: Lane = Lane.NORMAL,
+        idempotency_prefix: str | None = None,
+        webhook: Webhook | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        not_before: datetime | timedelta | None = None,
+        expires: datetime | timedelta | None = None,
+    ) -> AsyncJobGroup[R]:
+        """Hand over many tasks and return their jobs, in order. All else is as in `Client.submit_many`."""
+        asked = self._options(
+            priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
+        )
+        tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
+        with tally.told():
+            async with aclosing(bulk.batches(tasks, idempotency_prefix)) as batches:
+                async for items in batches:
+                    tally.add(await self._accept(items, asked))
+        return tally.result()
+
+    @overload
+    async def job(self, job_id: UUID | str) -> AsyncJob[Any]: ...
+    @overload
+    async def job(self, job_id: UUID | str, task: type[Task[R]]) -> AsyncJob[R]: ...
+    async def job(self, job_id: UUID | str, task: type[Task[Any]] | None = None) -> AsyncJob[Any]:
+        """Return the job of this id; with its type of task, the handle knows the type of its result.
+
+        Raises `JobNotFoundError` if there is no such job, or none of that type.
+        """
+        identifier = asking.identifier(job_id)
+        view = asking.found(identifier, await self._open().store.views([identifier]), task)
+        return AsyncJob(self._open, view, created=False)
+
+    def jobs(
+        self,
+        *,
+        status: JobState | str | Iterable[JobState | str] = (),
+        kind: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+        page_size: int = 100,
+    ) -> AsyncGenerator[AsyncJob[Any], None]:
+        """Yield jobs, newest first, read page by page as they are asked for.
+
+        `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
+        """
+        listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
+        return self._pages(listing, page_size, limit)
+
+    async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
+        """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
+
+        `by` groups them: `document_type`, `kind`, `lane`, `engine`, or `metadata:KEY` by the value of a job's metadata.
+        Raises `InvalidOptionError` for anything else.
+        """
+        return await self._open().accounts.since(asking.past(since), by)
+
+    async def dead_parts(
+        self,
+        *,
+        job: UUID | str | None = None,
+        code: FailureCode | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[DeadPart]:
+        """Return what the fleet has given up although the document may be fine, last first.
+
+        These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
+        """
+        job_id = None if job is None else asking.identifier(job)
+        return await self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
+
+    async def dead_part(self, part_id: UUID | str) -> DeadPart:
+        """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
+        return await self._open().dead.one(asking.identifier(part_id))
+
+    async def retry_dead(self, parts: Iterable[DeadPart | UUID]) -> list[AsyncJob[Any]]:
+        """Run dead parts again and return their jobs, reopened; what else failed in them stays failed.
+
+        Each job gets its callback anew when it is over again. Raises `InvalidOptionError` for a part that is not dead,
+        before anything is done; `RetryRefusedError` at the first job that is still at work.
+        """
+        chosen = asking.by_job(await self._open().dead.chosen(asking.ids_of_parts(parts)))
+        return [await (await self.job(job_id)).retry(ids) for job_id, ids in chosen.items()]
+
+    async def purge(
+        self,
+        jobs: Iterable[AsyncJob[Any] | UUID | str] | None = None,
+        *,
+        before: datetime | timedelta | None = None,
+        metadata: Mapping[str, str] | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> list[Erasure]:
+        """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
+
+        Which jobs are meant, and what else there is to know, says `Client.purge`.
+        """
+        connections = self._open()
+        job_ids = None if jobs is None else await self._known(jobs)
+        selection = asking.selection(job_ids=job_ids, before=before, metadata=metadata)
+        meant = await connections.purging.fitting(selection)
+        if dry_run:
+            return await connections.purging.look(meant)
+        erased, cancelled = await connections.purging.erase(meant, reason, connections.remove)
+        await connections.bus.announce(cancelled, JobState.CANCELLED)
+        return erased
+
+    def audit(
+        self,
+        *,
+        job: AsyncJob[Any] | UUID | str | None = None,
+        client: str | None = None,
+        since: datetime | timedelta | None = None,
+    ) -> AsyncGenerator[AuditEntry, None]:
+        """Yield who read which result and what was erased, newest first, read page by page as it is asked for.
+
+        `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
+        """
+        job_id = None if job is None else asking.id_of(job)
+        return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
+
+    def group(self, jobs: Iterable[AsyncJob[R]]) -> AsyncJobGroup[R]:
+        """Return the jobs as one, to wait for or to cancel together."""
+        return AsyncJobGroup(self._open, list(jobs))
+
+    async def close(self) -> None:
+        """Close all connections. Using the client again opens new ones, also in another loop."""
+        if self._connections is not None:
+            connections = self._open()
+            self._connections = None
+            await connections.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _open(self) -> AsyncConnections:
+        if self._connections is None:
+            self._connections = AsyncConnections(self._settings)
+        if self._connections.loop is not asyncio.get_running_loop():
+            raise WrongLoopError
+        return self._connections
+
+    def _options(self, **asked: Any) -> Options:
+        return submission.options(**asked, client=self._open().client, fair_by=self._settings.fair_by)
+
+    async def _accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
+        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+        connections = self._open()
+        prepared = await bulk.prepare(items, connections.payloads, asked, connections.keys)
+        new = prepared.new
+        is_stored = within_work(connections.holds)
+        accepted = await connections.store.accept(new, is_stored=is_stored) if new else ()
+        await connections.publish(messages(new, accepted))
+        return prepared.outcomes(accepted)
+
+    def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
+        return AsyncJob(self._open, accepted.view, created=accepted.created)
+
+    async def _known(self, jobs: Iterable[AsyncJob[Any] | UUID | str]) -> list[UUID]:
+        """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
+        return [view.id for view in await look(self._open(), [asking.id_of(job) for job in jobs])]
+
+    async def _pages(
+        self, listing: Listing, size: int, limit: int | None
+    ) -> AsyncGenerator[AsyncJob[Any], None]:
+        before: UUID | None = None
+        left = limit
+        while left != 0 and (page := await self._open().store.page(listing, before=before, size=size)):
+            for view in page[:left]:
+                yield AsyncJob(self._open, view, created=False)
+            if len(page) < size:
+                return
+            left = None if left is None else max(0, left - len(page))
+            before = page[-1].id

@@ -1,0 +1,97 @@
+"""What an asynchronous client holds open: Postgres, Redis and the payload store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from uuid import UUID
+
+from pecia.aio.database import AsyncDatabase, within_work
+from pecia.aio.publishing import AsyncBus
+from pecia.audit import AuditEntry, Place, TrailPages
+from pecia.connections import Holdings, store_answers
+from pecia.errors import UnavailableError
+from pecia.purging import FIRST, Erasure, PurgingSteps, Selection, batches
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.payloads import payload_named
+from pecia_schemas.settings import ClientSettings
+
+
+class AsyncTrail(TrailPages[AsyncDatabase]):
+    """What the database remembers of reading and erasing, newest first."""
+
+    async def entries(
+        self, *, job_id: UUID | None, client: str | None, since: datetime | None
+    ) -> AsyncGenerator[AuditEntry, None]:
+        """Yield what fits, read page by page as it is asked for."""
+        page, place = await self.page(Place(), job_id=job_id, client=client, since=since)
+        while page:
+            for entry in page:
+                yield entry
+            page, place = await self.page(place, job_id=job_id, client=client, since=since)
+
+
+class AsyncPurging(PurgingSteps[AsyncDatabase]):
+    """What a client may erase."""
+
+    async def fitting(self, selection: Selection) -> list[UUID]:
+        """Return the jobs that are meant and still hold something."""
+        found: list[UUID] = []
+        while page := await self.fitting_after(selection, found[-1] if found else FIRST):
+            found += page
+        return found
+
+    async def look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
+        """Return what there is to erase of these jobs."""
+        return [found for batch in batches(job_ids) for found in await self.look_at(batch)]
+
+    async def erase(
+        self, job_ids: Sequence[UUID], reason: str | None, remove: Callable[[str], Awaitable[None]]
+    ) -> tuple[list[Erasure], list[UUID]]:
+        """Erase what these jobs hold; return what that was, and which of them were cancelled for it.
+
+        `remove` takes a payload out of the store.
+        """
+        erased: list[Erasure] = []
+        cancelled: list[UUID] = []
+        for batch in batches(job_ids):
+            purged = await self.empty(batch, reason)
+            fates = {name: await self.discard(name, within_work(remove)) for name in purged.documents}
+            erased += purged.told(fates)
+            cancelled += purged.cancelled
+        return erased, cancelled
+
+
+class AsyncConnections(Holdings[AsyncDatabase]):
+    """The three stores of a fleet, opened when they are first needed, for the running loop."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
+        super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
+        self.loop = asyncio.get_running_loop()
+        self.trail = AsyncTrail(self._database)
+        self.purging = AsyncPurging(self._database, client=self.client)
+        self.bus = AsyncBus(settings.redis_url.get_secret_value(), connect_timeout=patience)
+
+    async def holds(self, payload: str) -> bool:
+        """Return whether the payload store holds something of that name."""
+        with store_answers():
+            return await self.payloads.holds_async(payload_named(payload))
+
+    async def remove(self, payload: str) -> None:
+        """Take what has that name out of the payload store."""
+        with store_answers():
+            await self.payloads.delete_async(payload_named(payload))
+
+    async def publish(self, messages: Sequence[PartMessage]) -> None:
+        """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
+        if messages and await self.bus.publish(messages):
+            with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
+                await self.store.mark_published([message.part for message in messages])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._database.dispose()
+        await self.bus.close()

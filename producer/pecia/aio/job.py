@@ -1,0 +1,177 @@
+"""Handles of jobs for asyncio: what was last seen of them, and what can be done with them."""
+
+# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import Any, Self
+from uuid import UUID
+
+from pecia import asking, assembly
+from pecia.aio import streaming
+from pecia.aio.completion import finished, look
+from pecia.aio.connections import AsyncConnections
+from pecia.audit import AuditAction
+from pecia.completion import Deadline
+from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
+from pecia.usage import UsageFigures
+from pecia.view import JobView
+from pecia_schemas.events import JobEvent
+from pecia_schemas.results import Page
+from pecia_schemas.states import JobState
+
+
+class AsyncJob(JobHandle[R_co]):
+    """One job, as `Job` is; what looks or waits is awaited. Whoever is cancelled while waiting leaves the job alone.
+
+    Its attributes are what was last seen and cost no I/O; `refresh` looks again.
+
+    A `timeout` is in seconds and the caller's alone: when it passes, `JobTimeoutError` is raised and the job goes on.
+    0 looks exactly once, None waits for as long as it takes.
+    """
+
+    def __init__(
+        self, open_connections: Callable[[], AsyncConnections], view: JobView, *, created: bool
+    ) -> None:
+        super().__init__(view, created=created)
+        self._open = open_connections
+
+    async def refresh(self) -> Self:
+        """Look again. Raises `JobNotFoundError` if the job has been deleted."""
+        self._view = asking.found(self.id, await self._open().store.views([self.id]))
+        return self
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """Return once the job is over, well or badly."""
+        async with aclosing(finished(self._open(), [self.id], Deadline(timeout))) as views:
+            async for view in views:
+                self._view = view
+        return self
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job and return its result; that of a `partial` job says what is missing.
+
+        Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
+        erased.
+        """
+        await self.wait(timeout)
+        self._check_result()
+        return self._assembled(await self._open().store.outcomes(self.id, read_as=AuditAction.RESULT))
+
+    async def pages(
+        self, *, as_completed: bool = False, timeout: float | None = None
+    ) -> AsyncGenerator[Page, None]:
+        """Yield the document's pages while the job runs: in order, or each as soon as it is read.
+
+        Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
+        """
+        self._check_pages()
+        parts = streaming.parts(
+            self._open(), self.id, self._is_over, Deadline(timeout), in_order=not as_completed
+        )
+        async with aclosing(parts) as outcomes:
+            async for outcome in outcomes:
+                if outcome.content is not None:
+                    yield assembly.page(outcome)
+        await self.refresh()  # what was erased meanwhile was left out
+        self._check_result()
+
+    async def events(self, timeout: float | None = None) -> AsyncGenerator[JobEvent, None]:
+        """Yield every event of the job and its parts, from the first, until the job is over.
+
+        Events of parts that move at the same time may come out of the order of their sequence.
+        """
+        events = streaming.events(self._open(), self.id, self._is_over, Deadline(timeout))
+        async with aclosing(events) as told:
+            async for event in told:
+                yield event
+
+    async def hint(self) -> str | None:
+        """Say why the job cannot go on as the fleet is, if no running worker can do what it waits for.
+
+        Looks into the database; None for a job that only waits for its turn.
+        """
+        return (await hints(self._open(), [self])).get(self.id)
+
+    async def usage(self) -> UsageFigures:
+        """Return what its parts have taken so far, attempts that failed included; looks into the database."""
+        return await self._open().accounts.of_job(self.id)
+
+    async def cancel(self, *, reason: str | None = None) -> bool:
+        """End the job now; return False if it was over already. Pages that are read stay in the database.
+
+        `reason` is stored with the job's events: write nothing of the document into it.
+        """
+        connections = self._open()
+        cancelled = await connections.transitions.cancel([self.id], reason)
+        await connections.bus.announce(cancelled, JobState.CANCELLED)
+        await self.refresh()
+        return bool(cancelled)
+
+    async def retry(self, parts: Collection[UUID] | None = None) -> Self:
+        """Run what failed or was cancelled again, or those of it; what has a result keeps it.
+
+        Raises `RetryRefusedError` while the job is at work or if it has succeeded.
+        """
+        connections = self._open()
+        await connections.publish(await connections.transitions.retry(self.id, parts))
+        await connections.bus.announce([self.id], JobState.QUEUED)
+        return await self.refresh()
+
+    async def _is_over(self) -> bool:
+        return (await self.refresh()).done
+
+
+class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
+    """Jobs that were submitted together, in the order of their tasks. Timeouts are those of `AsyncJob`."""
+
+    def __init__(
+        self, open_connections: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]
+    ) -> None:
+        super().__init__(jobs)
+        self._open = open_connections
+
+    async def refresh(self) -> Self:
+        """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
+        for view in await look(self._open(), list(self._by_id)):
+            self._see(view)
+        return self
+
+    async def hints(self) -> dict[UUID, str]:
+        """Return what `AsyncJob.hint` says of each job of which it says something."""
+        return await hints(self._open(), self._jobs)
+
+    async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
+        """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
+        async with aclosing(finished(self._open(), list(self._by_id), Deadline(timeout))) as views:
+            async for view in views:
+                yield self._see(view)
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """Return once all jobs are over, well or badly."""
+        async with aclosing(self.as_completed(timeout)) as jobs:
+            async for _ in jobs:
+                pass
+        return self
+
+    async def results(self, timeout: float | None = None) -> list[R_co]:
+        """Wait for all and return their results, in order. Raises what the first job without one raises."""
+        await self.wait(timeout)
+        return [await job.result(timeout=0) for job in self._jobs]
+
+    async def cancel(self, *, reason: str | None = None) -> int:
+        """End all jobs that are not over; return how many that were."""
+        connections = self._open()
+        cancelled: list[UUID] = []
+        for batch in self._batches():
+            cancelled += await connections.transitions.cancel(batch, reason)
+        await connections.bus.announce(cancelled, JobState.CANCELLED)
+        return len(cancelled)
+
+
+async def hints(connections: AsyncConnections, jobs: Sequence[AsyncJob[Any]]) -> dict[UUID, str]:
+    """Return, for each job that waits in vain, what no running worker can do, and what to start."""
+    job_ids = waiting(jobs)
+    return hints_of(await connections.store.lacking(job_ids)) if job_ids else {}
