@@ -25,7 +25,7 @@ test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
-	$(ENGINE_VENV)/bin/python -m pytest tests/engine
+	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadfile
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
