@@ -90,6 +90,9 @@ def without_rules(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _long_runs(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the ink of each row that belongs to a run of `_RULE` pixels or more."""
     found = np.zeros_like(ink)
+    ink = ink.copy()  # with its neighbours above and below: a rule that was turned has steps
+    ink[1:] |= ink[:-1].copy()
+    ink[:-1] |= ink[1:].copy()
     rows = _rows_with_full_block(ink, _RULE // 2)
     if not rows.size or ink.shape[1] < _RULE:
         return found

@@ -29,7 +29,7 @@ _PADDING: Final = 0.15
 
 def turn_needed(view: View, classifier: LineClassifier) -> int:
     """Return the degrees, clockwise, that turn the page upright: 0, 90, 180 or 270; 0 if in doubt."""
-    across = lines.share_across(view.letters)
+    across = lines.share_across(view.levelled().letters)
     if across is None or _ALONG <= across <= _ACROSS:
         return 0
     if across > _ACROSS:

@@ -86,7 +86,9 @@ def downscale(sheet: Sheet, plan: Plan) -> Sheet:
         return sheet
     size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
     image = Image.fromarray(sheet.page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    return replace(sheet, page=replace(sheet.page, pixels=np.asarray(image), scale=size[0] / width))
+    return replace(
+        sheet, page=replace(sheet.page, pixels=np.asarray(image), scale=max(size) / max(width, height))
+    )
 
 
 STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
