@@ -43,8 +43,8 @@ class FailureCode(StrEnum):
     )
     ENCRYPTED = (
         "encrypted",
-        "The document is protected by a password.",
-        "The PDF asks for a password: save it without one and send it again.",
+        "The PDF is protected, and no password or a wrong one was given with it.",
+        "Submit it again with the right `password=`, or save it without protection.",
     )
     TOO_LARGE = (
         "too_large",

@@ -10,6 +10,7 @@ from PIL import Image
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_workers.media.classifier import line_classifier
+from pecia_workers.media.disguises import disguise
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import ImagePages
 from pecia_workers.media.pdf import PdfPages
@@ -144,9 +145,11 @@ def _video_type(path: Path, limits: Limits) -> MediaType:
 def _media_type(path: Path, limits: Limits) -> MediaType:
     limits.check_bytes(path.stat().st_size)
     with path.open("rb") as file:
-        media = sniff(file.read(HEAD_BYTES))
+        head = file.read(HEAD_BYTES)
+    media = sniff(head)
     if media is None:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The content is none of the types that Pecia knows.")
+        what = disguise(head) or "of no kind that is known here"
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"The file is {what}.")
     return media
 
 

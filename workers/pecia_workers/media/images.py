@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,7 @@ _FORMATS: Final = {
     MediaType.AVIF: "AVIF",
     MediaType.HEIC: "HEIF",
 }
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG markers that begin a picture
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
 _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
@@ -47,6 +49,8 @@ class ImagePages:
             from pecia_workers.media.heif import register  # noqa: PLC0415  loads libheif, which few files need
 
             register()
+        if media is MediaType.JPEG:
+            _refuse_deep_jpeg(path)
         with translated_errors():
             self._image = Image.open(path, formats=[_FORMATS[media]])
 
@@ -78,6 +82,19 @@ class ImagePages:
         if self._media is MediaType.PNG and "exif" not in self._image.info:
             return False  # asking would decode the picture in search of a late chunk
         return self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS
+
+
+def _refuse_deep_jpeg(path: Path) -> None:
+    """Raise `MediaError` for samples of 12 or 16 bits: Pillow would say no more than that it is no JPEG."""
+    with path.open("rb") as file:
+        file.seek(2)
+        while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
+            if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
+                raise MediaError(
+                    FailureCode.UNSUPPORTED_TYPE,
+                    f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG.",
+                )
+            file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

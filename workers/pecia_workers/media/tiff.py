@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, Self, cast
 
+import numpy as np
 from PIL import ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from pecia_schemas.page_ranges import PageRanges
     from pecia_workers.media.limits import Limits
 
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 
@@ -60,7 +61,9 @@ class TiffPages:
         with translated_errors():
             image = self._open(index)
             self._limits.check_page(*image.size)
-            return to_rgb(ImageOps.exif_transpose(image))
+            inverted = image.mode[0] == "I" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+            pixels = to_rgb(ImageOps.exif_transpose(image))
+            return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
     def close(self) -> None:
         """Close the file."""
