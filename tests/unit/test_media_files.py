@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -220,6 +221,25 @@ def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Pat
 
 def test_a_pdf_with_a_password_is_encrypted(file: Callable[[bytes], Path], limits: Limits) -> None:
     assert code_of(lambda: inspect_file(file(locked_pdf()), limits)) is FailureCode.ENCRYPTED
+
+
+def test_a_pdf_without_pages_is_empty_whatever_was_opened_before_it(
+    file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    locked, empty = file(locked_pdf()), file(pdf())
+    code_of(lambda: inspect_file(locked, limits))
+
+    assert code_of(lambda: inspect_file(empty, limits)) is FailureCode.EMPTY
+
+
+def test_no_file_stays_open_that_cannot_be_read(file: Callable[[bytes], Path], limits: Limits) -> None:
+    bad = [file(content) for content in (pdf(), locked_pdf(), b"%PDF-1.7", b"II*\x00", b"\xff\xd8\xff\xe0")]
+    before = len(os.listdir("/proc/self/fd"))
+
+    for path in bad * 3:
+        code_of(lambda path=path: load_page(path, 0, limits))  # type: ignore[misc]
+
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_page_that_is_not_there_is_named_so(file: Callable[[bytes], Path], limits: Limits) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pypdfium2
+from pypdfium2 import raw
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.media.errors import MediaError
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
 
 _POINTS_PER_INCH = 72
-_NEEDS_PASSWORD, _NEEDS_MORE = 4, 5  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
 _A4 = (595.0, 842.0)
 _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 
@@ -47,8 +48,6 @@ class PdfPages:
         """
         with _translated_errors():
             count = len(self._document)
-        if count == 0:
-            raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
         infos = tuple(self._info(index) for index in self._limits.choose(count, pages))
         self._limits.check_total(sum(page.width * page.height for page in infos))
         return infos
@@ -76,7 +75,7 @@ class PdfPages:
     def _open(self) -> pypdfium2.PdfDocument:
         password = self._password and self._password.get_secret_value()
         with _translated_errors(password=bool(password)):
-            document = pypdfium2.PdfDocument(self._content, password=password)
+            document = _loaded(self._content, password)
             if document.get_formtype():
                 document.init_forms()
             return document
@@ -97,6 +96,25 @@ class PdfPages:
             width, height = _A4
             scale = render_scale(width, height, self._limits)
         return PageInfo(index=index, width=math.ceil(width * scale), height=math.ceil(height * scale))
+
+
+def _loaded(content: Path | bytes, password: str | None) -> pypdfium2.PdfDocument:
+    """Open a document, whose content must stay where it is until it is closed.
+
+    Left to itself, pypdfium2 calls one without pages by the error of the file before it, and never closes it.
+    """
+    key = None if password is None else password.encode() + b"\0"
+    if isinstance(content, bytes):
+        handle = raw.FPDF_LoadMemDocument64(content, len(content), key)
+    else:
+        handle = raw.FPDF_LoadDocument(os.fsencode(content) + b"\0", key)
+    if not handle:
+        message = "The document cannot be loaded."
+        raise pypdfium2.PdfiumError(message, err_code=raw.FPDF_GetLastError())
+    if raw.FPDF_GetPageCount(handle) < 1:
+        raw.FPDF_CloseDocument(handle)
+        raise MediaError(FailureCode.EMPTY, "The PDF has no pages.")
+    return pypdfium2.PdfDocument(handle)
 
 
 def render_scale(width: float, height: float, limits: Limits) -> float:
@@ -124,10 +142,10 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
     try:
         yield
     except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) == _NEEDS_PASSWORD:
+        if getattr(error, "err_code", None) == raw.FPDF_ERR_PASSWORD:
             found = "does not open with the password that was given" if password else "asks for a password"
             raise MediaError(FailureCode.ENCRYPTED, f"The PDF {found}.") from None
-        if getattr(error, "err_code", None) == _NEEDS_MORE:
+        if getattr(error, "err_code", None) == raw.FPDF_ERR_SECURITY:
             raise MediaError(
                 FailureCode.ENCRYPTED, "The PDF is protected by a certificate or a rights manager."
             ) from None
