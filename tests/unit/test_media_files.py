@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from pecia_workers.media.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pecia_workers.media.pages import PageInfo
 
@@ -234,12 +233,13 @@ def test_a_pdf_without_pages_is_empty_whatever_was_opened_before_it(
 
 def test_no_file_stays_open_that_cannot_be_read(file: Callable[[bytes], Path], limits: Limits) -> None:
     bad = [file(content) for content in (pdf(), locked_pdf(), b"%PDF-1.7", b"II*\x00", b"\xff\xd8\xff\xe0")]
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
 
     for path in bad * 3:
         code_of(lambda path=path: load_page(path, 0, limits))  # type: ignore[misc]
 
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list(descriptors.iterdir())) <= before
 
 
 def test_a_page_that_is_not_there_is_named_so(file: Callable[[bytes], Path], limits: Limits) -> None:

@@ -73,7 +73,7 @@ class PdfPages:
         self._document.close()
 
     def _open(self) -> pypdfium2.PdfDocument:
-        password = self._password and self._password.get_secret_value()
+        password = self._password.get_secret_value() if self._password else None
         with _translated_errors(password=bool(password)):
             document = _loaded(self._content, password)
             if document.get_formtype():
