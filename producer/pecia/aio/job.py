@@ -4,23 +4,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from pecia import asking, assembly
+from pecia import asking, assembly, saving
 from pecia.aio import streaming
 from pecia.aio.completion import finished, look
 from pecia.aio.connections import AsyncConnections
 from pecia.audit import AuditAction
 from pecia.completion import Deadline
+from pecia.formats import Format
 from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.usage import UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
+from pecia_schemas.threads import finish_in_thread
 
 
 class AsyncJob(JobHandle[R_co]):
@@ -59,6 +63,35 @@ class AsyncJob(JobHandle[R_co]):
         await self.wait(timeout)
         self._check_result()
         return self._assembled(await self._open().store.outcomes(self.id, read_as=AuditAction.RESULT))
+
+    async def save(
+        self,
+        path: str | os.PathLike[str],
+        format: Format | str | None = None,  # noqa: A002  what everybody calls it
+        *,
+        quality: int = saving.QUALITY,
+        timeout: float | None = None,
+    ) -> Path:
+        """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
+
+        Without a `format` the suffix says which: .txt, .md, .json, .jsonl (fields), .hocr, .pdf, .srt or .vtt.
+        `quality` is that of the JPEG pictures in a PDF, 1 to 95. A thread draws and writes; whoever is cancelled
+        meanwhile goes on once the file is whole.
+
+        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
+        `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        """
+        target = Path(path)
+        form = saving.form_of(self.kind, target, format)
+        result: Any = await self.result(timeout)
+        if form is Format.PDF:
+            connections = self._open()
+            original = await connections.store.original(self.id)
+            payloads = connections.payloads
+            await finish_in_thread(saving.write_pdf, result, original, payloads, target, quality=quality)
+        else:
+            await finish_in_thread(saving.write, result, form, target)
+        return target
 
     async def pages(
         self, *, as_completed: bool = False, timeout: float | None = None
