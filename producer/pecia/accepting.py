@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, select, text
+from sqlalchemy import ARRAY, Connection, Table, Text, any_, literal, select, text
 
 from pecia.errors import (
     DatabaseUnavailableError,
@@ -32,11 +32,12 @@ _jobs = cast("Table", JobRow.__table__)
 _INSERT = text(
     """
     WITH asked AS (
-        SELECT * FROM unnest(
-            CAST(:ids AS uuid[]), CAST(:kinds AS text[]), CAST(:tasks AS jsonb[]), CAST(:digests AS text[]),
-            CAST(:payloads AS text[]), CAST(:keys AS text[]), CAST(:totals AS int[]), CAST(:parts AS uuid[]),
-            CAST(:stages AS text[]), CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[])
-        ) AS asked (id, kind, task, digest, payload, key, total, part, stage, cost, width, height)
+        SELECT * FROM ROWS FROM (
+            unnest(CAST(:ids AS uuid[]), CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:payloads AS text[]),
+                   CAST(:keys AS text[]), CAST(:totals AS int[]), CAST(:parts AS uuid[]), CAST(:stages AS text[]),
+                   CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[])),
+            jsonb_array_elements(CAST(:tasks AS jsonb))
+        ) AS asked (id, kind, digest, payload, key, total, part, stage, cost, width, height, task)
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
                           webhook, total, not_before, expires_at)
@@ -134,6 +135,7 @@ def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) 
         **_columns(batch),
         **{name: shared[name] for name in ("lane", "client", "not_before", "expires_at")},
         "flow": flow,
+        "tasks": json.dumps([new.job["task"] for new in batch]),
         "metadata": json.dumps(shared["metadata"]),
         "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
     }
@@ -145,7 +147,6 @@ def _columns(batch: Sequence[NewJob]) -> dict[str, list[Any]]:
     return {
         "ids": [job["id"] for job in jobs],
         "kinds": [job["kind"] for job in jobs],
-        "tasks": [json.dumps(job["task"]) for job in jobs],
         "digests": [job["task_digest"] for job in jobs],
         "payloads": [job["payload"] for job in jobs],
         "keys": [job["idempotency_key"] for job in jobs],
@@ -190,8 +191,9 @@ def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, tupl
     keys = {new.key for new in repeated}
     if not keys:
         return {}
-    query = select(*VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest)
-    rows = connection.execute(query.where(_jobs.c.idempotency_key.in_(keys))).mappings().all()
+    asked = _jobs.c.idempotency_key == any_(literal(list(keys), ARRAY(Text)))
+    query = select(*VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest).where(asked)
+    rows = connection.execute(query).mappings().all()
     if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
     return {row["idempotency_key"]: (row["task_digest"], JobView.of(dict(row))) for row in rows}

@@ -14,8 +14,10 @@ from sqlalchemy import (
     Connection,
     Integer,
     Table,
+    Uuid,
     all_,
     and_,
+    any_,
     func,
     literal,
     select,
@@ -94,7 +96,7 @@ class Store(Statements[D_co]):
         free = (
             select(_parts.c.id)
             .where(
-                _parts.c.id.in_(part_ids),
+                _parts.c.id == any_(literal(list(part_ids), ARRAY(Uuid))),
                 _parts.c.state == PartState.QUEUED,
                 _parts.c.published_at.is_(None),
                 _parts.c.strikes + _parts.c.deaths == 0,

@@ -41,6 +41,7 @@ TURN = 32
 """Most messages of one flow that stand in a lane's list: a document of so many pages is read in one go."""
 
 _MESSAGES_PER_SCRIPT = 500
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 _PUBLISH = files("pecia_schemas").joinpath("publish.lua").read_text(encoding="utf-8")
 
 
@@ -65,7 +66,7 @@ class PartMessage:
     def encode(self) -> str:
         """Return the bytes on the wire, as text."""
         message = {"part": str(self.part), "lane": self.lane, "cost": self.cost, "flow": str(self.flow)}
-        return json.dumps(message, separators=(",", ":"))
+        return _COMPACT.encode(message)
 
 
 def queue_name(stage: Stage, lane: Lane) -> str:
@@ -80,7 +81,7 @@ def rest_name(queue: str, flow: UUID | str) -> str:
 
 def marker(flow: UUID | str) -> str:
     """Return what stands in a lane's list for the messages of a flow that are more than a turn."""
-    return json.dumps({"flow": str(flow)}, separators=(",", ":"))
+    return _COMPACT.encode({"flow": str(flow)})
 
 
 def standing_name(queue: str) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pecia_schemas.encryption import Keyring
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SECRETS = "fields", "password", "url"
 """What of a task is encrypted: a schema may tell what is asked for about whom, a URL whose document it is."""
 
@@ -37,7 +38,7 @@ def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, ke
     """
     left_out = ("password", "source") if "url" in task else ("password",)
     compared = {name: value for name, value in task.items() if name not in left_out}
-    canonical = json.dumps([kind, compared, lane], sort_keys=True, separators=(",", ":")).encode()
+    canonical = _CANONICAL.encode([kind, compared, lane]).encode()
     return (
         hashlib.sha256(canonical).hexdigest()
         if key is None
