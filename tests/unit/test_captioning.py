@@ -108,8 +108,11 @@ def cut(duration: float, task: CaptionVideo, *, stages: frozenset[Stage] = froze
     async def served() -> frozenset[Stage]:
         return stages
 
+    async def stored(claimed: ClaimedPart) -> PayloadRef:
+        return claimed.payload
+
     spool, decoder = cast("Spool", OneFile()), cast("Decoder", OneVideo(duration))
-    return asyncio.run(Ingest(spool, decoder, SETTINGS, served)(part(Stage.INGEST, task)))
+    return asyncio.run(Ingest(spool, decoder, SETTINGS, served, stored)(part(Stage.INGEST, task)))
 
 
 @pytest.mark.parametrize(

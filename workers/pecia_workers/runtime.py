@@ -46,6 +46,7 @@ from pecia_workers.ledger import (
     Finished,
     Ledger,
     Outcome,
+    PartLostError,
     open_database,
 )
 from pecia_workers.ledger.database import UNAVAILABLE
@@ -59,6 +60,7 @@ from pecia_workers.media.ingest import Ingest
 from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
+from pecia_workers.sources.intake import Intake
 
 log = structlog.get_logger(__name__)
 
@@ -111,12 +113,14 @@ class Runtime:
         return budget
 
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
-        spool = self._open_spool()
+        scratch, store = self._open_scratch(), self._open_store()
+        spool = Spool(store, scratch)
         self._in_background(keep_swept(spool, partial(unheld, self._database)))
         decoder = Decoder(self._settings)
         await decoder.start()
         self._resources.push_async_callback(decoder.stop)
-        self._handlers[Stage.INGEST] = Ingest(spool, decoder, self._settings, self._stages_served)
+        intake = Intake(store, self._ledger, scratch, self._settings)
+        self._handlers[Stage.INGEST] = Ingest(spool, decoder, self._settings, self._stages_served, intake)
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short
@@ -157,12 +161,15 @@ class Runtime:
         """Return what the fleet can do: by its settings, whether or not it has started, and by who is on duty."""
         return stages_served(self._settings) | await stages_on_duty(self._database)
 
-    def _open_spool(self) -> Spool:
-        settings = self._settings
-        scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
+    def _open_scratch(self) -> Path:
+        parent = self._settings.spool_dir
+        scratch = ScratchDirectory.create(Path(parent) if parent else None)
         self._resources.callback(scratch.remove)
-        store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
-        return Spool(store, scratch.path)
+        return scratch.path
+
+    def _open_store(self) -> PayloadStore:
+        settings = self._settings
+        return PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
 
     def _in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -234,6 +241,8 @@ class Runtime:
             if part.id in self._cancelled and not await self._ledger.give_back([part.id]):
                 raise Ignore("the job was cancelled") from None
             raise
+        except PartLostError:
+            raise Ignore("the part was cancelled or taken over meanwhile") from None
         except EngineDeadError as error:
             self._died_on.add(part.id)
             raise RuntimeLostError("the engine is gone") from error

@@ -64,8 +64,8 @@ class ClaimedPart:
 
     @property
     def payload(self) -> PayloadRef:
-        """The document it is a part of."""
-        return cast("PayloadRef", self.task.source)  # a stored task has no other source
+        """The document it is a part of; not to be asked of an ingest that may have to fetch it first."""
+        return cast("PayloadRef", self.task.source)  # a task that was cut has no other source
 
 
 # A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, Segment
+from pecia_schemas import JobState, PayloadRef, Segment
 from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
@@ -15,6 +15,7 @@ from pecia_workers.ledger.commit import Finished, commit_parts
 from pecia_workers.ledger.database import UNAVAILABLE, outlast
 from pecia_workers.ledger.giveback import give_back, revoke_part
 from pecia_workers.ledger.groups import Grouped
+from pecia_workers.ledger.intake import PartLostError, take_in
 from pecia_workers.ledger.result_cache import Earlier, find_results
 
 _LARGEST_GROUP = 256
@@ -48,6 +49,17 @@ class Ledger:
     async def commit(self, finished: Finished) -> bool:
         """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
         return await self._commits(finished)
+
+    async def take_in(
+        self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
+    ) -> None:
+        """Give the part's job its document, which was fetched into the store; `holds` asks the store whether it is.
+
+        Raises `PartLostError` if the part is no longer this worker's, `PayloadMissingError` if the document was removed
+        again; then the job has not changed.
+        """
+        if not await outlast(lambda: take_in(self._database, self._worker, part, reference, holds)):
+            raise PartLostError
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
         """Return the result that is kept by this key; None if there is none, or Postgres is away."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pecia_schemas import CaptionVideo, FailureCode, ReadDocument, Stage
+from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage
 from pecia_schemas.cost import page_cost, segment_cost, summary_cost
 from pecia_schemas.page_ranges import PageRanges
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
@@ -28,6 +28,7 @@ class Ingest:
     """Cuts payloads for the stage that will work on them.
 
     `stages_served` tells what the fleet's engines can do: what none of them can must fail now, not wait for ever.
+    `intake` returns a part's payload, which the fleet may have to fetch first.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Ingest:
         decoder: Decoder,
         settings: WorkerSettings,
         stages_served: Callable[[], Awaitable[frozenset[Stage]]],
+        intake: Callable[[ClaimedPart], Awaitable[PayloadRef]],
     ) -> None:
         self._spool = spool
         self._decoder = decoder
@@ -43,16 +45,17 @@ class Ingest:
         self._plan = FramePlan.of(settings)
         self._limits = Limits.of(settings)
         self._stages_served = stages_served
+        self._intake = intake
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
 
-        Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`.
+        Raises `MediaError`, `PartLostError`, `PayloadMissingError`, `PayloadCorruptError`.
         """
         task = part.task
         if task.stage is Stage.CAPTION and Stage.CAPTION not in await self._stages_served():
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
-        async with self._spool.open(part.payload) as path:
+        async with self._spool.open(await self._intake(part)) as path:
             if isinstance(task, CaptionVideo):
                 return await self._segments(path, task)
             assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task

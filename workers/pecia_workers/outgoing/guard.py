@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import StrEnum
@@ -13,6 +14,9 @@ import httpcore2
 import httpx2
 
 from pecia_workers.outgoing.addresses import is_admitted
+
+# Its debug logs quote headers, and so the URLs that redirects lead to.
+logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 

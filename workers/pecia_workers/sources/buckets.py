@@ -1,0 +1,89 @@
+"""Documents by `s3://`: from the buckets that the settings name, with the fleet's own credentials."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import obstore
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from pecia_workers.sources.arriving import Arriving, refused, unreachable
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+    from pecia_schemas.settings import WorkerSettings
+
+_CHUNK = 1024 * 1024
+
+
+class Buckets:
+    """Fetches objects. What the settings do not name is not asked for, whatever the credentials open."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._named = settings.source_buckets
+        self._options = _options(settings)
+        self._total_s = settings.source_timeout.total_seconds()
+        self._silence = settings.source_silence
+
+    async def fetch(self, url: str, arriving: Arriving) -> None:
+        """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
+        bucket, _, key = url.partition("://")[2].partition("/")
+        if not _is_named(bucket, key, self._named):
+            raise refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
+        with _telling():
+            async with asyncio.timeout(self._total_s):
+                found = await obstore.get_async(self._open(bucket), key)
+                arriving.announced(found.meta["size"])
+                async for chunk in found.stream(min_chunk_size=_CHUNK):
+                    await arriving.write(bytes(chunk))
+
+    def _open(self, bucket: str) -> S3Store:
+        return S3Store.from_url(
+            f"s3://{bucket}",
+            config=cast("S3Config", dict(self._options)),
+            client_options={
+                "allow_http": self._options.get("endpoint", "").startswith("http://"),
+                "connect_timeout": self._silence,
+                "read_timeout": self._silence,
+            },
+            retry_config={"max_retries": 0},  # the part is tried again, by the fleet's schedule
+        )
+
+
+def _options(settings: WorkerSettings) -> Mapping[str, str]:
+    if settings.source_options or not settings.payload_url.startswith("s3://"):
+        return settings.source_options
+    return settings.payload_options
+
+
+def _is_named(bucket: str, key: str, named: Collection[str]) -> bool:
+    """Return whether an object is in a bucket, or below a part of one, that the settings name."""
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        return False
+    return any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in named)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Raise what goes wrong on the way as `MediaError`."""
+    try:
+        yield
+    except TimeoutError:
+        raise unreachable("The object store took too long.") from None
+    except (FileNotFoundError, NotFoundError, InvalidPathError):
+        raise refused("The object store has no such object.") from None
+    except (PermissionError, PermissionDeniedError, UnauthenticatedError):
+        raise refused("The object store does not let the fleet read the object.") from None
+    except (BaseError, OSError) as error:
+        raise unreachable(f"The object store does not answer ({type(error).__name__}).") from None
