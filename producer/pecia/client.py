@@ -246,8 +246,11 @@ class Client:
                 self._connections.close()
                 self._connections = None
             if self._connections is None:
-                self._connections = Connections(self._settings)
+                self._connections = self._connect()
             return self._connections
+
+    def _connect(self) -> Connections:
+        return Connections(self._settings)
 
     def _options(
         self,

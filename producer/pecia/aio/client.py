@@ -229,10 +229,13 @@ class AsyncClient:
 
     def _open(self) -> AsyncConnections:
         if self._connections is None:
-            self._connections = AsyncConnections(self._settings)
+            self._connections = self._connect()
         if self._connections.loop is not asyncio.get_running_loop():
             raise WrongLoopError
         return self._connections
+
+    def _connect(self) -> AsyncConnections:
+        return AsyncConnections(self._settings)
 
     def _options(self, **asked: Any) -> Options:
         return submission.options(**asked, client=self._open().client, fair_by=self._settings.fair_by)
