@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import UUID
 
@@ -27,6 +28,8 @@ _CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 class JobHandle(Generic[R_co]):
     """A job as it was last seen. Reading it costs no I/O."""
+
+    __slots__ = ("_created", "_view")  # there may be a hundred thousand of them
 
     def __init__(self, view: JobView, *, created: bool) -> None:
         self._view = view
@@ -123,9 +126,13 @@ class GroupHandle(Sequence[J_co]):
 
     def __init__(self, jobs: Sequence[J_co]) -> None:
         self._jobs = tuple(jobs)
-        self._by_id: dict[UUID, list[J_co]] = {}
+
+    @cached_property
+    def _by_id(self) -> dict[UUID, list[J_co]]:
+        by_id: dict[UUID, list[J_co]] = {}
         for job in self._jobs:
-            self._by_id.setdefault(job.id, []).append(job)
+            by_id.setdefault(job.id, []).append(job)
+        return by_id
 
     @overload
     def __getitem__(self, index: int) -> J_co: ...

@@ -29,6 +29,8 @@ class Job(JobHandle[R_co]):
     0 looks exactly once, None waits for as long as it takes.
     """
 
+    __slots__ = ("_open",)
+
     def __init__(self, open_connections: Callable[[], Connections], view: JobView, *, created: bool) -> None:
         super().__init__(view, created=created)
         self._open = open_connections

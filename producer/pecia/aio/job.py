@@ -36,6 +36,8 @@ class AsyncJob(JobHandle[R_co]):
     0 looks exactly once, None waits for as long as it takes.
     """
 
+    __slots__ = ("_open",)
+
     def __init__(
         self, open_connections: Callable[[], AsyncConnections], view: JobView, *, created: bool
     ) -> None:
