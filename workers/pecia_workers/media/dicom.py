@@ -70,6 +70,8 @@ def open_dicom(path: Path, limits: Limits, password: SecretStr | None = None) ->
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
             document = dcmread(path, specific_tags=_PDF).get("EncapsulatedDocument")
             return PdfPages(_checked_pdf(document), limits, password)
+        if "SOPClassUID" not in header:
+            raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
         if "Rows" not in header or "Columns" not in header:
             raise MediaError(
                 FailureCode.UNSUPPORTED_TYPE, "The DICOM file holds neither a picture nor a PDF."
@@ -133,19 +135,24 @@ class DicomPages:
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
 
     def _refuse_compression(self) -> None:
-        name = self._syntax.name if not self._syntax.is_private else "something of its maker's own"
-        try:
-            readable = get_decoder(self._syntax).is_available
-        except NotImplementedError:
-            readable = False
-        if self._syntax == uid.JPEGExtended12Bit and self._header.BitsStored > _BYTE:
-            readable = False
-        if not readable:
+        name = self._syntax.name if self._syntax.name != self._syntax else "something that no standard names"
+        if not _decodable(self._syntax, self._header.BitsStored):
             raise MediaError(
                 FailureCode.UNSUPPORTED_TYPE,
                 f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
                 "export it uncompressed (Explicit VR Little Endian).",
             )
+
+
+def _decodable(syntax: uid.UID, bits: int) -> bool:
+    """Return whether a plugin of pydicom decodes it: Pillow is always there, and no JPEG of 12 bits is for it."""
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        return False
+    if syntax == uid.JPEGExtended12Bit and bits > _BYTE:
+        return bool(set(decoder.available_plugins) - {"pillow"})
+    return decoder.is_available
 
 
 def _checked_pdf(document: object) -> bytes:

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom import uid
+
+from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
+from hand_made_pdfs import blank_pdf, locked_pdf
+from pecia_schemas import FailureCode, MediaType
+from pecia_schemas.media import HEAD_BYTES, sniff
+from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import inspect_file, page_pixels
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+LIMITS = Limits.of(WorkerSettings())
+RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)
+RED = np.full((100, 60, 3), (200, 0, 0), dtype=np.uint8)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[bytes], Path]:
+    def written(content: bytes) -> Path:
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        return path
+
+    return written
+
+
+def shades(path: Path) -> NDArray[Any]:
+    """The one page of a grey picture."""
+    (page,) = inspect_file(path, LIMITS)
+    assert (page.width, page.height) == (60, 100)
+    pixels = page_pixels(path, 0, LIMITS)
+    assert (pixels == pixels[:, :, :1]).all()
+    return pixels[:, :, 0]
+
+
+def jpeg(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def failure(path: Path, limits: Limits = LIMITS) -> MediaError:
+    with pytest.raises(MediaError) as caught:
+        [page_pixels(path, page.index, limits) for page in inspect_file(path, limits)]
+    return caught.value
+
+
+def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -> None:
+    content = secondary_capture(RAMP)
+
+    assert sniff(content[:HEAD_BYTES]) is MediaType.DICOM
+    assert sniff(b"II*\0" + content[4:HEAD_BYTES]) is MediaType.DICOM
+
+
+def test_grey_is_read_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
+    assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
+
+
+def test_where_low_values_are_light_grey_is_inverted(file: Callable[[bytes], Path]) -> None:
+    assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
+
+
+def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
+    deep = RAMP.astype(np.uint16) * 16
+
+    whole = shades(file(secondary_capture(deep, bits=12, WindowCenter=2048, WindowWidth=4096)))
+    upper = shades(file(secondary_capture(deep, bits=12, WindowCenter=[3072, 1], WindowWidth=[2048, 9])))
+
+    assert np.abs(whole.astype(int) - RAMP).max() <= 1
+    assert (upper[RAMP < 126] == 0).all()
+    assert upper[-1, -1] >= 252
+
+
+def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> None:
+    signed = RAMP.astype(np.int16) - 100
+    asked: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50, "WindowCenter": 104.5, "WindowWidth": 511}
+
+    assert np.abs(shades(file(secondary_capture(signed, **asked))).astype(int) - RAMP).max() <= 1
+
+
+def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(
+    file: Callable[[bytes], Path],
+) -> None:
+    deep = RAMP.astype(np.uint16) * 3 + 500
+
+    assert (shades(file(secondary_capture(deep, bits=12))) == RAMP).all()
+    assert (shades(file(secondary_capture(deep, bits=12, WindowCenter=7, WindowWidth=0))) == RAMP).all()
+
+
+def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> None:
+    bits = np.packbits(RAMP > 127, bitorder="little")
+    content = secondary_capture(RAMP, PixelData=bits.tobytes(), BitsAllocated=1, BitsStored=1, HighBit=0)
+
+    assert (shades(file(content)) == np.where(RAMP > 127, 255, 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "accuracy"),
+    [
+        (secondary_capture(RED, "RGB"), 0),
+        (secondary_capture(RED, "RGB", syntax=uid.DeflatedExplicitVRLittleEndian), 0),
+        (secondary_capture(RED, "RGB", syntax=uid.ImplicitVRLittleEndian), 0),
+        (secondary_capture(RED.astype(np.uint16) * 257, "RGB"), 0),
+        (secondary_capture(np.full_like(RED, (60, 94, 228)), "YBR_FULL"), 1),
+        (secondary_capture(RED, "YBR_FULL_422", compressed=[jpeg(RED)], syntax=uid.JPEGBaseline8Bit), 2),
+        (
+            secondary_capture(
+                RED,
+                "YBR_RCT",
+                compressed=[jpeg(RED, "JPEG2000", no_jp2=True)],
+                syntax=uid.JPEG2000Lossless,
+            ),
+            0,
+        ),
+        (
+            secondary_capture(
+                np.full((100, 60), 1, dtype=np.uint8),
+                "PALETTE COLOR",
+                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
+                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
+                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
+                RedPaletteColorLookupTableData=b"\0\0\xff\xc8",
+                GreenPaletteColorLookupTableData=bytes(4),
+                BluePaletteColorLookupTableData=bytes(4),
+            ),
+            0,
+        ),
+    ],
+    ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette"],
+)
+def test_colours_become_rgb(content: bytes, accuracy: int, file: Callable[[bytes], Path]) -> None:
+    path = file(content)
+
+    assert len(inspect_file(path, LIMITS)) == 1
+    assert np.abs(page_pixels(path, 0, LIMITS).astype(int) - RED).max() <= accuracy
+
+
+def test_run_lengths_are_read(file: Callable[[bytes], Path]) -> None:
+    dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RED, "RGB")))
+    dataset.compress(uid.RLELossless)
+    buffer = io.BytesIO()
+    dataset.save_as(buffer)
+
+    assert (page_pixels(file(buffer.getvalue()), 0, LIMITS) == RED).all()
+
+
+def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
+    frames = np.stack([RAMP, 255 - RAMP, RAMP // 2])
+    path = file(secondary_capture(frames, frames=3))
+
+    assert [page.index for page in inspect_file(path, LIMITS)] == [0, 1, 2]
+    assert [page.index for page in inspect_file(path, LIMITS, PageRanges.parse("2-"))] == [1, 2]
+    assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
+    with pytest.raises(MediaError, match="no_such_page"):
+        page_pixels(path, 3, LIMITS)
+
+
+def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:
+    path = file(encapsulated_pdf(blank_pdf(2)))
+
+    assert len(inspect_file(path, LIMITS)) == 2
+    assert page_pixels(path, 1, LIMITS).shape == (150, 150, 3)
+    assert failure(file(encapsulated_pdf(locked_pdf(user=b"x", owner=b"y")))).code is FailureCode.ENCRYPTED
+    assert failure(file(encapsulated_pdf(b"no such thing"))).code is FailureCode.DAMAGED
+    assert failure(file(encapsulated_pdf(b""))).code is FailureCode.EMPTY
+
+
+def test_limits_hold_before_a_frame_is_decoded(file: Callable[[bytes], Path]) -> None:
+    path = file(secondary_capture(np.stack([RAMP] * 3), frames=3))
+
+    assert failure(path, replace(LIMITS, pages=2)).code is FailureCode.TOO_MANY_PAGES
+    assert failure(path, replace(LIMITS, page_pixels=5_999)).code is FailureCode.TOO_LARGE
+    assert failure(path, replace(LIMITS, total_pixels=17_999)).code is FailureCode.TOO_LARGE
+    assert failure(file(secondary_capture(RAMP, NumberOfFrames=2**31 - 1))).code is FailureCode.TOO_MANY_PAGES
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        (report_without_pixels(), FailureCode.UNSUPPORTED_TYPE, "neither a picture nor a PDF"),
+        (
+            secondary_capture(RED, "RGB", compressed=[b"\0\0\1\0"], syntax=uid.MPEG2MPML),
+            FailureCode.UNSUPPORTED_TYPE,
+            "compressed as MPEG2 Main Profile / Main Level, which is not decoded here: export it uncompressed",
+        ),
+        (secondary_capture(RAMP)[:-900], FailureCode.DAMAGED, "cannot be decoded"),
+        (secondary_capture(RAMP)[:140], FailureCode.DAMAGED, "does not say what it holds"),
+        (
+            secondary_capture(RAMP, compressed=[jpeg(RAMP)[:200]], syntax=uid.JPEGBaseline8Bit),
+            FailureCode.DAMAGED,
+            "cannot be decoded",
+        ),
+    ],
+    ids=["report", "film", "cut", "cut in the header", "damaged jpeg"],
+)
+def test_what_cannot_be_read_says_why_and_nothing_of_the_patient(
+    content: bytes, code: FailureCode, says: str, file: Callable[[bytes], Path]
+) -> None:
+    error = failure(file(content))
+
+    assert error.code is code
+    assert says in error.found
+    assert error.__cause__ is None
+    assert "Quillfeather" not in str(error)
+
+
+def test_names_of_patients_are_not_even_read(
+    file: Callable[[bytes], Path], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    strange = (
+        secondary_capture(RAMP)
+        .replace(PATIENT.encode(), b"Quillfeather\\Alma")
+        .replace(b"4711", b"\xff\xfe11")
+    )
+    path = file(strange)
+
+    inspect_file(path, LIMITS)
+    page_pixels(path, 0, LIMITS)
+
+    assert "Quillfeather" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_without_pydicom_the_sentence_says_what_to_install(file: Callable[[bytes], Path]) -> None:
+    path = file(secondary_capture(RAMP))
+    program = f"""
+import sys
+from pathlib import Path
+sys.modules["pydicom"] = None
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import inspect_file
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+try:
+    inspect_file(Path({str(path)!r}), Limits.of(WorkerSettings()))
+except MediaError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert told.startswith(
+        "unsupported_type: The file is DICOM, which this fleet does not read: install pecia[dicom]"
+    )
