@@ -1,0 +1,132 @@
+"""A web server that hands documents out, well or badly, and remembers who asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+PATIENCE_S = 10.0
+_TRICKLE_S = 0.05
+
+
+@dataclass
+class Answer:
+    """What the server does with a request for a path."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = -1
+    """What it says the length is; None: nothing, -1: the truth."""
+    then: Literal["end", "reset", "flood", "trickle", "hang"] = "end"
+    """What follows the body."""
+
+
+class DocumentServer(ThreadingHTTPServer):
+    """Gives the answers planned for a path in turn, the last for ever; 404 for any other path."""
+
+    daemon_threads = True
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.scheme = "https" if context else "http"
+        if context:
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.answers: dict[str, list[Answer]] = {}
+        self.asked: list[str] = []
+        """Paths with queries, as they came."""
+        self.headers: list[dict[str, str]] = []
+        self.cut = threading.Event()
+        """Set once somebody has gone away in the middle of an answer."""
+        self.reached = threading.Event()
+        """Set once an answer hangs."""
+        self.go_on = threading.Event()
+        """Ends what hangs."""
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        """Return a URL of this server."""
+        return f"{self.scheme}://{host}:{self.server_port}{path}"
+
+    def plan(self, path: str, *answers: Answer) -> str:
+        """Have these answers given at a path; return its URL."""
+        self.answers[path] = list(answers)
+        return self.url(path)
+
+    def take(self, path: str) -> Answer:
+        """Return what to answer now."""
+        self.asked.append(path)
+        planned = self.answers.get(path.partition("?")[0], [Answer(status=404)])
+        return planned.pop(0) if len(planned) > 1 else planned[0]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: those who ask may go away, or not like the certificate."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: DocumentServer  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_GET(self) -> None:
+        self.server.headers.append(dict(self.headers))
+        answer = self.server.take(self.path)
+        self.send_response(answer.status)
+        if answer.length is not None:
+            self.send_header("Content-Length", str(len(answer.body) if answer.length < 0 else answer.length))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        try:
+            self.wfile.write(answer.body)
+            getattr(self, f"_{answer.then}")()
+        except OSError:
+            self.server.cut.set()
+
+    def _end(self) -> None:
+        """It ends."""
+
+    def _reset(self) -> None:
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
+
+    def _flood(self) -> None:
+        for _ in range(10_000):
+            self.wfile.write(b"x" * 100_000)
+
+    def _trickle(self) -> None:
+        for _ in range(int(PATIENCE_S / _TRICKLE_S)):
+            if self.server.go_on.wait(_TRICKLE_S):
+                return
+            self.wfile.write(b"x")
+
+    def _hang(self) -> None:
+        self.server.reached.set()
+        self.connection.settimeout(0.02)
+        while not self.server.go_on.is_set():
+            with suppress(TimeoutError):
+                if not self.connection.recv(1):
+                    raise ConnectionError
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+@contextmanager
+def handing_out(context: ssl.SSLContext | None = None) -> Iterator[DocumentServer]:
+    """Run a server for the length of a block."""
+    with DocumentServer(context) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.go_on.set()
+        server.shutdown()
+        thread.join()
