@@ -194,6 +194,7 @@ def test_a_sheet_is_as_large_as_its_paper_or_as_a4(
     )
 
     def draw(number: int, *, rotation: int, skew: float) -> Picture:
+        assert (number, rotation, skew) == (1, 0, 0.0)
         return picture
 
     pdf.write(Document(pages=(read(1, "x"),)), draw, path)
