@@ -1,0 +1,12 @@
+"""Pecia for your own tests: a fleet in memory, behind real clients.
+
+with FakeFleet() as fleet:
+    fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
+    client = fleet.client()
+"""
+
+from pecia.testing.callbacks import Callback
+from pecia.testing.fleet import FakeFleet, Submitted
+from pecia.testing.scripts import Answer, Piece, ScriptError
+
+__all__ = ["Answer", "Callback", "FakeFleet", "Piece", "ScriptError", "Submitted"]

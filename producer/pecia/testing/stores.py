@@ -1,0 +1,220 @@
+"""What a client writes and reads of jobs, in memory: `pecia.store` and `pecia.transitions` without SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from uuid import UUID
+
+from pecia.accepting import Accepted
+from pecia.audit import AuditAction
+from pecia.errors import (
+    IdempotencyConflictError,
+    InvalidSourceError,
+    JobErasedError,
+    JobNotFoundError,
+    PayloadStoreUnavailableError,
+    RetryRefusedError,
+    SubmitError,
+)
+from pecia.originals import Original
+from pecia.statements import D_co, transaction, unrepeatable
+from pecia.store import Listing, PartOutcome, Store
+from pecia.submission import NewJob
+from pecia.testing.memory import Memory, now
+from pecia.testing.records import AuditRecord, JobRecord, PartRecord
+from pecia.transitions import Transitions, checked_reason
+from pecia.view import JobView
+from pecia_schemas.duty import Lack, Need
+from pecia_schemas.events import JobEvent
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.states import JobState, PartState, Stage
+
+
+class MemoryStore(Store[D_co]):
+    """The jobs of a fake fleet, as a client sees and writes them."""
+
+    @transaction
+    def accept(
+        self, memory: Memory, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
+    ) -> Sequence[Accepted | SubmitError]:
+        """Write the jobs and return what became of each; those whose key is known already are read back instead."""
+        named = {new.job["payload"] for new in batch} & memory.removed
+        gone = {payload for payload in named if not is_stored(payload)}
+        if any(new.deposited and new.job["payload"] in gone for new in batch):
+            raise PayloadStoreUnavailableError(
+                "A document with the same content was erased at this very moment: submit again."
+            )
+        return [_accepted(memory, new, gone) for new in batch]
+
+    @transaction
+    def mark_published(self, memory: Memory, part_ids: Collection[UUID]) -> None:
+        """Nothing is noted: parts are found without a queue."""
+
+    @transaction
+    def views(self, memory: Memory, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
+        """Return what is known about each of the jobs that exist."""
+        return {job.id: job.view for job in memory.known(job_ids)}
+
+    @transaction
+    def page(self, memory: Memory, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
+        """Return up to `size` jobs older than `before`, newest first."""
+        found = [
+            job
+            for job in memory.jobs.values()
+            if (before is None or job.id < before) and _is_wanted(job, listing)
+        ]
+        return [job.view for job in sorted(found, key=lambda job: job.id, reverse=True)[:size]]
+
+    @transaction
+    def lacking(self, memory: Memory, job_ids: Collection[UUID]) -> list[Lack]:
+        """Return what the jobs' queued parts wait for in vain: any worker at all, while those are away."""
+        if not memory.lacks("workers"):
+            return []
+        waiting = [
+            (job.id, part.stage)
+            for job in memory.known(job_ids)
+            for part in job.parts
+            if part.state is PartState.QUEUED and part.run_at is not None and part.run_at <= now()
+        ]
+        return [
+            Lack(
+                job_id=job_id, stage=stage, need=Need.STAGE, value=stage, parts=waiting.count((job_id, stage))
+            )
+            for job_id, stage in sorted(set(waiting))
+        ]
+
+    @transaction
+    def outcomes(
+        self,
+        memory: Memory,
+        job_id: UUID,
+        *,
+        skip: Collection[int] = (),
+        limit: int | None = None,
+        read_as: AuditAction | None = None,
+    ) -> list[PartOutcome]:
+        """Return the parts that have ended, in order; `read_as` notes who has read them."""
+        job = memory.jobs.get(job_id)
+        ended = [part for part in job.pieces if not part.is_open and part.ordinal not in skip] if job else []
+        ended = ended[:limit]
+        if job and (read_as is AuditAction.RESULT or (read_as and any(part.content for part in ended))):
+            _note_read(memory, job, f"client:{self._client}", read_as)
+        return [_outcome(part) for part in ended]
+
+    @transaction
+    def original(self, memory: Memory, job_id: UUID) -> Original:
+        """Return where the job's document is. Raises `DocumentGoneError` if it is not kept any more."""
+        job = memory.jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        return Original.of({"id": job_id, "task": job.task, "payload_released_at": job.erased_at}, self._keys)
+
+    @transaction
+    def first_unfinished(self, memory: Memory, job_id: UUID) -> int | None:
+        """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
+        job = memory.jobs.get(job_id)
+        return min((part.ordinal for part in job.parts if part.is_open), default=None) if job else None
+
+    @transaction
+    def events(self, memory: Memory, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
+        """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
+        told = memory.events(job_id)
+        return [event for event in told if event.sequence > after and event.sequence not in skip]
+
+
+class MemoryTransitions(Transitions[D_co]):
+    """What a client may do to the jobs of a fake fleet."""
+
+    @unrepeatable
+    def cancel(self, memory: Memory, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
+        """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
+        unfinished = [job for job in memory.known(job_ids) if not job.state.is_terminal]
+        for job in unfinished:
+            memory.rules.cancel(job, self._actor, checked_reason(reason))
+        return [job.id for job in unfinished]
+
+    @unrepeatable
+    def retry(self, memory: Memory, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
+        """Queue the failed and cancelled parts of a job that is over, or those of them, and return what to publish."""
+        job = memory.jobs.get(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        if job.erased_at is not None:
+            raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it anew.")
+        if job.state is JobState.SUCCEEDED or not job.state.is_terminal:
+            raise RetryRefusedError(
+                job_id, f"Job {job_id} is {job.state}: only what failed can be run again."
+            )
+        again = memory.rules.reopen(job, parts, self._actor)
+        if not again:
+            raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
+        return [
+            PartMessage(part=part.id, stage=part.stage, lane=part.lane, cost=1, flow=job.id)
+            for part in again
+            if part.run_at is not None
+        ]
+
+
+def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | SubmitError:
+    if new.job["payload"] in gone:
+        return InvalidSourceError(
+            "The document is not in the payload store any more: submit the file itself."
+        )
+    if known := memory.by_key.get(new.key):
+        if known.digest not in new.digests:
+            return IdempotencyConflictError(known.id)
+        return Accepted(view=known.view, created=False, flow=known.id)
+    row, first = new.job, new.part
+    job = JobRecord(
+        id=new.id,
+        kind=row["kind"],
+        lane=row["lane"],
+        task=row["task"],
+        digest=new.digests[0],
+        payload=row["payload"],
+        key=new.key,
+        client=row["client"],
+        metadata=row["metadata"],
+        webhook=row.get("webhook"),
+        total=row["total"],
+        not_before=row["not_before"],
+        expires_at=row["expires_at"],
+        created_at=now(),
+    )
+    part = PartRecord(
+        id=first["id"],
+        job=job,
+        stage=first["stage"],
+        ordinal=0,
+        lane=job.lane,
+        run_at=first.get("run_at") or now(),
+        size=(first["width"], first["height"]) if first["width"] else None,
+    )
+    job.parts.append(part)
+    memory.jobs[job.id] = memory.open[job.id] = memory.by_key[job.key] = job
+    memory.tell(job, JobState.QUEUED, f"client:{job.client}")
+    return Accepted(view=job.view, created=True, flow=job.id)
+
+
+def _is_wanted(job: JobRecord, listing: Listing) -> bool:
+    return (
+        (not listing.states or job.state in listing.states)
+        and (listing.kind is None or job.kind == listing.kind)
+        and (listing.since is None or job.created_at >= listing.since)
+        and all(job.metadata.get(key) == value for key, value in (listing.metadata or {}).items())
+    )
+
+
+def _note_read(memory: Memory, job: JobRecord, actor: str, what: AuditAction) -> None:
+    if job.erased_at is not None:
+        raise JobErasedError(job.id, job.erased_at)
+    memory.trail.append(AuditRecord(at=now(), job_id=job.id, actor=actor, action=what))
+
+
+def _outcome(part: PartRecord) -> PartOutcome:
+    return PartOutcome(
+        stage=Stage(part.stage),
+        ordinal=part.ordinal,
+        content=part.content.model_dump(mode="json") if part.content else None,
+        failure=part.failure,
+    )

@@ -1,0 +1,488 @@
+"""What a client promises of jobs holds on a fake fleet as on a real one: submitting, waiting, results, ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from contract_fleets import client, fleet, real_fleet
+from pecia import (
+    CaptionVideo,
+    Client,
+    DatabaseUnavailableError,
+    Document,
+    FailureCode,
+    IdempotencyConflictError,
+    InvalidOptionError,
+    InvalidSourceError,
+    Job,
+    JobCancelledError,
+    JobErasedError,
+    JobExpiredError,
+    JobFailedError,
+    JobNotFoundError,
+    JobState,
+    JobTimeoutError,
+    Lane,
+    Page,
+    PayloadStoreUnavailableError,
+    ReadDocument,
+    RetryRefusedError,
+    Verdict,
+)
+
+__all__ = ["client", "fleet", "real_fleet"]
+
+Picture = Callable[..., bytes]
+PDF = b"%PDF-1.7"
+
+
+def code_of(job: Job[Any]) -> FailureCode | None:
+    return job.failure.code if job.failure else None
+
+
+def test_a_task_becomes_a_queued_job(client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), priority=Lane.URGENT, metadata={"ward": "7"})
+    assert (job.state, job.lane, job.kind, job.created) == (
+        JobState.QUEUED,
+        Lane.URGENT,
+        "document.read",
+        True,
+    )
+    assert (job.metadata, job.progress.total, job.done, job.failure) == ({"ward": "7"}, None, False, None)
+    assert job.finished_at is None
+    assert abs(job.submitted_at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_a_picture_has_one_page_from_the_beginning(fleet: Any, client: Client, picture: Picture) -> None:
+    job = client.submit(ReadDocument(picture()))
+    assert job.progress.total == 1
+    fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
+    fleet.finish(job)
+    (page,) = job.result(timeout=5).pages
+    assert (page.number, page.text) == (1, "Amoxicillin 500 mg")
+
+
+def test_attributes_are_what_was_last_seen(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert job.state is JobState.QUEUED
+    assert job.refresh().state is JobState.SUCCEEDED
+    assert job.finished_at is not None
+
+
+def test_a_document_comes_back_page_by_page(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two", "three"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    document = job.result(timeout=5)
+    assert isinstance(document, Document)
+    assert document.text == "one\ftwo\fthree"
+    assert (job.progress.total, job.progress.done, job.progress.finished) == (3, 3, 3)
+
+
+def test_a_job_runs_from_its_first_part_to_its_last(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    job = client.submit(ReadDocument(PDF))
+    assert fleet.start(job)
+    assert (job.refresh().state, job.progress.total) == (JobState.RUNNING, None)
+    seen = []
+    while fleet.step(job):
+        seen.append((job.refresh().state, job.progress.total, job.progress.done))
+    assert seen == [(JobState.RUNNING, 2, 0), (JobState.RUNNING, 2, 1), (JobState.SUCCEEDED, 2, 2)]
+
+
+def test_a_full_result_comes_back_as_it_was_told(fleet: Any, client: Client) -> None:
+    page = Page(
+        number=1, text="x", verdict=Verdict.LOW_CONFIDENCE, width=10, height=20, rotation=90, engine="e"
+    )
+    told = Document(pages=(page, page.model_copy(update={"number": 2})))
+    fleet.answers(ReadDocument, told)
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert job.result(timeout=5) == told
+
+
+def test_a_function_answers_by_what_was_submitted(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, lambda task: f"{len(task.source)} bytes, {task.language}")
+    job = client.submit(ReadDocument(PDF, language="en"))
+    fleet.finish(job)
+    assert job.result(timeout=5).text == "8 bytes, en"
+
+
+def test_only_the_pages_that_were_asked_for_are_read(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two", "three", "four"])
+    job, beyond = (client.submit(ReadDocument(PDF, pages=pages)) for pages in ("2,4-", "5"))
+    fleet.finish()
+    assert [(page.number, page.text) for page in job.result(timeout=5).pages] == [(2, "two"), (4, "four")]
+    assert code_of(beyond.wait(5)) is FailureCode.NO_SUCH_PAGE
+
+
+def test_fields_come_back_to_who_asked_for_them(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, text="x", fields={"drug": "Amoxicillin"})
+    schema = {"type": "object", "properties": {"drug": {"type": "string"}}}
+    asked, plain = client.submit(ReadDocument(PDF, fields=schema)), client.submit(ReadDocument(PDF))
+    fleet.finish()
+    assert asked.result(timeout=5).pages[0].fields == {"drug": "Amoxicillin"}
+    assert plain.result(timeout=5).pages[0].fields is None
+
+
+def test_a_partial_document_says_which_page_is_missing(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", FailureCode.TOO_LARGE, "three"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    document = job.result(timeout=5)
+    assert (job.state, job.failure) == (JobState.PARTIAL, None)
+    assert [page.number for page in document.pages] == [1, 3]
+    assert [(page.number, page.failure.code) for page in document.failed] == [(2, FailureCode.TOO_LARGE)]
+
+
+@pytest.mark.parametrize("of_one_page", [True, False])
+def test_a_job_without_any_result_has_failed(
+    fleet: Any, client: Client, picture: Picture, of_one_page: bool
+) -> None:
+    fleet.fails(ReadDocument, FailureCode.DAMAGED)
+    job = client.submit(ReadDocument(picture() if of_one_page else PDF))
+    fleet.finish(job)
+    with pytest.raises(JobFailedError, match="damaged") as failed:
+        job.result(timeout=5)
+    assert failed.value.failure.code is FailureCode.DAMAGED
+    assert failed.value.failure == job.failure
+    assert (job.progress.total, job.progress.failed) == ((1, 1) if of_one_page else (0, 0))
+    with pytest.raises(JobFailedError):
+        list(job.pages(timeout=5))
+
+
+def test_a_job_whose_pages_all_failed_tells_of_the_first(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=[FailureCode.TOO_LARGE, FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert code_of(job.wait(5)) is FailureCode.TOO_LARGE
+    assert (job.state, job.progress.failed) == (JobState.FAILED, 2)
+
+
+def test_a_video_comes_back_in_segments_with_a_summary(fleet: Any, client: Client) -> None:
+    fleet.answers(CaptionVideo, segments=["a dog", FailureCode.DAMAGED, "a cat"], summary="animals")
+    job = client.submit(CaptionVideo(b"video"))
+    fleet.finish(job)
+    captions = job.result(timeout=5)
+    assert [(segment.number, segment.text) for segment in captions.segments] == [(1, "a dog"), (3, "a cat")]
+    assert [segment.number for segment in captions.failed] == [2]
+    assert captions.summary is not None
+    assert captions.summary.text == "animals"
+    assert (job.state, job.progress.total) == (JobState.PARTIAL, 4)
+
+
+def test_a_video_without_any_caption_has_no_summary(fleet: Any, client: Client) -> None:
+    fleet.answers(CaptionVideo, segments=[FailureCode.DAMAGED, FailureCode.DAMAGED])
+    job = client.submit(CaptionVideo(b"video"))
+    fleet.finish(job)
+    assert job.wait(5).state is JobState.FAILED
+    assert (job.progress.failed, job.progress.cancelled) == (2, 1)
+    assert [event.reason for event in job.events() if event.state == "cancelled"] == ["nothing_to_summarize"]
+
+
+def test_a_video_has_no_pages(client: Client) -> None:
+    with pytest.raises(TypeError, match="no pages"):
+        list(client.submit(CaptionVideo(b"video")).pages())
+
+
+def test_a_timeout_is_the_callers_alone_and_zero_looks_once(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    for timeout in (0, 0.05):
+        with pytest.raises(JobTimeoutError, match="goes on") as late:
+            job.wait(timeout)
+        assert (late.value.job_id, late.value.timeout) == (job.id, timeout)
+    with pytest.raises(JobTimeoutError):
+        list(job.pages(timeout=0))
+    fleet.finish(job)
+    assert job.wait(timeout=0).state is JobState.SUCCEEDED
+
+
+def test_a_wait_ends_when_the_job_does(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    later = threading.Timer(0.1, fleet.finish, [job])
+    later.start()
+    assert job.wait(timeout=20).state is JobState.SUCCEEDED
+    later.join()
+
+
+def test_pages_come_in_order_or_as_they_are_read(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two", FailureCode.DAMAGED, "four"])
+    job = client.submit(ReadDocument(PDF))
+    for _ in range(3):
+        fleet.step(job)
+    for as_completed in (False, True):
+        pages = job.pages(as_completed=as_completed, timeout=5)
+        assert [next(pages).number, next(pages).number] == [1, 2]
+    fleet.finish(job)
+    assert [page.number for page in job.pages(timeout=5)] == [1, 2, 4]
+
+
+def test_events_tell_the_whole_life(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    events = list(job.events(timeout=5))
+    assert [event.state for event in events if event.part_id is None] == ["queued", "running", "partial"]
+    moves = [(event.state, event.attempt, event.reason) for event in events if event.part_id]
+    assert moves == [
+        ("running", 1, None),
+        ("done", 1, None),
+        ("running", 1, None),
+        ("done", 1, None),
+        ("running", 1, None),
+        ("failed", 1, "damaged"),
+    ]
+    sequences = [event.sequence for event in events]
+    assert sequences == sorted(set(sequences))
+    assert (events[0].actor, events[-1].job_id) == ("client:test", job.id)
+    assert len({event.part_id for event in events}) == 4
+
+
+def test_a_repeated_key_returns_the_job_that_is_there(client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), idempotency_key="scan-1", metadata={"ward": "7"})
+    again = client.submit(ReadDocument(PDF), idempotency_key="scan-1", metadata={"ward": "8"})
+    assert (again.id, again.created, again.metadata) == (job.id, False, {"ward": "7"})
+    assert len(list(client.jobs())) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [ReadDocument(b"other"), ReadDocument(PDF, language="en"), CaptionVideo(PDF)]
+)
+def test_a_key_names_one_task(client: Client, other: Any) -> None:
+    job = client.submit(ReadDocument(PDF), idempotency_key="scan-1")
+    with pytest.raises(IdempotencyConflictError) as conflict:
+        client.submit(other, idempotency_key="scan-1")
+    assert conflict.value.existing_job_id == job.id
+    with pytest.raises(IdempotencyConflictError):
+        client.submit(ReadDocument(PDF), idempotency_key="scan-1", priority=Lane.BULK)
+
+
+def test_many_tasks_become_a_group_in_their_order(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, lambda task: task.source.decode())
+    group = client.submit_many((ReadDocument(f"{n}".encode()) for n in range(5)), idempotency_prefix="run")
+    fleet.finish()
+    assert [document.text for document in group.results(timeout=5)] == list("01234")
+    again = client.submit_many((ReadDocument(f"{n}".encode()) for n in range(6)), idempotency_prefix="run")
+    assert [job.created for job in again] == [False] * 5 + [True]
+    assert [job.id for job in again][:5] == [job.id for job in group]
+
+
+def test_a_group_yields_its_jobs_as_they_finish(fleet: Any, client: Client) -> None:
+    group = client.submit_many(ReadDocument(f"{n}".encode()) for n in range(3))
+    fleet.finish(group[2])
+    finished = group.as_completed(timeout=5)
+    assert next(finished).id == group[2].id
+    fleet.finish()
+    assert {job.id for job in finished} == {group[0].id, group[1].id}
+    assert group.refresh()[0].state is JobState.SUCCEEDED
+
+
+def test_a_group_is_cancelled_as_one(fleet: Any, client: Client) -> None:
+    group = client.submit_many(ReadDocument(f"{n}".encode()) for n in range(3))
+    fleet.finish(group[0])
+    assert group.cancel(reason="test") == 2
+    assert [job.state for job in group.wait(timeout=5)] == [JobState.SUCCEEDED, *[JobState.CANCELLED] * 2]
+    assert group.cancel() == 0
+    with pytest.raises(JobCancelledError):
+        group.results(timeout=0)
+
+
+def test_a_job_is_found_by_its_id_and_only_as_what_it_is(client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), metadata={"ward": "7"})
+    found = client.job(str(job.id), ReadDocument)
+    assert (found.id, found.metadata, found.created) == (job.id, {"ward": "7"}, False)
+    with pytest.raises(JobNotFoundError):
+        client.job(job.id, CaptionVideo)
+    with pytest.raises(JobNotFoundError, match="pecia list"):
+        client.job(uuid4())
+    with pytest.raises(InvalidOptionError, match="UUID"):
+        client.job("7")
+
+
+def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Client) -> None:
+    jobs = [client.submit(ReadDocument(PDF), metadata={"ward": str(n % 2), "all": "x"}) for n in range(5)]
+    video = client.submit(CaptionVideo(b"video"))
+    fleet.finish(jobs[3])
+    fleet.start(jobs[1])
+    newest = [job.id for job in reversed(jobs)]
+
+    def ids(**wanted: Any) -> list[Any]:
+        return [job.id for job in client.jobs(**wanted)]
+
+    assert ids(page_size=2) == [video.id, *newest]
+    assert ids(limit=3) == [video.id, *newest[:2]]
+    assert ids(kind="video.caption") == [video.id]
+    assert ids(status="succeeded") == [jobs[3].id]
+    assert set(ids(status=["queued", JobState.RUNNING])) == {video.id, *newest} - {jobs[3].id}
+    assert ids(metadata={"ward": "1", "all": "x"}) == newest[1::2]
+    assert ids(since=jobs[3].submitted_at) == [video.id, *newest[:2]]
+    fleet.advance(timedelta(hours=2))
+    assert ids(since=timedelta(hours=1)) == []
+    with pytest.raises(InvalidOptionError, match="state"):
+        ids(status="sleeping")
+
+
+def test_a_cancelled_job_is_over_and_what_was_read_is_counted(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two", "three"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.step(job)
+    fleet.step(job)
+    fleet.start(job)
+    assert job.cancel(reason="wrong file") is True
+    assert (job.state, job.progress.done, job.progress.cancelled) == (JobState.CANCELLED, 1, 2)
+    assert [event.reason for event in job.events() if event.state == "cancelled"] == ["wrong file"] * 3
+    assert job.cancel() is False
+    with pytest.raises(JobCancelledError):
+        job.result(timeout=0)
+
+
+def test_what_is_over_cannot_be_cancelled(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert job.cancel() is False
+    assert job.state is JobState.SUCCEEDED
+
+
+def test_a_retry_runs_what_failed_and_keeps_what_was_read(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["kept", "second time"])
+    fleet.answers(ReadDocument, pages=["kept", FailureCode.ENGINE_ERROR], times=1)
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert job.wait(5).state is JobState.PARTIAL
+    job.retry()
+    assert (job.state, job.finished_at, job.progress.done, job.progress.failed) == (
+        JobState.QUEUED,
+        None,
+        1,
+        0,
+    )
+    fleet.finish(job)
+    assert job.result(timeout=5).text == "kept\fsecond time"
+    assert job.state is JobState.SUCCEEDED
+    assert [event.attempt for event in job.events() if event.reason == "retry" and event.part_id] == [1]
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_retry_cuts_again_what_was_never_cut(fleet: Any, client: Client, end: str) -> None:
+    fleet.fails(ReadDocument, FailureCode.ENCRYPTED, times=1)
+    job = client.submit(ReadDocument(PDF))
+    if end == "failed":
+        fleet.finish(job)
+    else:
+        fleet.start(job)
+        job.cancel()
+    assert job.wait(5).state == end
+    assert job.retry().progress.total is None
+    fleet.answers(ReadDocument, text="at last")
+    fleet.finish(job)
+    assert job.result(timeout=5).text == "at last"
+
+
+def test_a_retried_segment_has_the_summary_written_anew(fleet: Any, client: Client) -> None:
+    fleet.answers(CaptionVideo, segments=["a", "b"], summary="both")
+    fleet.answers(CaptionVideo, segments=["a", FailureCode.TIMEOUT], summary="one", times=1)
+    job = client.submit(CaptionVideo(b"video"))
+    fleet.finish(job)
+    assert job.retry().progress.done == 1
+    fleet.finish(job)
+    captions = job.result(timeout=5)
+    assert captions.summary is not None
+    assert (captions.summary.text, len(captions.segments), job.state) == ("both", 2, JobState.SUCCEEDED)
+
+
+def test_a_retry_is_refused_while_there_is_nothing_to_repeat(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    with pytest.raises(RetryRefusedError, match="queued"):
+        job.retry()
+    fleet.finish(job)
+    with pytest.raises(RetryRefusedError, match="succeeded"):
+        job.retry()
+
+
+def test_a_job_waits_for_its_time(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), not_before=timedelta(hours=1))
+    assert not fleet.step(job)
+    fleet.advance(timedelta(hours=2))
+    fleet.finish(job)
+    assert job.wait(5).state is JobState.SUCCEEDED
+
+
+def test_a_job_whose_time_is_over_expires_and_can_be_retried(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    job = client.submit(ReadDocument(PDF), expires=timedelta(hours=1))
+    fleet.step(job)
+    fleet.step(job)
+    fleet.advance(timedelta(hours=2))
+    with pytest.raises(JobExpiredError):
+        job.result(timeout=5)
+    assert (job.state, job.progress.done, job.progress.cancelled) == (JobState.EXPIRED, 1, 1)
+    assert [event.reason for event in job.events() if event.state == "cancelled"] == ["expired"]
+    job.retry()
+    fleet.advance(timedelta(hours=2))
+    fleet.finish(job)
+    assert job.result(timeout=5).text == "one\ftwo"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": "soon"},
+        {"metadata": {"ward": 7}},
+        {"webhook": "no url"},
+        {"not_before": datetime(2030, 1, 1)},  # noqa: DTZ001  that is what is wrong with it
+        {"idempotency_key": ""},
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(client: Client, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError):
+        client.submit(ReadDocument(PDF), **wrong)
+    assert list(client.jobs()) == []
+
+
+def test_a_source_that_cannot_be_read_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidSourceError):
+        client.submit(ReadDocument("/no/such/file.pdf"))
+    assert list(client.jobs()) == []
+
+
+def test_without_postgres_every_call_says_so_and_the_rest_stays(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    with fleet.outage("postgres"):
+        with pytest.raises(DatabaseUnavailableError):
+            client.submit(ReadDocument(PDF))
+        with pytest.raises(DatabaseUnavailableError):
+            job.wait(timeout=0)
+    assert [found.id for found in client.jobs()] == [job.id]
+
+
+def test_without_a_payload_store_nothing_is_accepted(fleet: Any, client: Client) -> None:
+    with fleet.outage("payloads"), pytest.raises(PayloadStoreUnavailableError):
+        client.submit(ReadDocument(PDF))
+    assert list(client.jobs()) == []
+
+
+def test_without_redis_jobs_are_accepted_and_waited_for(fleet: Any, client: Client) -> None:
+    with fleet.outage("redis"):
+        job = client.submit(ReadDocument(PDF))
+        with pytest.raises(JobTimeoutError):
+            job.wait(timeout=0.05)
+    fleet.finish(job)
+    assert job.wait(timeout=5).state is JobState.SUCCEEDED
+
+
+def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), metadata={"patient": "Anna"})
+    fleet.finish(job)
+    client.purge([job])
+    with pytest.raises(JobErasedError):
+        job.result(timeout=5)
+    assert (job.state, job.metadata, job.erased_at is not None) == (JobState.SUCCEEDED, {}, True)
+    with pytest.raises(JobErasedError):
+        list(job.pages(timeout=5))

@@ -1,0 +1,269 @@
+"""What a client promises beside its jobs holds on a fake fleet as on a real one: callbacks, records, erasure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from contract_fleets import client, fleet, real_fleet
+from pecia import (
+    CaptionVideo,
+    Client,
+    Document,
+    DocumentFate,
+    DocumentType,
+    FailureCode,
+    InvalidOptionError,
+    JobNotFoundError,
+    JobState,
+    Lane,
+    NoticeType,
+    Page,
+    Percentiles,
+    ReadDocument,
+    RetryRefusedError,
+    Verdict,
+    Webhook,
+    WebhookVerificationError,
+)
+from pecia.webhooks import verify
+from pecia_schemas import Timings, TokenUsage
+
+__all__ = ["client", "fleet", "real_fleet"]
+
+PDF = b"%PDF-1.7"
+HOOK = "https://example.org/hook"
+
+
+def test_a_callback_tells_of_the_end_and_can_be_verified(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(PDF), webhook=HOOK, metadata={"ward": "7"})
+    assert fleet.callbacks == []
+    fleet.finish(job)
+    (callback,) = fleet.callbacks
+    notice = verify(callback.body, callback.headers, fleet.webhook_secret)
+    assert (callback.url, notice.type, notice.data.job_id) == (HOOK, NoticeType.PARTIAL, job.id)
+    assert (notice.data.progress, notice.data.metadata) == (job.refresh().progress, {"ward": "7"})
+    assert (notice.data.created_at, notice.data.finished_at) == (job.submitted_at, job.finished_at)
+    with pytest.raises(WebhookVerificationError):
+        verify(callback.body + b" ", callback.headers, fleet.webhook_secret)
+
+
+def test_a_callback_says_why_a_job_failed_and_each_end_has_its_own(fleet: Any, client: Client) -> None:
+    fleet.fails(ReadDocument, FailureCode.ENCRYPTED, times=1)
+    failed = client.submit(ReadDocument(PDF), webhook=HOOK)
+    fleet.finish(failed)
+    client.submit(ReadDocument(PDF), webhook=HOOK).cancel()
+    client.submit(ReadDocument(PDF), webhook=HOOK, expires=timedelta(hours=1))
+    fleet.advance(timedelta(hours=2))
+    assert [callback.notice.type for callback in fleet.callbacks] == [
+        "job.failed",
+        "job.cancelled",
+        "job.expired",
+    ]
+    assert fleet.callbacks[0].notice.data.failure is FailureCode.ENCRYPTED
+    failed.refresh().retry()
+    fleet.finish()
+    assert [callback.notice.type for callback in fleet.callbacks][3:] == ["job.succeeded"]
+
+
+def test_a_webhook_hears_what_it_asked_for(fleet: Any, client: Client) -> None:
+    hook = Webhook.model_validate({"url": HOOK, "events": [NoticeType.FAILED]})
+    job = client.submit(ReadDocument(PDF), webhook=hook)
+    fleet.finish(job)
+    assert fleet.callbacks == []
+
+
+def test_a_purge_tells_what_it_erased(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(PDF), webhook=HOOK)
+    fleet.finish(job)
+    (asked,) = client.purge([job], dry_run=True)
+    assert (asked.results, asked.deliveries, asked.reasons, asked.document) == (1, 1, 1, None)
+    (erased,) = client.purge([job], reason="asked for")
+    assert erased == asked.model_copy(update={"document": DocumentFate.ERASED})
+    assert client.purge([job]) == []
+    assert [event.reason for event in job.events()] == [None] * len(list(job.events()))
+
+
+def test_a_purge_cancels_what_runs_and_no_callback_tells_of_it(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), webhook=HOOK)
+    fleet.start(job)
+    client.purge([job])
+    assert job.refresh().state is JobState.CANCELLED
+    assert fleet.callbacks == []
+    with pytest.raises(RetryRefusedError, match="erased"):
+        job.retry()
+
+
+def test_a_document_that_another_job_holds_stays(client: Client) -> None:
+    first, second = client.submit(ReadDocument(PDF)), client.submit(ReadDocument(PDF))
+    assert client.purge([first])[0].document is DocumentFate.SHARED
+    assert client.purge([second])[0].document is DocumentFate.ERASED
+
+
+def test_a_key_is_free_again_once_its_job_was_purged(client: Client) -> None:
+    job = client.submit(ReadDocument(PDF), idempotency_key="scan-1")
+    client.purge([job])
+    again = client.submit(ReadDocument(b"other"), idempotency_key="scan-1")
+    assert (again.created, again.id != job.id) == (True, True)
+
+
+def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client) -> None:
+    old = client.submit(ReadDocument(b"old"), metadata={"ward": "7"})
+    fleet.advance(timedelta(days=2))
+    new = client.submit(ReadDocument(b"new"), metadata={"ward": "7"})
+    assert [one.job_id for one in client.purge(metadata={"ward": "8"}, dry_run=True)] == []
+    assert [one.job_id for one in client.purge(before=timedelta(days=1), dry_run=True)] == [old.id]
+    assert [one.job_id for one in client.purge(metadata={"ward": "7"})] == [old.id, new.id]
+    with pytest.raises(InvalidOptionError, match="what to purge"):
+        client.purge()
+    with pytest.raises(JobNotFoundError):
+        client.purge([uuid4()])
+
+
+def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    other = fleet.client("ward-3")
+    other.job(job.id).result(timeout=5)
+    list(job.pages(timeout=5))
+    client.purge([job], reason="asked for")
+    entries = [(one.actor, str(one.action), one.reason, one.counts) for one in client.audit(job=job)]
+    assert entries == [
+        (
+            "client:test",
+            "erased",
+            "asked for",
+            {"results": 2, "deliveries": 0, "reasons": 0, "documents": 1},
+        ),
+        ("client:test", "pages", None, {}),
+        ("client:ward-3", "result", None, {}),
+    ]
+    assert [one.actor for one in client.audit(client="ward-3")] == ["client:ward-3"]
+    assert list(client.audit(job=uuid4())) == []
+    fleet.advance(timedelta(hours=2))
+    assert list(client.audit(since=timedelta(hours=1))) == []
+
+
+@pytest.fixture
+def accounted(fleet: Any, client: Client) -> Client:
+    """A client whose fleet has read three pages and captioned a segment, for more or less."""
+
+    def page(number: int) -> Page:
+        return Page(
+            number=number,
+            text="x",
+            verdict=Verdict.OK,
+            width=10,
+            height=10,
+            engine="e1",
+            usage=TokenUsage(prompt=100 * number, image=80, output=10),
+            timings=Timings(queued=number, decode=0.5, engine=2.0, first_token=0.1 * number),
+        )
+
+    fleet.answers(ReadDocument, Document(pages=tuple(page(number) for number in (1, 2, 3))))
+    client.submit(ReadDocument(PDF, document_type=DocumentType.CHART), metadata={"ward": "7"})
+    client.submit(CaptionVideo(b"video"), priority=Lane.BULK)
+    fleet.finish()
+    return client
+
+
+def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
+    total = accounted.usage().total
+    assert (total.jobs, total.parts, total.pages, total.segments, total.reused) == (2, 4, 3, 1, 0)
+    assert (total.tokens.prompt, total.tokens.image, total.tokens.output) == (600, 240, 30)
+    assert (total.decode_s, total.engine_s) == (1.5, 6.0)
+    assert total.queued_s is not None
+    assert (total.queued_s.p50, total.queued_s.p95) == pytest.approx((1.5, 2.85))
+    assert total.first_token_s is not None
+    assert (total.first_token_s.p50, total.first_token_s.p95) == pytest.approx((0.2, 0.29))
+
+
+def test_usage_is_told_apart(accounted: Client) -> None:
+    expected: dict[str, list[str | None]] = {
+        "document_type": ["chart", None],
+        "kind": ["document.read", "video.caption"],
+        "lane": ["bulk", "normal"],
+        "engine": ["e1", "fake"],
+        "metadata:ward": ["7", None],
+    }
+    for by, names in expected.items():
+        usage = accounted.usage(by=by)
+        assert [group.name for group in usage.groups] == names
+        assert sum(group.parts for group in usage.groups) == usage.total.parts == 4
+
+
+def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
+    (video, document) = accounted.jobs()
+    assert (document.usage().pages, document.usage().tokens.prompt) == (3, 600)
+    assert video.usage().queued_s == Percentiles(p50=0, p95=0)
+    fleet.advance(timedelta(hours=2))
+    recent = accounted.usage(since=timedelta(hours=1), by="lane")
+    assert (recent.total.parts, recent.groups, recent.total.queued_s) == (0, (), None)
+    with pytest.raises(InvalidOptionError, match="told apart"):
+        accounted.usage(by="weather")
+
+
+def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two", "three"])
+    fleet.answers(
+        ReadDocument, pages=[FailureCode.TIMEOUT, FailureCode.DAMAGED, FailureCode.POISONED], times=1
+    )
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    dead = client.dead_parts()
+    assert [(part.number, part.failure.code) for part in dead] == [
+        (3, FailureCode.POISONED),
+        (1, FailureCode.TIMEOUT),
+    ]
+    assert [part.number for part in client.dead_parts(code=FailureCode.TIMEOUT, job=job.id)] == [1]
+    assert [part.number for part in client.dead_parts(limit=1)] == [3]
+    one = client.dead_part(dead[1].id)
+    assert [(event.state, event.reason) for event in one.events] == [("running", None), ("failed", "timeout")]
+    assert (one.attempts, one.job_state, one.kind) == (1, JobState.FAILED, "document.read")
+    assert [again.id for again in client.retry_dead([dead[1]])] == [job.id]
+    fleet.finish(job)
+    assert [page.text for page in job.result(timeout=5).pages] == ["one"]
+    assert [part.number for part in client.dead_parts()] == [3]
+
+
+def test_what_is_final_or_unwanted_is_not_dead(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=[FailureCode.TIMEOUT, "two"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.step(job)
+    fleet.step(job)
+    (part,) = client.dead_parts()
+    with pytest.raises(RetryRefusedError, match="running"):
+        client.retry_dead([part])
+    job.cancel()
+    assert client.dead_parts() == []
+    with pytest.raises(InvalidOptionError, match="no dead part"):
+        client.dead_part(part.id)
+    with pytest.raises(InvalidOptionError, match="final"):
+        client.dead_parts(code=FailureCode.DAMAGED)
+
+
+def test_a_job_says_that_no_worker_serves_it(
+    fleet: Any, client: Client, picture: Callable[..., bytes]
+) -> None:
+    document, page = client.submit(ReadDocument(PDF)), client.submit(ReadDocument(picture()))
+    assert (document.hint(), page.hint()) == (None, None)
+    with fleet.outage("workers"):
+        assert "cuts documents" in str(document.hint())
+        assert "reads pages" in str(page.hint())
+        assert set(client.group([document, page]).hints()) == {document.id, page.id}
+    fleet.finish()
+    assert document.refresh().hint() is None
+
+
+def test_urgent_jobs_run_before_others(fleet: Any, client: Client) -> None:
+    bulk, urgent = (client.submit(ReadDocument(PDF), priority=lane) for lane in (Lane.BULK, Lane.URGENT))
+    fleet.step()
+    fleet.step()
+    assert (urgent.refresh().state, bulk.refresh().state) == (JobState.SUCCEEDED, JobState.QUEUED)

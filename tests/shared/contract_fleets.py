@@ -1,0 +1,55 @@
+"""The two fleets that a contract is tried on: `fleet` waits for orders, in memory and on real servers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pecia import Client
+from pecia.testing import FakeFleet
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import start_redis
+from real_fleet import RealFleet
+
+__all__ = ["client", "fleet", "real_fleet"]
+
+
+@pytest.fixture(scope="module")
+def real_fleet(
+    session_postgres: EmbeddedPostgres, _template: str, session_directory: Path
+) -> Iterator[RealFleet]:
+    """One for all tests of a module: to empty it costs a tenth of making another."""
+    name = f"contract_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(session_postgres.url_of("postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(_template))
+        )
+    home = session_directory / name
+    home.mkdir()
+    redis = start_redis(home, socket_dir=home, durable=False)
+    with RealFleet(session_postgres.url_of(name), redis.url, str(home / "payloads")) as fleet:
+        yield fleet
+    redis.kill()
+
+
+@pytest.fixture(params=["fake", "real"])
+def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "fake":
+        with FakeFleet(held=True) as fake:
+            yield fake
+        return
+    real: RealFleet = request.getfixturevalue("real_fleet")
+    yield real
+    real.empty()
+
+
+@pytest.fixture
+def client(fleet: Any) -> Client:
+    client: Client = fleet.client()
+    return client

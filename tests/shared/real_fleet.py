@@ -1,0 +1,262 @@
+"""A fleet on real servers that does what `pecia.testing.FakeFleet` does when it is told the same.
+
+Its one worker claims and commits through the fleet's ledger; what comes of a part, the fake's scripts say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+from uuid import UUID
+
+from psycopg import Connection, sql
+from psycopg.rows import dict_row
+from pydantic import SecretStr
+from redis import Redis
+
+from pecia import Client, ClientSettings, Failure
+from pecia.connections import Connections
+from pecia.handles import JobHandle
+from pecia.testing import Callback
+from pecia.testing.scripts import Rule, Script, Told
+from pecia_schemas import JobNotice, JobState, Stage
+from pecia_schemas.messages import job_channel
+from pecia_schemas.tasks import PayloadRef, Task, task_from_json, task_type
+from pecia_workers.ledger import (
+    ClaimedPart,
+    ClaimRequest,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    Ledger,
+    NewPart,
+    Outcome,
+    open_database,
+)
+from pecia_workers.ledger.recovery import expire_jobs
+from pecia_workers.webhooks.signing import Signer
+
+_SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
+_MOMENTS = {
+    "jobs": ("created_at", "not_before", "expires_at", "started_at", "finished_at", "erased_at"),
+    "parts": ("run_at", "started_at", "finished_at"),
+    "job_events": ("at",),
+    "reads": ("at",),
+    "erasures": ("at",),
+}
+_WAITING = """
+    SELECT parts.id FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.state = 'queued' AND parts.run_at <= now() AND (%(job)s::uuid IS NULL OR job_id = %(job)s)
+    ORDER BY array_position(ARRAY['urgent', 'normal', 'bulk'], parts.lane), job_id, parts.stage <> 'ingest', ordinal
+    LIMIT 1
+"""
+_RUNS = "SELECT count(*) FROM job_events WHERE job_id = %s AND part_id IS NULL AND state = 'queued'"
+_REGISTER = """
+    INSERT INTO workers (name, role, stages, host, pid)
+    VALUES ('scribe', 'engine', ARRAY['ingest', 'read', 'caption', 'summarize'], 'here', 1)
+"""
+
+
+@dataclass
+class _Running:
+    part: ClaimedPart
+    script: Script
+
+
+@dataclass
+class RealFleet:
+    """Postgres, Redis and a payload store, and a worker that waits for orders."""
+
+    database_url: str
+    redis_url: str
+    payload_url: str
+    webhook_secret: str = _SECRET
+    _told: Told = field(default_factory=Told)
+    _running: dict[UUID, _Running] = field(default_factory=dict)
+    _scripts: dict[tuple[UUID, int], Script] = field(default_factory=dict)
+    _clients: list[Client] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._postgres = Connection[dict[str, Any]].connect(
+            self.database_url, autocommit=True, row_factory=dict_row
+        )
+        self._postgres.execute(_REGISTER)
+        self._redis = Redis.from_url(self.redis_url)
+        self._database = open_database(self.database_url)
+        self._ledger = Ledger(self._database, "scribe", announce=self._announce)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.empty()
+        self._run(self._database.dispose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._postgres.close()
+        self._redis.close()
+
+    def empty(self) -> None:
+        """Forget all jobs, answers and clients."""
+        for client in self._clients:
+            client.close()
+        for forgotten in (self._clients, self._running, self._scripts):
+            forgotten.clear()
+        self._told = Told()
+        for table in ("jobs", "reads", "erasures", "discarded_payloads"):
+            self._postgres.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+        self._redis.flushall()
+
+    @property
+    def settings(self) -> ClientSettings:
+        """Of its clients, but for their names."""
+        return ClientSettings(poll_interval=timedelta(milliseconds=50)).with_stores(
+            database_url=self.database_url, redis_url=self.redis_url, payload_url=self.payload_url
+        )
+
+    def client(self, name: str = "test") -> Client:
+        client = Client(settings=self.settings.model_copy(update={"client_name": name}))
+        self._clients.append(client)
+        return client
+
+    def answers(
+        self, task: type[Task[Any]], answer: Any = None, *, times: int | None = None, **said: Any
+    ) -> None:
+        about = {name: said.pop(name) for name in ("summary", "fields") if name in said}
+        (given,) = [answer] if answer is not None else said.values()
+        self._told.add(Rule(task=task, answer=given, left=times, **about))
+
+    def fails(self, task: type[Task[Any]], why: Any, *, times: int | None = None) -> None:
+        self._told.add(Rule(task=task, answer=why, left=times))
+
+    def start(self, job: JobHandle[Any] | UUID) -> bool:
+        return self._begin(_id_of(job)) is not None
+
+    def step(self, job: JobHandle[Any] | UUID | None = None) -> bool:
+        job_id = None if job is None else _id_of(job)
+        running = [one for one in self._running.values() if job_id in (None, one.part.job_id)]
+        one = running[0] if running else self._begin(job_id)
+        if one is None:
+            return False
+        del self._running[one.part.id]
+        self._run(self._ledger.commit(Finished(part=one.part, outcome=_outcome(one))))
+        return True
+
+    def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
+        while self.step(job):
+            pass
+
+    def advance(self, by: timedelta) -> None:
+        for table, columns in _MOMENTS.items():
+            for name in columns:
+                older = sql.SQL("UPDATE {0} SET {1} = {1} - %s WHERE {1} < '9999-01-01'")
+                self._postgres.execute(older.format(sql.Identifier(table), sql.Identifier(name)), (by,))
+        self._run(expire_jobs(self._database, limit=1000))
+
+    @contextmanager
+    def outage(self, service: str) -> Iterator[None]:
+        if service == "workers":
+            self._postgres.execute("UPDATE workers SET stopped_at = now()")
+            yield
+            self._postgres.execute("UPDATE workers SET stopped_at = NULL")
+            return
+        kept = [client._connections for client in self._clients]
+        for client in self._clients:
+            client._connections = Connections(self._without(service, client))
+        yield
+        for client, connections in zip(self._clients, kept, strict=True):
+            client.close()
+            client._connections = connections
+
+    def _without(self, service: str, client: Client) -> ClientSettings:
+        nowhere = Path(self.payload_url).with_name("nowhere")
+        nowhere.write_bytes(b"a file is no directory")
+        urls = {
+            "database_url": self.database_url,
+            "redis_url": self.redis_url,
+            "payload_url": self.payload_url,
+        }
+        away = {
+            "postgres": {"database_url": f"postgresql://nobody@/nothing?host={nowhere}"},
+            "redis": {"redis_url": f"unix://{nowhere}"},
+            "payloads": {"payload_url": str(nowhere)},
+        }
+        return client._settings.with_stores(**(urls | away[service]))
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        rows = self._postgres.execute("SELECT id, url, body FROM deliveries ORDER BY created_at").fetchall()
+        signer = Signer(SecretStr(self.webhook_secret))
+        signed = [(row, signer.sign(row["id"], row["body"])) for row in rows]
+        return [
+            Callback(
+                url=row["url"],
+                headers=one.headers,
+                body=one.body,
+                notice=JobNotice.model_validate(row["body"]),
+            )
+            for row, one in signed
+        ]
+
+    def _begin(self, job_id: UUID | None) -> _Running | None:
+        row = self._postgres.execute(_WAITING, {"job": job_id}).fetchone()
+        part: ClaimedPart | None = (
+            self._run(self._ledger.claim(ClaimRequest(part=row["id"]))) if row else None
+        )
+        if part is None:
+            return None
+        running = _Running(part, self._script_of(part))
+        self._running[part.id] = running
+        return running
+
+    def _script_of(self, part: ClaimedPart) -> Script:
+        runs = self._postgres.execute(_RUNS, (part.job_id,)).fetchone()
+        assert runs
+        key = (part.job_id, runs["count"])
+        if key not in self._scripts:
+            task = task_from_json(part.kind, part.stored_task)
+            assert isinstance(task.source, PayloadRef)
+            content = (
+                Path(self.payload_url) / "sha256" / task.source.sha256[:2] / task.source.sha256
+            ).read_bytes()
+            self._scripts[key], _ = self._told.script(_with_source(task, content), None)
+        return self._scripts[key]
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _announce(self, jobs: Mapping[UUID, JobState]) -> None:
+        for job_id, state in jobs.items():
+            self._redis.publish(job_channel(job_id), state)
+
+
+def _with_source(task: Task[Any], content: bytes) -> Task[Any]:
+    object.__setattr__(task, "source", content)
+    return task
+
+
+def _outcome(running: _Running) -> Outcome:
+    part, script = running.part, running.script
+    if script.failure:
+        return Failed(script.failure.model_copy(update={"attempt": part.attempt}))
+    if part.stage is Stage.INGEST:
+        pieces = [NewPart(ordinal=ordinal, cost=1) for ordinal in script.pieces]
+        summary = NewPart(ordinal=max(script.pieces) + 1, cost=1) if script.summary else None
+        return Cut(task_type(part.kind).stage, pieces, summary)
+    content = script.outcome(part.stage, part.ordinal)
+    if isinstance(content, Failure):
+        return Failed(content.model_copy(update={"attempt": part.attempt}))
+    return Done(content)
+
+
+def _id_of(job: JobHandle[Any] | UUID) -> UUID:
+    return job if isinstance(job, UUID) else job.id

@@ -1,0 +1,244 @@
+"""What a fake fleet is beside a twin of the real one: at once, scripted, aged, and open to assertions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import pecia.testing
+from pecia import (
+    CaptionVideo,
+    Client,
+    DatabaseUnavailableError,
+    Failure,
+    FailureCode,
+    JobState,
+    JobTimeoutError,
+    Lane,
+    ReadDocument,
+    Segment,
+    Verdict,
+    Webhook,
+)
+from pecia.statements import Transaction
+from pecia.testing import FakeFleet, ScriptError
+from pecia.testing.connections import MemoryPurging, MemoryTrail
+from pecia.testing.reports import MemoryAccounts, MemoryDeadParts
+from pecia.testing.stores import MemoryStore, MemoryTransitions
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(pecia.testing.__all__) == [
+        "Answer",
+        "Callback",
+        "FakeFleet",
+        "Piece",
+        "ScriptError",
+        "Submitted",
+    ]
+
+
+@pytest.mark.parametrize(
+    "twin", [MemoryStore, MemoryTransitions, MemoryAccounts, MemoryDeadParts, MemoryTrail, MemoryPurging]
+)
+def test_every_statement_of_the_client_has_a_twin_in_memory(twin: type[Any]) -> None:
+    ours = {base for base in twin.__mro__ if base.__module__.startswith("pecia.testing")}
+    asked = {
+        name
+        for base in twin.__mro__
+        if base not in ours
+        for name, member in vars(base).items()
+        if isinstance(member, Transaction)
+    }
+    assert asked
+    assert asked <= {name for base in ours for name in vars(base)}
+
+
+def test_a_client_is_a_real_one_and_its_jobs_end_at_once() -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
+        client = fleet.client()
+        assert isinstance(client, Client)
+        assert client.submit(ReadDocument(b"scan")).result().text == "Amoxicillin 500 mg"
+
+
+def test_what_nobody_said_anything_about_is_read_all_the_same() -> None:
+    with FakeFleet() as fleet, fleet.client() as client:
+        assert client.submit(ReadDocument(b"scan")).result().text == "fake text"
+        captions = client.submit(CaptionVideo(b"video")).result()
+        assert [segment.text for segment in captions.segments] == ["fake caption"]
+        assert captions.summary is None
+
+
+def test_what_was_said_last_applies_as_often_as_it_was_said() -> None:
+    with FakeFleet() as fleet:
+        client = fleet.client()
+        fleet.answers(ReadDocument, text="always")
+        fleet.answers(ReadDocument, text="twice", times=2)
+        fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR, times=1)
+        jobs = client.submit_many(ReadDocument(b"scan") for _ in range(4)).wait()
+        assert [job.state for job in jobs] == [JobState.FAILED, *[JobState.SUCCEEDED] * 3]
+        assert [job.result().text for job in list(jobs)[1:]] == ["twice", "twice", "always"]
+
+
+def test_an_answer_can_be_all_of_a_result_or_of_a_piece() -> None:
+    segment = Segment(
+        number=9,
+        start=timedelta(seconds=3),
+        end=timedelta(seconds=4),
+        text="a dog",
+        verdict=Verdict.OK,
+        frames=3,
+        width=4,
+        height=5,
+        engine="e",
+    )
+    with FakeFleet() as fleet:
+        client = fleet.client()
+        fleet.answers(CaptionVideo, segments=[segment, Failure.of(FailureCode.TIMEOUT)])
+        told = client.submit(CaptionVideo(b"video")).result()
+        assert told.segments == (segment.model_copy(update={"number": 1}),)
+        fleet.answers(CaptionVideo, told)
+        assert client.submit(CaptionVideo(b"video")).result() == told
+
+
+def test_text_is_that_of_every_page_that_is_asked_for() -> None:
+    with FakeFleet() as fleet:
+        document = fleet.client().submit(ReadDocument(b"scan", pages="2-3,7")).result()
+        assert [page.number for page in document.pages] == [2, 3, 7]
+
+
+def test_a_page_without_text_is_blank() -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, pages=["", "x"])
+        blank, printed = fleet.client().submit(ReadDocument(b"scan")).result().pages
+        assert (blank.blank, blank.verdict, printed.blank) == (True, Verdict.BLANK, False)
+
+
+@pytest.mark.parametrize(
+    "said", [{"pages": []}, {"answer": 7}, {"answer": lambda _task: None}, {"pages": [object()]}]
+)
+def test_an_answer_that_is_none_is_the_tests_own_fault(said: dict[str, Any]) -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, **said)
+        with pytest.raises(ScriptError):
+            fleet.client().submit(ReadDocument(b"scan")).wait(0)
+
+
+def test_one_answer_is_given_at_a_time() -> None:
+    with FakeFleet() as fleet:
+        with pytest.raises(TypeError, match="one of"):
+            fleet.answers(ReadDocument, text="a", pages=["b"])
+        with pytest.raises(TypeError, match="one of"):
+            fleet.answers(ReadDocument)
+
+
+def test_what_takes_time_runs_until_the_time_has_passed() -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, text="late", takes=timedelta(minutes=5))
+        job = fleet.client().submit(ReadDocument(b"scan"))
+        assert job.refresh().state is JobState.RUNNING
+        fleet.advance(timedelta(minutes=4))
+        assert job.refresh().state is JobState.RUNNING
+        fleet.advance(timedelta(minutes=6))
+        assert job.wait(0).state is JobState.SUCCEEDED
+
+
+def test_what_takes_a_moment_is_waited_for() -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
+        assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=20).text == "soon"
+
+
+def test_time_that_passes_makes_everything_older() -> None:
+    with FakeFleet() as fleet:
+        job = fleet.client().submit(ReadDocument(b"scan")).wait(0)
+        submitted = job.submitted_at
+        fleet.advance(timedelta(days=1))
+        assert submitted - job.refresh().submitted_at == timedelta(days=1)
+        assert {(event.at - job.submitted_at).days for event in job.events()} == {0}
+
+
+def test_a_held_fleet_moves_when_it_is_told() -> None:
+    with FakeFleet(held=True) as fleet:
+        job = fleet.client().submit(ReadDocument(b"scan"))
+        with pytest.raises(JobTimeoutError):
+            job.wait(0)
+        fleet.release()
+        assert job.wait(0).state is JobState.SUCCEEDED
+        fleet.hold()
+        held = fleet.client().submit(ReadDocument(b"scan"))
+        fleet.finish(held.id)
+        assert held.wait(0).state is JobState.SUCCEEDED
+
+
+def test_jobs_of_an_outage_run_when_it_is_over() -> None:
+    with FakeFleet() as fleet:
+        client = fleet.client()
+        with fleet.outage("redis"), fleet.outage("workers"):
+            job = client.submit(ReadDocument(b"scan"), webhook="https://example.org/hook")
+            assert job.refresh().state is JobState.QUEUED
+        assert [callback.notice.data.job_id for callback in fleet.callbacks] == [job.id]
+
+
+def test_outages_may_lie_in_each_other() -> None:
+    with FakeFleet() as fleet:
+        with fleet.outage("postgres"), fleet.outage("postgres"):
+            pass
+        with fleet.outage("postgres"):
+            with fleet.outage("postgres"):
+                pass
+            with pytest.raises(DatabaseUnavailableError):
+                list(fleet.client().jobs())
+        assert list(fleet.client().jobs()) == []
+        with pytest.raises(ValueError, match="postgres, redis"), fleet.outage("mysql"):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            pass
+
+
+def test_after_the_block_there_is_no_fleet_any_more() -> None:
+    with FakeFleet() as fleet:
+        client = fleet.client()
+    with pytest.raises(DatabaseUnavailableError):
+        client.submit(ReadDocument(b"scan"))
+
+
+def test_what_was_submitted_can_be_looked_at(tmp_path: Any) -> None:
+    scan = tmp_path / "scan.png"
+    scan.write_bytes(PNG)
+    with FakeFleet() as fleet:
+        client = fleet.client("ward-3")
+        hook = Webhook.model_validate({"url": "https://example.org/hook"})
+        job = client.submit(
+            ReadDocument(scan, language="ko"),
+            priority=Lane.URGENT,
+            idempotency_key="k",
+            webhook=hook,
+            metadata={"a": "b"},
+        )
+        client.submit(ReadDocument(scan, language="ko"), priority=Lane.URGENT, idempotency_key="k")
+        (submitted,) = fleet.submitted
+        assert (submitted.id, submitted.content, submitted.task.source) == (job.id, PNG, PNG)
+        assert submitted.task == ReadDocument(PNG, language="ko")
+        assert (submitted.priority, submitted.idempotency_key, submitted.webhook) == ("urgent", "k", hook)
+        assert (submitted.metadata, submitted.client) == ({"a": "b"}, "ward-3")
+        assert (submitted.not_before, submitted.expires) == (None, None)
+        client.purge([job])
+        assert (fleet.submitted[0].content, fleet.submitted[0].idempotency_key) == (None, None)
+
+
+def test_two_fleets_know_nothing_of_each_other() -> None:
+    with FakeFleet() as one, FakeFleet() as other:
+        one.client().submit(ReadDocument(b"scan"))
+        assert (len(one.submitted), len(other.submitted)) == (1, 0)
+
+
+def test_settings_of_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_DATABASE_URL", "postgresql://production/pecia")
+    monkeypatch.setenv("PECIA_CLIENT_NAME", "production")
+    with FakeFleet() as fleet:
+        fleet.client().submit(ReadDocument(b"scan"))
+        assert fleet.submitted[0].client == "test"
