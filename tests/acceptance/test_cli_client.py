@@ -166,6 +166,32 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
     }
 
 
+def test_results_are_written_beside_each_other_under_the_names_of_the_files(
+    shell: Shell, eventually: Callable[..., Any]
+) -> None:
+    shell.draw("a.png", "b.png")
+    process = shell.start("read", "a.png", "b.png", "--wait", "--format", "markdown", "-o", "texts")
+    assert eventually(shell.read_all) == 2
+    assert process.communicate(timeout=20) == ("", "")
+    written = sorted((shell.directory / "texts").iterdir())
+    assert [path.name for path in written] == ["a.md", "b.md"]
+    assert "Blutdruck 120/80" in written[0].read_text()
+
+
+def test_a_file_that_is_refused_is_named_and_the_others_are_read(
+    shell: Shell, eventually: Callable[..., Any]
+) -> None:
+    shell.draw("a.png", "b.png")
+    process = shell.start(
+        "read", "a.png", "http://ward:secret@archive.example/7.pdf", "b.png", "--wait", "--json"
+    )
+    assert eventually(shell.read_all) == 2
+    out, complaint = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.png", "b.png"]
+    assert complaint.count("\n") == 1
+
+
 def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell, eventually: Callable[..., Any]) -> None:
     shell.draw("a.png")
     process = shell.start("read", "a.png", "--wait", "--json")

@@ -10,12 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from pecia import CachedFrom, Client, GenerationOptions, Preset, ReadDocument
 from pecia.cli.app import app
 from pecia_schemas import new_id
-from pecia_schemas.tasks import task_from_json
+from pecia_schemas.tasks import Preparation, task_from_json
 
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}}
 Pecia = Callable[..., Result]
@@ -55,6 +56,34 @@ def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
     assert not task.cache
 
 
+def test_pages_steps_and_a_password_that_is_typed_unseen_reach_the_task(
+    stores: dict[str, str], printed: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "report.pdf").write_bytes(printed)
+    how = ["--pages", "3-,1", "--prepare", "orient,deskew", "--password"]
+
+    told = CliRunner().invoke(
+        app, ["read", str(tmp_path / "report.pdf"), *how], env=stores, input="open sesame\n"
+    )
+
+    assert told.exit_code == 0, told.output
+    assert "open sesame" not in told.output
+    task = stored_task(stores)
+    assert (task.pages, task.prepare) == ("1,3-", (Preparation.ORIENT, Preparation.DESKEW))
+    assert isinstance(task.password, SecretStr)
+    assert task.password.get_secret_value() == "open sesame"
+
+
+def test_a_password_is_read_from_a_file(pecia: Pecia, stores: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("open sesame\n")
+
+    pecia("read", "scan.png", "--password-file", "secret")
+
+    password = stored_task(stores).password
+    assert isinstance(password, SecretStr)
+    assert password.get_secret_value() == "open sesame"
+
+
 def test_when_to_start_and_when_to_give_up_reach_the_job(pecia: Pecia, stores: dict[str, str]) -> None:
     told = pecia("read", "scan.png", "--not-before", "2h", "--expires", "2030-01-31")
 
@@ -84,6 +113,9 @@ def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -
         ("--fields", "list.json"),
         ("--language", "English"),
         ("--expires", "soon"),
+        ("--pages", "3-1"),
+        ("--prepare", "polish"),
+        ("--output", "text.txt"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_named(pecia: Pecia, option: str, value: str) -> None:

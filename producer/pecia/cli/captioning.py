@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import generation, submitting, values
+from pecia.cli import generation, results, submitting, values
 from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import CaptionStyle, CaptionVideo
@@ -52,6 +52,9 @@ def caption(
     expires: submitting.Expires = None,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
+    form: results.Form = None,
+    target: results.Target = None,
+    force: results.Force = False,
     as_json: submitting.AsJson = False,
 ) -> None:
     """Describe what videos show, segment by segment, and as a whole. Prints the jobs' ids, or with --wait the captions.
@@ -88,4 +91,11 @@ def caption(
         not_before=values.moment(not_before, "--not-before"),
         expires=values.moment(expires, "--expires"),
     )
-    submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)
+    wanted = submitting.Wanted(
+        wait=wait,
+        timeout=timeout,
+        as_json=as_json,
+        delivery=results.Delivery(form=form, target=target, force=force),
+    )
+    wanted.check(CaptionVideo.kind, len(found))
+    submitting.run(tasks, [one.name for one in found], told, wanted)

@@ -14,9 +14,9 @@ import typer
 
 from pecia.cli import endings
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
+from pecia_schemas.tasks import URL_SCHEMES
 
 _STDIN = "-"
-_ADDRESSES = ("http://", "https://", "s3://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
 def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
     if word == _STDIN:
         yield Input(_STDIN, sys.stdin.buffer)
-    elif word.startswith(_ADDRESSES):
+    elif word.lower().startswith(URL_SCHEMES):
         yield Input(word, word)
     elif Path(word).is_dir():
         yield from _of_folder(Path(word), wanted)

@@ -7,13 +7,34 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import generation, submitting, values
+from pecia.cli import generation, results, submitting, values
 from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
 Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
+Pages = Annotated[
+    str | None, typer.Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
+]
+AskPassword = Annotated[bool, typer.Option("--password", help="Ask for the password that opens the PDFs.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Its first line is the password that opens the PDFs.",
+    ),
+]
+Prepare = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STEPS",
+        help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
+        "Default: as the fleet is set.",
+    ),
+]
 Fields = Annotated[
     Path | None,
     typer.Option(
@@ -28,6 +49,10 @@ def read(
     priority: submitting.Priority = Lane.NORMAL,
     document_type: Kind = DocumentType.MIXED,
     language: Language = None,
+    pages: Pages = None,
+    ask_password: AskPassword = False,
+    password_file: PasswordFile = None,
+    prepare: Prepare = None,
     fields: Fields = None,
     preset: generation.PresetOption = None,
     temperature: generation.Temperature = None,
@@ -45,13 +70,18 @@ def read(
     expires: submitting.Expires = None,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
+    form: results.Form = None,
+    target: results.Target = None,
+    force: results.Force = False,
     as_json: submitting.AsJson = False,
 ) -> None:
     """Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.
 
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
-    language, form = values.language(language), values.json_object(fields, "--fields")
+    language, schema = values.language(language), values.json_object(fields, "--fields")
+    pages, steps = values.pages(pages), values.preparation(prepare)
+    password = values.password(password_file, ask=ask_password)
     options = generation.options(
         temperature=temperature,
         top_p=top_p,
@@ -66,7 +96,10 @@ def read(
             one.source,
             document_type=document_type,
             language=language,
-            fields=form,
+            pages=pages,
+            password=password,
+            prepare=steps,
+            fields=schema,
             preset=preset,
             options=options,
             adapter=adapter,
@@ -82,4 +115,11 @@ def read(
         not_before=values.moment(not_before, "--not-before"),
         expires=values.moment(expires, "--expires"),
     )
-    submitting.run(tasks, [one.name for one in found], told, wait=wait, timeout=timeout, as_json=as_json)
+    wanted = submitting.Wanted(
+        wait=wait,
+        timeout=timeout,
+        as_json=as_json,
+        delivery=results.Delivery(form=form, target=target, force=force),
+    )
+    wanted.check(ReadDocument.kind, len(found))
+    submitting.run(tasks, [one.name for one in found], told, wanted)

@@ -57,12 +57,12 @@ class Delivery:
         """Whether somebody only wants to see them."""
         return self.form is None and self.target is None
 
-    def place(self, job_id: UUID, count: int) -> Path | None:
-        """Return the file for one of so many jobs; None: standard output."""
+    def place(self, name: str, count: int) -> Path | None:
+        """Return the file for one of so many results, which a folder holds by name; None: standard output."""
         if self.target is None:
             return None
         if count > 1 or self.target.endswith(os.sep) or Path(self.target).is_dir():
-            return Path(self.target) / f"{job_id}{(self.form or Format.TEXT).suffix}"
+            return Path(self.target) / f"{name}{(self.form or Format.TEXT).suffix}"
         return Path(self.target)
 
     def check(self, kinds: Collection[str], count: int) -> None:
@@ -72,7 +72,7 @@ class Delivery:
         elif count > 1 and Path(self.target).is_file():
             raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
-            saving.form_of(kind, self.place(UUID(int=0), count) or Path(), self.form)
+            saving.form_of(kind, self.place("", count) or Path(), self.form)
 
     def _check_standard_output(self, count: int) -> None:
         if self.form is Format.PDF and sys.stdout.isatty():
@@ -107,17 +107,28 @@ def result(
     raise typer.Exit(ending)
 
 
-def deliver(jobs: Sequence[AnyJob], asked: Delivery) -> Ending:
+def deliver(jobs: Sequence[AnyJob], asked: Delivery, names: Sequence[str] = ()) -> Ending:
     """Write the results of jobs that are over; say on standard error why others have none.
+
+    In a folder they are called as the documents are, as far as these `names` are of files and none comes twice; else
+    by job.
 
     Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
     """
     asked.check({job.kind for job in jobs}, len(jobs))
-    places = {job.id: asked.place(job.id, len(jobs)) for job in jobs}
+    called = _called(jobs, names)
+    places = {job.id: asked.place(called[job.id], len(jobs)) for job in jobs}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not asked.force:
         raise typer.BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
     return _each(jobs, lambda job: _write(job, places[job.id], asked))
+
+
+def _called(jobs: Sequence[AnyJob], names: Sequence[str]) -> dict[UUID, str]:
+    stems = [Path(name).stem for name in names if Path(name).is_file()]
+    if len(stems) == len(jobs) == len(set(stems)):
+        return {job.id: stem for job, stem in zip(jobs, stems, strict=True)}
+    return {job.id: str(job.id) for job in jobs}
 
 
 def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending:

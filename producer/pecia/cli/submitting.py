@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from pecia.cli import endings, output
+from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
+from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
-from pecia.errors import JobTimeoutError
+from pecia.errors import JobTimeoutError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
@@ -57,22 +59,58 @@ class Told:
     expires: datetime | timedelta | None
 
 
-def run(
-    tasks: Iterable[Task[Any]],
-    names: Sequence[str],
-    told: Told,
-    *,
-    wait: bool,
-    timeout: float | None,
-    as_json: bool,
-) -> None:
-    """Submit a task for each name; print the jobs' ids, or wait and print their results."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a command is to print or to write once the jobs are submitted."""
+
+    wait: bool
+    timeout: float | None
+    as_json: bool
+    delivery: Delivery
+
+    def check(self, kind: str, count: int) -> None:
+        """Raise `typer.BadParameter` or `InvalidFormatError` if so many jobs of a kind cannot end like this."""
+        if self.delivery.is_plain:
+            return
+        if not self.wait:
+            raise typer.BadParameter(
+                "results are there after --wait: add it", param_hint="--format, --output"
+            )
+        if self.as_json:
+            raise typer.BadParameter("say --format json instead, or leave out --output", param_hint="--json")
+        self.delivery.check({kind}, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The jobs there are now, and what their files are called; files that were refused are none of them."""
+
+    group: JobGroup[Any]
+    names: Sequence[str]
+    ending: Ending
+
+
+def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
+    """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
     with Client() as client:
-        group = _submit(client, counted(tasks, len(names), "submitted"), len(names), told)
-        if wait:
-            _wait(group, names, timeout, as_json=as_json)
-        else:
-            _receipts(group, names, as_json=as_json)
+        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told)
+        ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
+    raise typer.Exit(max(submitted.ending, ending))
+
+
+def _submitted(client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told) -> Submitted:
+    """Submit what can be submitted, and say what is wrong with the others."""
+    try:
+        return Submitted(_submit(client, tasks, len(names), told), names, Ending.DONE)
+    except SubmitManyError as error:
+        for number, why in error.failures.items():
+            endings.complain(f"{names[number]}: {why}")
+        accepted = [name for number, name in enumerate(names) if number not in error.failures]
+        return Submitted(client.group(error.accepted), accepted, Ending.USAGE)
+    except UnavailableError as error:
+        for job in error.accepted or ():
+            typer.echo(job.id)
+        raise
 
 
 def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
@@ -99,26 +137,34 @@ def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) 
     )
 
 
-def _receipts(group: JobGroup[Any], names: Sequence[str], *, as_json: bool) -> None:
-    for job, name in zip(group, names, strict=True):
+def _receipts(submitted: Submitted, *, as_json: bool) -> Ending:
+    for job, name in zip(submitted.group, submitted.names, strict=True):
         if as_json:
             output.json_line(output.result_json(job, name))
         else:
             typer.echo(job.id)
+    return Ending.DONE
 
 
-def _wait(group: JobGroup[Any], names: Sequence[str], timeout: float | None, *, as_json: bool) -> None:
-    """Print every result, finished or not, before a timeout ends the command."""
+def _wait(submitted: Submitted, wanted: Wanted) -> Ending:
+    """Hand over every result, finished or not, before a timeout ends the command."""
     late: JobTimeoutError | None = None
     try:
-        follow(group, timeout)
+        follow(submitted.group, wanted.timeout)
     except JobTimeoutError as error:
         late = error
-    for job, name in zip(group, names, strict=True):
-        if as_json:
+    ending = _hand_over(submitted, wanted)
+    if late is not None:
+        raise late
+    return ending
+
+
+def _hand_over(submitted: Submitted, wanted: Wanted) -> Ending:
+    if not wanted.delivery.is_plain:
+        return deliver(submitted.group, wanted.delivery, submitted.names)
+    for job, name in zip(submitted.group, submitted.names, strict=True):
+        if wanted.as_json:
             output.json_line(output.result_json(job, name))
         else:
             output.result_text(job, name)
-    if late is not None:
-        raise late
-    raise typer.Exit(endings.of_results(group))
+    return endings.of_results(submitted.group)

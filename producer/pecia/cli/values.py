@@ -13,6 +13,9 @@ from uuid import UUID
 
 import typer
 
+from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.tasks import Preparation
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO = re.compile(r"(\d+)([smhdw])")
 
@@ -43,6 +46,32 @@ def language(value: str | None) -> str | None:
     if value is not None and not re.fullmatch("[a-z]{2}", value):
         raise typer.BadParameter("write a language as two letters, such as en", param_hint="--language")
     return value
+
+
+def pages(value: str | None) -> str | None:
+    """Return pages as tasks name them."""
+    try:
+        return value and str(PageRanges.parse(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--pages") from None
+
+
+def preparation(value: str | None) -> tuple[Preparation, ...] | None:
+    """Return the steps that `orient,deskew` names; none of them for `none`."""
+    if value is None:
+        return None
+    try:
+        return tuple(Preparation(step.strip()) for step in value.split(",")) if value != "none" else ()
+    except ValueError:
+        steps = ", ".join(Preparation)
+        raise typer.BadParameter(f"the steps are {steps}; or write none", param_hint="--prepare") from None
+
+
+def password(file: Path | None, *, ask: bool) -> str | None:
+    """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
+    if file is not None:
+        return next(iter(file.read_text().splitlines()), None)
+    return typer.prompt("Password", hide_input=True, err=True) if ask else None
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
