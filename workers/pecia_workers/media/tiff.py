@@ -77,7 +77,15 @@ class TiffPages:
 
     def _open(self, index: int) -> TiffImageFile:
         file = _StartingElsewhere(self._file, self._layout.header(self._frames[index]))
-        return TiffImageFile(cast("IO[bytes]", file))
+        try:
+            return TiffImageFile(cast("IO[bytes]", file))
+        except SyntaxError as error:
+            if "unknown pixel mode" not in str(error):
+                raise
+            raise MediaError(
+                FailureCode.UNSUPPORTED_TYPE,
+                "The TIFF stores its colours in a way that is not decoded here: save it with 8 bits a sample.",
+            ) from None
 
     def _size(self, index: int) -> tuple[int, int] | None:
         try:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import inspect_file
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def zipped(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, "Alma Sampleton")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (zipped("[Content_Types].xml", "word/document.xml"), "an Office document: export it as PDF"),
+        (zipped("mimetypeapplication/vnd.oasis.opendocument.text"), "an Office document: export it as PDF"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "an Office document: export it as PDF"),
+        (b"{\\rtf1\\ansi Alma}", "an Office document: export it as PDF"),
+        (zipped("scan.png"), "an archive: unpack it"),
+        (b"\x1f\x8b\x08\0" + bytes(20), "an archive: unpack it"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "PostScript: convert it to PDF"),
+        (b"\xc5\xd0\xd3\xc6" + bytes(40), "PostScript: convert it to PDF"),
+        (
+            b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>',
+            "an SVG drawing: export it as PDF",
+        ),
+        (b"<svg width='1'/>", "an SVG drawing: export it as PDF"),
+        (b"\xef\xbb\xbf\n <!DOCTYPE HTML>\n<p>Not found</p>", "a web page, perhaps a server's message"),
+        ("<html>안녕</html>".encode("utf-16"), "a web page, perhaps a server's message"),
+        (b'<?xml version="1.0"?><ClinicalDocument/>', "XML: it is text already"),
+        (b"From: a@example.org\r\nMIME-Version: 1.0\r\n\r\n", "an e-mail: send what is attached to it"),
+        ("처방전: Alma Sampleton".encode(), "plain text: there is nothing to recognise"),
+        (b"BMI of 25", "plain text: there is nothing to recognise"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "a picture of a kind that is not read: save it as PNG or JPEG"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "a sound recording"),
+        (b"MZ\x90\0\3\0", "a program"),
+        (bytes(range(200)), "of no kind that is known here"),
+    ],
+)
+def test_a_file_that_is_no_document_is_told_what_it_is_and_what_to_do(
+    content: bytes, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "scan.pdf"
+    path.write_bytes(content)
+
+    with pytest.raises(MediaError) as caught:
+        inspect_file(path, Limits.of(WorkerSettings()))
+
+    assert str(caught.value).startswith(f"unsupported_type: The file is {says}")
+    assert "Sampleton" not in str(caught.value)
