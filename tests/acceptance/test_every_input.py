@@ -1,0 +1,147 @@
+"""Whatever is sent ends as the table says; no worker dies of it, and none keeps memory of it.
+
+The table is `tests/shared/every_input.py`. All of it goes through one fleet in one run: first what no process may die
+of, then what a decoding process is ended for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from every_input import EVERY_INPUT, Input, Outcome
+from memory import memory_of, processes_of
+from pecia import Job, ReadDocument
+from pecia_schemas import Task
+
+PATIENCE_S = 240
+KEPT_BYTES = 150 * 10**6
+"""What a worker with all its processes may hold more than before: allocators keep some of what is freed."""
+
+LOADED_ONCE = ("PNG, RGB", "PDF of words", "HEIC", "AVIF", "DICOM, secondary capture")
+"""Inputs for which a decoding process loads a library that it keeps."""
+
+LIMITS = {
+    "max_page_pixels": 4_000_000,
+    "max_total_pixels": 2_000_000_000,
+    "decode_timeout": 10,
+    "decode_memory_bytes": 512 * 1024**2,
+}
+"""Limits that a bomb reaches soon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How the ingest worker and the engine worker stand at a moment."""
+
+    workers: dict[str, int]
+    processes: dict[str, frozenset[int]]
+    memory: dict[str, int]
+
+    @classmethod
+    def at(cls, fleet: Any) -> Look:
+        workers = {name: fleet.pid(name) for name in ("ingest", "engine")}
+        return cls(
+            workers=workers,
+            processes={name: frozenset(processes_of(pid)) for name, pid in workers.items()},
+            memory={name: memory_of(pid) for name, pid in workers.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came of the whole table, and how the workers stood before, between and after."""
+
+    fleet: Any
+    outcomes: dict[str, Outcome]
+    before: Look
+    between: Look
+    after: Look
+
+
+@pytest.fixture(scope="module")
+def run(
+    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
+    directory = tmp_path_factory.mktemp("inputs")
+    tasks = {row.name: task_of(row, directory) for row in EVERY_INPUT}
+    harmless = {row.name: tasks[row.name] for row in EVERY_INPUT if not row.ends_process}
+    with run_fleet("inputs", **LIMITS) as fleet:
+        warm_up(fleet, tasks)
+        before = Look.at(fleet)
+        outcomes = read_everything(fleet, harmless)
+        between = Look.at(fleet)
+        outcomes |= read_everything(
+            fleet, {name: task for name, task in tasks.items() if name not in harmless}
+        )
+        yield Run(fleet=fleet, outcomes=outcomes, before=before, between=between, after=Look.at(fleet))
+
+
+def warm_up(fleet: Any, tasks: dict[str, Task[Any]]) -> None:
+    """Have every process load what it loads once."""
+    read_everything(fleet, {f"{name}, {again}": tasks[name] for again in range(8) for name in LOADED_ONCE})
+
+
+def task_of(row: Input, directory: Path) -> Task[Any]:
+    content = row.make()
+    if not row.file_name:
+        return row.task(content, **row.options)
+    (directory / row.file_name).write_bytes(content)
+    return row.task(directory / row.file_name, **row.options)
+
+
+def read_everything(fleet: Any, tasks: dict[str, Task[Any]]) -> dict[str, Outcome]:
+    jobs = fleet.client.submit_many(tasks.values()).wait(PATIENCE_S)
+    return {name: outcome_of(job) for name, job in zip(tasks, jobs, strict=True)}
+
+
+def outcome_of(job: Job[Any]) -> Outcome:
+    if job.failure is not None:
+        return Outcome(0, job.failure.code)
+    document = job.result(timeout=0)
+    codes = {page.failure.code for page in document.failed}
+    assert len(codes) <= 1
+    outcome = Outcome(len(document.pages), *codes)
+    assert job.state is outcome.state
+    return outcome
+
+
+def test_the_table_is_long_and_names_every_input_once() -> None:
+    assert len({row.name for row in EVERY_INPUT}) == len(EVERY_INPUT) >= 60
+
+
+def test_every_input_ends_as_the_table_says(run: Run) -> None:
+    wrong = [
+        f"{row.name}: {run.outcomes[row.name]}, not {row.expected}"
+        for row in EVERY_INPUT
+        if run.outcomes[row.name] != row.expected
+    ]
+
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_no_process_dies_of_what_can_be_refused(run: Run) -> None:
+    assert run.between.processes == run.before.processes
+
+
+def test_no_worker_dies_whatever_becomes_of_its_decoders(run: Run) -> None:
+    assert run.after.workers == run.before.workers
+    assert run.fleet.query("SELECT count(*) FROM parts WHERE deaths > 0 OR attempt > 1") == [(0,)]
+
+
+@pytest.mark.parametrize("worker", ["ingest", "engine"])
+def test_memory_returns_to_where_it_was(run: Run, worker: str) -> None:
+    held = [look.memory[worker] for look in (run.before, run.between, run.after)]
+
+    assert max(held) - held[0] < KEPT_BYTES, held
+
+
+def test_a_good_page_is_read_after_all_that(run: Run, drawn: Callable[[str], bytes]) -> None:
+    job = run.fleet.client.submit(ReadDocument(drawn("Read all the same")))
+
+    assert job.result(PATIENCE_S).text == "Read all the same"

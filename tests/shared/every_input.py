@@ -1,0 +1,310 @@
+"""What a mail room may send, good and bad, and what must come of each: the table of `test_every_input.py`."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import hand_made_pdfs as pdfs
+import pictures
+from pecia import CaptionVideo, FailureCode, JobState, ReadDocument
+from pecia_schemas import Task
+from videos import video
+
+TENTHS = range(1, 10)
+MANY = 500
+"""Frames of a long TIFF."""
+POINTS = 10**7
+_FLIPPED_BITS, _SIGNATURE = 40, 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ends: with so many pages read, with one code, or, if some pages failed, with both."""
+
+    pages: int = 0
+    code: FailureCode | None = None
+
+    def __str__(self) -> str:
+        told = [f"{self.pages} pages"] if self.pages else []
+        return ", ".join([*told, *([self.code] if self.code else [])])
+
+    @property
+    def state(self) -> JobState:
+        if self.code is None:
+            return JobState.SUCCEEDED
+        return JobState.PARTIAL if self.pages else JobState.FAILED
+
+
+@dataclass(frozen=True)
+class Input:
+    """One row of the table."""
+
+    name: str
+    make: Callable[[], bytes]
+    expected: Outcome
+    task: Callable[..., Task[Any]] = ReadDocument
+    file_name: str = ""
+    """What the file is called, if that is the point; else it is handed over as bytes."""
+    options: dict[str, Any] = field(default_factory=dict)
+    ends_process: bool = False
+    """Whether the process that decodes it is ended, for what it takes or by a library that gives up."""
+
+
+def good(name: str, make: Callable[[], bytes], pages: int = 1, **further: Any) -> Input:
+    return Input(name, make, Outcome(pages), **further)
+
+
+def bad(name: str, make: Callable[[], bytes], code: FailureCode, **further: Any) -> Input:
+    return Input(name, make, Outcome(0, code), **further)
+
+
+def _picture(form: str, mode: str = "RGB", **options: Any) -> Callable[[], bytes]:
+    return lambda: pictures.encoded(pictures.line(mode), form, **options)
+
+
+def _noisy(form: str) -> bytes:
+    return pictures.encoded(pictures.noise(), form)
+
+
+WHOLE: dict[str, Callable[[], bytes]] = {
+    "PNG": partial(_noisy, "PNG"),
+    "JPEG": partial(_noisy, "JPEG"),
+    "WebP": partial(_noisy, "WEBP"),
+    "TIFF": partial(_noisy, "TIFF"),
+    "PDF": lambda: pdfs.scanned_pdf(pictures.noise()),
+}
+"""Files that are cut and garbled: noise, so that every byte of theirs counts."""
+
+
+def _cut(whole: Callable[[], bytes], tenths: int) -> bytes:
+    content = whole()
+    return content[: len(content) * tenths // 10]
+
+
+def _flipped(whole: Callable[[], bytes]) -> bytes:
+    """Flip bits all over the file but in its signature, always the same ones."""
+    content, dice = bytearray(whole()), random.Random(0)  # noqa: S311
+    for _ in range(_FLIPPED_BITS):
+        content[dice.randrange(_SIGNATURE, len(content))] ^= 1 << dice.randrange(8)
+    return bytes(content)
+
+
+def _archive(name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, "<document/>")
+    return file.getvalue()
+
+
+def pictures_that_are_read() -> Iterator[Input]:
+    """Every form of picture."""
+    for mode in ("RGB", "L", "P", "1", "LA"):
+        yield good(f"PNG, {mode}", _picture("PNG", mode))
+    yield good("PNG, 16 bits", lambda: pictures.encoded(pictures.deep_grey(), "PNG"))
+    yield good("PNG, see-through", lambda: pictures.encoded(pictures.see_through(), "PNG"))
+    for mode in ("RGB", "L", "CMYK"):
+        yield good(f"JPEG, {mode}", _picture("JPEG", mode))
+    yield good("JPEG, progressive", _picture("JPEG", progressive=True))
+    yield good("WebP", _picture("WEBP"))
+    yield good("WebP, lossless", _picture("WEBP", lossless=True))
+    yield good("BMP", _picture("BMP"))
+    yield good("BMP, 1 bit", _picture("BMP", "1"))
+    yield good("GIF", _picture("GIF", "P"))
+    yield good("animated GIF, of which the first picture counts", partial(pictures.animation, "GIF"))
+    yield good("animated WebP, of which the first picture counts", partial(pictures.animation, "WEBP"))
+    yield good("HEIC", _picture("HEIF"))
+    yield good("AVIF", _picture("AVIF"))
+    for form in ("group3", "group4", "tiff_lzw", "tiff_adobe_deflate", "packbits", "raw"):
+        yield good(f"TIFF of 3 frames, {form}", partial(pictures.fax, 3, form), 3)
+    yield good("TIFF of 3 frames, JPEG", partial(pictures.fax, 3, "jpeg", "RGB"), 3)
+    yield good("TIFF, CMYK", _picture("TIFF", "CMYK"))
+    yield good("TIFF, 16 bits", lambda: pictures.encoded(pictures.deep_grey(), "TIFF"))
+    yield good(f"TIFF of {MANY} frames", partial(pictures.tiff_of, MANY, form="group4"), MANY)
+
+
+def pdfs_that_are_read() -> Iterator[Input]:
+    """PDFs as programs, scanners and mail systems make them."""
+    yield good("PDF of words", partial(pdfs.text_pdf, ["Written by a program"]))
+    yield good("scanned PDF", lambda: pdfs.scanned_pdf(pictures.line()))
+    for degrees in (90, 180, 270):
+        yield good(f"PDF, /Rotate {degrees}", pdfs.rotated(degrees))
+    yield good("PDF of 30 pages", partial(pdfs.blank_pdf, 30), 30)
+    yield good("PDF behind a line of the mail system's", lambda: b"X-Fax: 1\r\n" + pdfs.blank_pdf())
+    yield good("PDF without a cross-reference table", pdfs.without_crossings)
+    yield good("PDF with an owner's password", partial(pdfs.locked_pdf, user=b"", owner=b"secret"))
+    yield good("PDF with a script and a file in it, which do not matter", pdfs.with_action)
+    yield good("PDF with a page of no content", pdfs.blank_pdf)
+    yield Input("PDF, one page of three lost", pdfs.with_lost_page, Outcome(2, FailureCode.DAMAGED))
+    yield Input("PDF, one picture of two damaged", pdfs.with_damaged_picture, Outcome(1, FailureCode.DAMAGED))
+
+
+def dicom_files() -> Iterator[Input]:
+    """What the archive of a radiology department sends."""
+    yield good("DICOM, secondary capture", pictures.secondary_capture)
+    yield good("DICOM with a PDF in it", lambda: pictures.encapsulated(pdfs.blank_pdf(2)), 2)
+    yield bad("DICOM without a picture", pictures.without_picture, FailureCode.UNSUPPORTED_TYPE)
+    yield bad("DICOM cut in half", partial(_cut, pictures.secondary_capture, 5), FailureCode.DAMAGED)
+
+
+def with_options() -> Iterator[Input]:
+    """Pages that are asked for, passwords that are given."""
+    locked = partial(pdfs.locked_pdf, user=b"user", owner=b"owner")
+    yield bad("PDF with a user's password", locked, FailureCode.ENCRYPTED)
+    yield bad(
+        "PDF with a user's password, and another one given",
+        locked,
+        FailureCode.ENCRYPTED,
+        options={"password": "other"},
+    )
+    yield good("PDF with a user's password, given", locked, options={"password": "user"})
+    yield good("PDF with an owner's password, given", locked, options={"password": "owner"})
+    yield good("pages 2 to 4 and 9 of a PDF", partial(pdfs.blank_pdf, 9), 4, options={"pages": "2-4,9"})
+    yield good("the last frame of a TIFF", partial(pictures.tiff_of, 9), options={"pages": "9"})
+    beyond = {"pages": "3,10"}
+    yield bad("page 10 of 9", partial(pdfs.blank_pdf, 9), FailureCode.NO_SUCH_PAGE, options=beyond)
+
+
+def under_other_names() -> Iterator[Input]:
+    """The content decides, not the name."""
+    yield good("PNG called .pdf", _picture("PNG"), file_name="scan.pdf")
+    yield good("PDF called .jpg", pdfs.blank_pdf, file_name="photo.jpg")
+    yield good("JPEG without a name's end", _picture("JPEG"), file_name="0001")
+    yield bad(
+        "text called .png", lambda: b"Dear colleague", FailureCode.UNSUPPORTED_TYPE, file_name="letter.png"
+    )
+
+
+def in_disguise() -> Iterator[Input]:
+    """What is none of what Pecia reads."""
+    contents: dict[str, Callable[[], bytes]] = {
+        "SVG": lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        "EPS": lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
+        "HTML": lambda: b"<!doctype html><title>Results</title>",
+        "XML": lambda: b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'b'>]><a>&b;</a>",
+        "zip": partial(_archive, "scan.txt"),
+        "docx": partial(_archive, "word/document.xml"),
+        "plain text": lambda: b"Amoxicillin 500 mg three times a day\n" * 40,
+        "a program": lambda: b"\x7fELF\x02\x01\x01" + bytes(200),
+        "gzip": lambda: b"\x1f\x8b\x08" + bytes(60),
+        "RTF": lambda: rb"{\rtf1\ansi Results}",
+        "random bytes": lambda: random.Random(1).randbytes(5_000),  # noqa: S311
+        "zeros": lambda: bytes(5_000),
+        "one byte": lambda: b"%",
+        "an MP4 to be read": partial(video, 1),
+    }
+    for name, make in contents.items():
+        yield bad(name, make, FailureCode.UNSUPPORTED_TYPE)
+    yield bad("nothing", lambda: b"", FailureCode.EMPTY)
+    yield bad(
+        "a PDF to be captioned, where no engine captions",
+        pdfs.blank_pdf,
+        FailureCode.NO_ENGINE,
+        task=CaptionVideo,
+    )
+
+
+def broken() -> Iterator[Input]:
+    """Files that were whole once."""
+    for form, whole in WHOLE.items():
+        for tenths in TENTHS:
+            yield bad(f"{form} cut at {tenths}0 %", partial(_cut, whole, tenths), FailureCode.DAMAGED)
+    yield bad("PNG with flipped bits", partial(_flipped, WHOLE["PNG"]), FailureCode.DAMAGED)
+    yield bad("scanned PDF with flipped bits", partial(_flipped, WHOLE["PDF"]), FailureCode.DAMAGED)
+    for form in ("JPEG", "WebP", "TIFF"):
+        yield good(f"{form} with flipped bits, which are wrong pixels", partial(_flipped, WHOLE[form]))
+    for form, head in {
+        "PNG": b"\x89PNG\r\n\x1a\n",
+        "JPEG": b"\xff\xd8\xff",
+        "PDF": b"%PDF-1.7\n",
+        "TIFF": b"II*\x00",
+    }.items():
+        yield bad(f"the first bytes of a {form}", partial(bytes, head), FailureCode.DAMAGED)
+
+
+def bombs() -> Iterator[Input]:
+    """Files that promise more than they hold, or hold more than they seem to."""
+    yield bad(
+        "PNG that promises 2.5 gigapixels",
+        partial(pictures.png_promising, 50_000, 50_000),
+        FailureCode.TOO_LARGE,
+    )
+    yield bad("PNG of no width", partial(pictures.png_promising, 0, 9), FailureCode.DAMAGED)
+    yield bad("PNG of 100 megapixels in 12 kB", partial(pictures.png_bomb, 10_000), FailureCode.TOO_LARGE)
+    yield bad("PNG with a note of 10 MB", partial(pictures.png_note_bomb, 10**7), FailureCode.DAMAGED)
+    yield bad(
+        "TIFF that promises 40 gigapixels",
+        partial(pictures.tiff_promising, 200_000, 200_000),
+        FailureCode.TOO_LARGE,
+    )
+    yield bad(
+        "TIFF of 1,000 frames of 36 megapixels",
+        partial(pictures.tiff_promising, 6_000, 6_000, frames=1_000),
+        FailureCode.TOO_LARGE,
+    )
+    yield bad(
+        "TIFF of 6,000 frames",
+        partial(pictures.tiff_promising, 40, 40, frames=6_000),
+        FailureCode.TOO_MANY_PAGES,
+    )
+    yield bad(
+        "TIFF whose frames lead back to the first",
+        partial(pictures.tiff_promising, 40, 40, frames=2, loops=True),
+        FailureCode.DAMAGED,
+    )
+    yield bad("PDF of 6,000 pages", partial(pdfs.blank_pdf, 6_000), FailureCode.TOO_MANY_PAGES)
+    yield good("PDF that promises a billion pages and has one", partial(pdfs.false_count, 10**9))
+    yield good(f"PDF page of {POINTS} x {POINTS} points", lambda: pdfs.document([pdfs.box(POINTS, POINTS)]))
+    yield bad(
+        f"PDF page with a line of {POINTS} points",
+        partial(pdfs.path_of, POINTS),
+        FailureCode.DAMAGED,
+        ends_process=True,
+    )
+    yield bad(
+        "PDF page with content of 1 GB",
+        partial(pdfs.content_bomb, 1_000),
+        FailureCode.DAMAGED,
+        ends_process=True,
+    )
+    yield bad(
+        "PDF page with a picture of 2.5 gigapixels",
+        partial(pdfs.picture_bomb, 50_000),
+        FailureCode.DAMAGED,
+        ends_process=True,
+    )
+    yield bad(
+        "PDF with an object stream of 1 GB",
+        partial(pdfs.object_stream_bomb, 1_000),
+        FailureCode.DAMAGED,
+        ends_process=True,
+    )
+    yield bad("PDF whose page tree holds itself", pdfs.tree_loop, FailureCode.DAMAGED)
+    yield bad("PDF whose page tree has 5,000 levels", partial(pdfs.deep_tree, 5_000), FailureCode.DAMAGED)
+    yield good("PDF with 100,000 arrays in each other", partial(pdfs.deep_nesting, 100_000))
+    yield good("PDF whose cross-reference table leads to itself", pdfs.crossing_loop)
+    yield good("PDF whose form shows itself", pdfs.form_loop)
+    yield bad(
+        "PDF page of forms of forms, ten thousand million in all",
+        partial(pdfs.forms_of_forms, 9),
+        FailureCode.DAMAGED,
+        ends_process=True,
+    )
+    yield bad("PDF without pages", pdfs.without_pages, FailureCode.EMPTY)
+
+
+EVERY_INPUT = (
+    *pictures_that_are_read(),
+    *pdfs_that_are_read(),
+    *dicom_files(),
+    *with_options(),
+    *under_other_names(),
+    *in_disguise(),
+    *broken(),
+    *bombs(),
+)

@@ -1,0 +1,277 @@
+"""PDFs written by hand, object by object: whole ones, and those that no program writes in good faith."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+from PIL import Image
+
+SIDE = 72
+"""Points, of every page that needs no other size."""
+
+_PAD = bytes.fromhex("28BF4E5E4E758A4164004E56FFFA01082E2E00B6D0683E802F0CA9FE6453697A")
+_BOX = b"/MediaBox [0 0 %d %d]"
+
+
+def assembled(objects: Sequence[bytes], *, trailer: bytes = b"") -> bytes:
+    """Return a PDF of these objects, numbered from 1; the first is the catalogue."""
+    file, offsets = io.BytesIO(), []
+    file.write(b"%PDF-1.7\n")
+    for number, body in enumerate(objects, start=1):
+        offsets.append(file.tell())
+        file.write(b"%d 0 obj\n%b\nendobj\n" % (number, body))
+    start, size = file.tell(), len(objects) + 1
+    file.write(b"xref\n0 %d\n0000000000 65535 f \n" % size)
+    file.writelines(b"%010d 00000 n \n" % offset for offset in offsets)
+    ending = b"trailer << /Root 1 0 R /Size %d %b >>\nstartxref\n%d\n%%%%EOF\n"
+    file.write(ending % (size, trailer, start))
+    return file.getvalue()
+
+
+def stream(content: bytes, about: bytes = b"") -> bytes:
+    return b"<< /Length %d %b >> stream\n%b\nendstream" % (len(content), about, content)
+
+
+def deflated(content: bytes) -> bytes:
+    return stream(zlib.compress(content, 9), b"/Filter /FlateDecode")
+
+
+def document(
+    pages: Sequence[bytes], further: Sequence[bytes] = (), *, catalogue: bytes = b"", trailer: bytes = b""
+) -> bytes:
+    """Return a PDF of pages, given as what stands in their dictionaries; `further` objects are numbered on from 3."""
+    first = 3 + len(further)
+    kids = b" ".join(b"%d 0 R" % number for number in range(first, first + len(pages)))
+    tree = b"<< /Type /Pages /Count %d /Kids [%b] >>" % (len(pages), kids)
+    described = [b"<< /Type /Page /Parent 2 0 R %b >>" % page for page in pages]
+    root = b"<< /Type /Catalog /Pages 2 0 R %b >>" % catalogue
+    return assembled([root, tree, *further, *described], trailer=trailer)
+
+
+def box(width: float = SIDE, height: float = SIDE) -> bytes:
+    return _BOX % (width, height)
+
+
+def blank_pdf(pages: int = 1, *, about: bytes = b"", trailer: bytes = b"") -> bytes:
+    return document([box() + about] * pages, trailer=trailer)
+
+
+def drawn_pdf(*contents: bytes) -> bytes:
+    """Return a PDF of a page for each content stream, which is stored as it is given here."""
+    pages = [box() + b" /Contents %d 0 R" % number for number in range(3, 3 + len(contents))]
+    return document(pages, contents)
+
+
+def square() -> bytes:
+    return stream(b"10 10 40 40 re f")
+
+
+def text_pdf(lines: Sequence[str], *, about: bytes = b"") -> bytes:
+    """Return a page of words, as a word processor writes it."""
+    words = " ".join(f"({line}) '" for line in lines)
+    content = stream(f"BT /F 14 Tf 18 TL 20 90 Td {words} ET".encode())
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = box(300, 100) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>"
+    return document([page + about], [content, font])
+
+
+def picture_pdf(picture: bytes, size: tuple[int, int], about: bytes) -> bytes:
+    """Return a PDF that shows one picture, given as its stream, on every page."""
+    image = stream(
+        picture, b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width %d /Height %d " % size + about
+    )
+    content = stream(b"q %d 0 0 %d 0 0 cm /P Do Q" % (SIDE, SIDE))
+    page = box() + b" /Contents 4 0 R /Resources << /XObject << /P 3 0 R >> >>"
+    return document([page], [image, content])
+
+
+def scanned_pdf(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.convert("L").save(file, "JPEG")
+    return picture_pdf(file.getvalue(), image.size, b"/ColorSpace /DeviceGray /Filter /DCTDecode")
+
+
+def locked_pdf(*, user: bytes, owner: bytes) -> bytes:
+    """Return a page without content, encrypted by RC4 with 40 bits (ISO 32000-1, algorithms 2 to 4)."""
+    name = bytes(16)
+    sealed = _rc4(hashlib.md5(_padded(owner)).digest()[:5], _padded(user))  # noqa: S324  the format's own
+    allowed = (-4).to_bytes(4, "little", signed=True)
+    key = hashlib.md5(_padded(user) + sealed + allowed + name).digest()[:5]  # noqa: S324
+    check = _rc4(key, _PAD)
+    lock = b"/Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b>"
+    hexed = lock % (sealed.hex().encode(), check.hex().encode())
+    trailer = b"/Encrypt << %b >> /ID [<%b> <%b>]" % (hexed, name.hex().encode(), name.hex().encode())
+    return blank_pdf(trailer=trailer)
+
+
+def _padded(password: bytes) -> bytes:
+    return (password + _PAD)[:32]
+
+
+def _rc4(key: bytes, content: bytes) -> bytes:
+    state, swap = list(range(256)), 0
+    for index in range(256):
+        swap = (swap + state[index] + key[index % len(key)]) % 256
+        state[index], state[swap] = state[swap], state[index]
+    return bytes(byte ^ mask for byte, mask in zip(content, _rc4_masks(state), strict=False))
+
+
+def _rc4_masks(state: list[int]) -> Iterator[int]:
+    index = swap = 0
+    while True:
+        index = (index + 1) % 256
+        swap = (swap + state[index]) % 256
+        state[index], state[swap] = state[swap], state[index]
+        yield state[(state[index] + state[swap]) % 256]
+
+
+# What no program writes in good faith
+
+
+def without_pages() -> bytes:
+    return document([])
+
+
+def path_of(points: int) -> bytes:
+    """A page on which one line goes to and fro through so many points."""
+    to_and_fro = b"1 1 l 70 3 l 5 60 l 60 70 l 9 9 l 33 71 l 71 33 l 3 50 l 50 3 l 40 40 l "
+    return drawn_pdf(deflated(b"0 0 m " + to_and_fro * (points // 10) + b" S"))
+
+
+def spaces(megabytes: int, behind: bytes = b"") -> bytes:
+    """Return `behind` and so many megabytes of spaces, deflated: the same block again and again."""
+    million = b" " * 10**6
+    packer = zlib.compressobj(9)
+    head = packer.compress(behind + million) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(million) + packer.flush(zlib.Z_FULL_FLUSH)
+    check = zlib.adler32(behind + million)
+    for _ in range(megabytes - 1):
+        check = zlib.adler32(million, check)
+    return head + block * (megabytes - 1) + b"\x03\x00" + check.to_bytes(4, "big")
+
+
+def content_bomb(megabytes: int) -> bytes:
+    """A page whose content is spaces, deflated twice: a thousandth of a thousandth."""
+    packed = zlib.compress(spaces(megabytes), 9)
+    return drawn_pdf(stream(packed, b"/Filter [/FlateDecode /FlateDecode]"))
+
+
+def picture_bomb(side: int) -> bytes:
+    """A page with a picture of `side` x `side` pixels of which there are only a few bytes."""
+    about = b"/ColorSpace /DeviceRGB /Filter /FlateDecode"
+    return picture_pdf(zlib.compress(bytes(10_000)), (side, side), about)
+
+
+def object_stream_bomb(megabytes: int) -> bytes:
+    """A PDF whose catalogue lies in a compressed object stream, with nothing but spaces behind it."""
+    packed = spaces(megabytes, behind=b"1 0 << /Type /Catalog /Pages 2 0 R >>")
+    table = b"%PDF-1.7\n"
+    bodies = {
+        4: stream(packed, b"/Type /ObjStm /N 1 /First 4 /Filter /FlateDecode"),
+        2: b"<< /Type /Pages /Count 1 /Kids [3 0 R] >>",
+        3: b"<< /Type /Page /Parent 2 0 R %b >>" % box(),
+    }
+    places = {1: (2, 4, 0)}
+    for number, body in bodies.items():
+        places[number] = (1, len(table), 0)
+        table += b"%d 0 obj\n%b\nendobj\n" % (number, body)
+    start = len(table)
+    places |= {0: (0, 0, 65_535), 5: (1, start, 0)}
+    entries = b"".join(
+        kind.to_bytes(1, "big") + where.to_bytes(4, "big") + index.to_bytes(2, "big")
+        for kind, where, index in (places[number] for number in range(6))
+    )
+    crossing = stream(entries, b"/Type /XRef /Size 6 /W [1 4 2] /Root 1 0 R")
+    return table + b"5 0 obj\n%b\nendobj\nstartxref\n%d\n%%%%EOF\n" % (crossing, start)
+
+
+def tree_loop() -> bytes:
+    """A page tree that holds itself."""
+    return assembled(
+        [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Count 2 /Kids [2 0 R 2 0 R] >>"]
+    )
+
+
+def deep_tree(levels: int) -> bytes:
+    """A page at the end of a tree of so many levels."""
+    nodes = [b"<< /Type /Pages /Count 1 /Kids [%d 0 R] >>" % (number + 1) for number in range(2, 2 + levels)]
+    leaf = b"<< /Type /Page %b >>" % box()
+    return assembled([b"<< /Type /Catalog /Pages 2 0 R >>", *nodes, leaf])
+
+
+def deep_nesting(levels: int) -> bytes:
+    """A page with an array in an array in an array …"""
+    return blank_pdf(about=b" /Deep " + b"[" * levels + b"]" * levels)
+
+
+def false_count(count: int) -> bytes:
+    """A page tree that promises more pages than it has."""
+    return blank_pdf().replace(b"/Count 1", b"/Count %d" % count)
+
+
+def crossing_loop() -> bytes:
+    """A cross-reference table whose predecessor is itself."""
+    whole = blank_pdf()
+    return whole.replace(b"trailer << ", b"trailer << /Prev %d " % whole.index(b"xref\n"))
+
+
+def form_loop() -> bytes:
+    """A page that shows a form that shows itself."""
+    return document([box() + b" /Contents 4 0 R" + _FORMS % 3], [_form(b"/F Do", 3), stream(b"/F Do")])
+
+
+def forms_of_forms(levels: int) -> bytes:
+    """A page that shows ten forms, each of which shows ten, and so on."""
+    ten = b"/F Do " * 10
+    forms = [_form(ten, number + 1) for number in range(3, 3 + levels)]
+    last = stream(b"1 1 9 9 re f", b"/Type /XObject /Subtype /Form /BBox [0 0 72 72]")
+    page = box() + b" /Contents %d 0 R" % (4 + levels) + _FORMS % 3
+    return document([page], [*forms, last, stream(ten)])
+
+
+_FORMS = b" /Resources << /XObject << /F %d 0 R >> >>"
+
+
+def _form(content: bytes, shown: int) -> bytes:
+    return stream(content, b"/Type /XObject /Subtype /Form /BBox [0 0 72 72]" + _FORMS % shown)
+
+
+def with_action() -> bytes:
+    """A PDF that wants to run a script when it is opened, and carries a file."""
+    script = b"<< /S /JavaScript /JS (app.alert\\('x'\\); while \\(true\\) {}) >>"
+    names = b"<< /JavaScript << /Names [(a) 3 0 R] >> /EmbeddedFiles << /Names [(b) 4 0 R] >> >>"
+    file = b"<< /Type /Filespec /F (run.exe) /EF << /F 5 0 R >> >>"
+    program = stream(b"MZ" + bytes(60), b"/Type /EmbeddedFile")
+    catalogue = b"/OpenAction 3 0 R /Names %b" % names
+    return document([box()], [script, file, program], catalogue=catalogue)
+
+
+def with_lost_page() -> bytes:
+    """Three pages, of which the second is not there."""
+    whole = drawn_pdf(square(), square(), square())
+    return whole.replace(b"/Kids [6 0 R 7 0 R 8 0 R]", b"/Kids [6 0 R 0 0 R 8 0 R]")
+
+
+def with_damaged_picture() -> bytes:
+    """Two scanned pages, of which the second's picture is no picture."""
+    about = b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width 60 /Height 60 /ColorSpace /DeviceGray"
+    file = io.BytesIO()
+    Image.effect_noise((60, 60), 80).save(file, "JPEG")
+    whole = stream(file.getvalue(), about + b" /Filter /DCTDecode")
+    broken = stream(bytes(400), about + b" /Filter /DCTDecode")
+    content = stream(b"q 72 0 0 72 0 0 cm /P Do Q")
+    page = b" /Contents 5 0 R /Resources << /XObject << /P %d 0 R >> >>"
+    return document([box() + page % 3, box() + page % 4], [whole, broken, content])
+
+
+def without_crossings() -> bytes:
+    """A PDF of which only objects and trailer are left: where they lie must be found out."""
+    head, _, rest = blank_pdf().partition(b"xref\n")
+    return head + rest[rest.index(b"trailer") :].partition(b"startxref")[0]
+
+
+def rotated(degrees: int) -> Callable[[], bytes]:
+    return lambda: text_pdf(["Turned by the file"], about=b" /Rotate %d" % degrees)

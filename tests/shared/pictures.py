@@ -1,0 +1,153 @@
+"""Pictures in every form that Pecia reads, and those that are not what they say."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zlib
+from typing import Any
+
+import pillow_heif
+import pydicom
+from PIL import Image, ImageDraw, ImageFont
+from pydicom import uid
+from pydicom.dataset import FileMetaDataset
+
+pillow_heif.register_heif_opener()
+
+LINE = "Seen by doctor"
+SIDEWAYS = {0x0112: 6}  # EXIF: to be shown turned clockwise by 90 degrees
+_STRIP_OFFSETS, _STRIP_SIZES = 273, 279
+
+
+def line(mode: str = "RGB") -> Image.Image:
+    """A small page with one line of print."""
+    image = Image.new("L", (240, 80), "white")
+    ImageDraw.Draw(image).text((20, 25), LINE, fill="black", font=ImageFont.load_default(22))
+    return image.convert(mode)
+
+
+def noise(width: int = 160, height: int = 120) -> Image.Image:
+    """Grey noise, always the same."""
+    return Image.frombytes("L", (width, height), random.Random(0).randbytes(width * height))  # noqa: S311
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def deep_grey() -> Image.Image:
+    """The line in 16 bits."""
+    return line("I").point(lambda value: value * 257).convert("I;16")
+
+
+def see_through() -> Image.Image:
+    """The line in black on nothing."""
+    grey = line("L")
+    image = Image.new("RGBA", grey.size, (0, 0, 0, 0))
+    image.putalpha(grey.point(lambda value: 255 - value))
+    return image
+
+
+def tiff_of(frames: int, *, side: int = 40, form: str | None = None) -> bytes:
+    """A TIFF of blank frames."""
+    blank = Image.new("1", (side, side), 1)
+    return encoded(blank, "TIFF", save_all=True, append_images=[blank] * (frames - 1), compression=form)
+
+
+def fax(frames: int, form: str, mode: str = "1") -> bytes:
+    """A TIFF of that many frames, the first with the line."""
+    others = [Image.new(mode, (40, 40), "white")] * (frames - 1)
+    return encoded(line(mode), "TIFF", save_all=True, append_images=others, compression=form)
+
+
+def animation(form: str) -> bytes:
+    return encoded(line("L"), form, save_all=True, append_images=[Image.new("L", (240, 80))] * 3)
+
+
+def secondary_capture() -> bytes:
+    """A DICOM file with the line as its picture."""
+    picture = line("L")
+    data = pydicom.Dataset()
+    data.Rows, data.Columns = picture.height, picture.width
+    data.SamplesPerPixel, data.PhotometricInterpretation, data.PixelRepresentation = 1, "MONOCHROME2", 0
+    data.BitsAllocated = data.BitsStored = 8
+    data.HighBit = 7
+    data.PixelData = picture.tobytes()
+    return _dicom(data, uid.SecondaryCaptureImageStorage)
+
+
+def encapsulated(pdf: bytes) -> bytes:
+    """A DICOM file with a PDF in it."""
+    data = pydicom.Dataset()
+    data.EncapsulatedDocument = pdf + bytes(len(pdf) % 2)
+    data.MIMETypeOfEncapsulatedDocument = "application/pdf"
+    return _dicom(data, uid.EncapsulatedPDFStorage)
+
+
+def without_picture() -> bytes:
+    """A DICOM file of words alone."""
+    return _dicom(pydicom.Dataset(), uid.BasicTextSRStorage)
+
+
+def _dicom(data: pydicom.Dataset, kind: uid.UID) -> bytes:
+    data.SOPClassUID, data.SOPInstanceUID = kind, uid.generate_uid(entropy_srcs=["Pecia"])
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
+    file = io.BytesIO()
+    pydicom.dcmwrite(file, data, enforce_file_format=True)
+    return file.getvalue()
+
+
+# What is not what it says
+
+
+def png_promising(width: int, height: int) -> bytes:
+    """A PNG whose header promises what never comes."""
+    small = encoded(Image.new("RGB", (1, 1)), "PNG")
+    return small[:8] + _chunk(b"IHDR", struct.pack(">II", width, height) + small[24:29]) + small[33:]
+
+
+def png_bomb(side: int) -> bytes:
+    """A whole PNG of `side` x `side` black pixels, one bit each."""
+    row = bytes(1 + side // 8)
+    packer, packed = zlib.compressobj(9), bytearray()
+    for _ in range(side):
+        packed += packer.compress(row)
+    packed += packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", bytes(packed)) + _chunk(b"IEND", b"")
+    )
+
+
+def png_note_bomb(size: int) -> bytes:
+    """A PNG with a compressed note that unpacks to `size` bytes."""
+    whole = encoded(line("L"), "PNG")
+    note = b"Comment\x00\x00" + zlib.compress(bytes(size), 9)
+    return whole[:33] + _chunk(b"zTXt", note) + whole[33:]
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def tiff_promising(width: int, height: int, *, frames: int = 1, loops: bool = False) -> bytes:
+    """A TIFF whose frames promise so many pixels and share one strip of a few bytes; `loops`: the last leads back."""
+    strip_at, each = 8, 2 + 12 * 8 + 4
+    first = strip_at + 16
+    file = bytearray(b"II*\x00" + struct.pack("<I", first) + bytes(16))
+    for frame in range(frames):
+        last = frame == frames - 1
+        following = (first if loops else 0) if last else first + each * (frame + 1)
+        entries = (
+            *((256, 4, width), (257, 4, height), (258, 3, 1), (259, 3, 4), (262, 3, 0)),
+            *((_STRIP_OFFSETS, 4, strip_at), (278, 4, height), (_STRIP_SIZES, 4, 16)),
+        )
+        file += struct.pack("<H", len(entries))
+        file += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
+        file += struct.pack("<I", following)
+    return bytes(file)
