@@ -92,7 +92,12 @@ def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
 
 def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> None:
     signed = RAMP.astype(np.int16) - 100
-    asked: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50, "WindowCenter": 104.5, "WindowWidth": 511}
+    asked: dict[str, Any] = {
+        "RescaleSlope": 2,
+        "RescaleIntercept": 50,
+        "WindowCenter": 104.5,
+        "WindowWidth": 511,
+    }
 
     assert np.abs(shades(file(secondary_capture(signed, **asked))).astype(int) - RAMP).max() <= 1
 
