@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pecia import fields, sources, submission
 from pecia.accepting import Accepted
-from pecia.errors import SubmitError, SubmitManyError, UnavailableError
+from pecia.errors import QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.handles import GroupHandle
 from pecia.submission import NewJob, Options
 from pecia_schemas.encryption import Keyring
@@ -105,7 +105,7 @@ class Tally(Generic[J, G]):
         """Let what ends the call early say which jobs there are."""
         try:
             yield
-        except UnavailableError as error:
+        except (UnavailableError, QueueFullError) as error:
             error.accepted = self.group(self.jobs)
             raise
 

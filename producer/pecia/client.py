@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 from pecia import asking, bulk, submission
 from pecia.accepting import Accepted
 from pecia.audit import AuditEntry
+from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Outcome, Tally
 from pecia.completion import look
 from pecia.configuration import resolve
@@ -69,17 +71,21 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
+        block: bool = False,
+        timeout: float | None = None,
     ) -> Job[R]:
         """Hand over one task and return its job, as soon as it is safe in Postgres.
 
         A repeated `idempotency_key` returns the job that is there, with `created` False; with another task it raises
         `IdempotencyConflictError`. `not_before` and `expires` are points in time or distances from now. With
-        Redis away the job is accepted all the same, and starts once the fleet has noticed.
+        Redis away the job is accepted all the same, and starts once the fleet has noticed. If the lane is full
+        (`PECIA_MAX_BACKLOG`), `block` waits for room: `timeout` seconds at most, None: as long as it takes.
 
-        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `UnavailableError` if
-        Postgres or the payload store does not answer.
+        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `QueueFullError` if there is no
+        room, `UnavailableError` if Postgres or the payload store does not answer.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
+        self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
         ((_, outcome),) = self._accept([Item(0, task, idempotency_key)], asked, map)
         if isinstance(outcome, SubmitError):
             raise outcome
@@ -95,13 +101,17 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
+        block: bool = False,
+        timeout: float | None = None,
     ) -> JobGroup[R]:
         """Hand over many tasks and return their jobs, in order. Of a generator one batch is held at a time.
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
-        others, and what was wrong with each. `UnavailableError` ends the call at once; its `accepted` are the jobs so
-        far. With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a run that broke off can be
-        repeated as it was, and one with mistakes once they are mended.
+        others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
+        `accepted` are the jobs so far. With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a
+        run that broke off can be repeated as it was, and one with mistakes once they are mended.
+
+        With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
@@ -110,6 +120,7 @@ class Client:
             tally.told(),
         ):
             for items in bulk.batches(tasks, idempotency_prefix):
+                self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
                 tally.add(self._accept(items, asked, threads.map))
         return tally.result()
 
@@ -276,8 +287,22 @@ class Client:
         prepared = bulk.prepare(items, connections.payloads, asked, connections.keys, in_parallel)
         new = prepared.new
         accepted = connections.store.accept(new, is_stored=connections.holds) if new else ()
+        connections.backlog.add(asked.lane, len(new))
         connections.publish(bulk.messages(new, accepted))
         return prepared.outcomes(accepted)
+
+    def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
+        """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
+        connections = self._open()
+        backlog = connections.backlog
+        while limit := backlog.limit(lane):
+            if backlog.is_stale(lane):
+                began = time.monotonic()
+                load = connections.store.load(lane, limit)
+                backlog.saw(lane, load, took=time.monotonic() - began)
+            if (refusal := backlog.refusal(lane)) is None:
+                return
+            time.sleep(patience.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> Job[Any]:
         return Job(self._open, accepted.view, created=accepted.created)

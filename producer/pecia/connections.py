@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from obstore.exceptions import BaseError
 
 from pecia.audit import AuditTrail
+from pecia.backlog import Backlog
 from pecia.configuration import client_name
 from pecia.database import Database
 from pecia.dead import DeadParts
@@ -44,6 +45,7 @@ class Holdings(Generic[D]):
         self.transitions = Transitions(database, client=self.client)
         self.accounts = Accounts(database)
         self.dead = DeadParts(database)
+        self.backlog = Backlog(settings.max_backlog)
 
     @cached_property
     def payloads(self) -> PayloadStore:

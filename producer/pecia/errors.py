@@ -10,6 +10,7 @@ What is behind an arrow is an attribute::
         PayloadStoreUnavailableError
       SubmitError
         SubmitManyError           -> accepted, failures
+        QueueFullError            (retryable) -> lane, retry_after, accepted
         InvalidSourceError        (also ValueError)
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
@@ -26,7 +27,7 @@ What is behind an arrow is an attribute::
       WrongLoopError              (also RuntimeError)
       WebhookVerificationError    (also ValueError)
 
-Those below `UnavailableError` may not come again if the same call is repeated.
+Those that are retryable may not come again if the same call is repeated.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from pecia_schemas.failures import Failure
+from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia.handles import GroupHandle
@@ -90,6 +92,23 @@ class SubmitManyError(SubmitError):
         """The jobs of the others, in the order of their tasks."""
         self.failures = failures
         """What was wrong with each, by the number of the task, counted from 0."""
+
+
+class QueueFullError(SubmitError):
+    """The lane has its limit of waiting parts (`PECIA_MAX_BACKLOG`); it is worth trying again later."""
+
+    retryable: ClassVar[bool] = True
+    accepted: GroupHandle[Any] | None = None
+    """The jobs that `submit_many` had accepted before; None from `submit`."""
+
+    def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
+        super().__init__(
+            f"Lane {lane} is full, {limit} parts wait in it: try again in {retry_after:g} s, or wait for room with "
+            "block=True."
+        )
+        self.lane = lane
+        self.retry_after = retry_after
+        """Seconds, by how fast the lane was worked off lately."""
 
 
 class InvalidSourceError(SubmitError, ValueError):

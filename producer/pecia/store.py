@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 
-from pecia import accepting
+from pecia import accepting, backlog
 from pecia.accepting import Accepted
 from pecia.audit import AuditAction, note_read
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
@@ -37,7 +37,7 @@ from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
-from pecia_schemas.states import JobState, PartState, Stage
+from pecia_schemas.states import JobState, Lane, PartState, Stage
 from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
 
 _jobs = cast("Table", JobRow.__table__)
@@ -86,6 +86,11 @@ class Store(Statements[D_co]):
         `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
         """
         return accepting.accept(connection, batch, is_stored)
+
+    @transaction
+    def load(self, connection: Connection, lane: Lane, limit: int) -> backlog.Load:
+        """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
+        return backlog.load(connection, lane, limit)
 
     @transaction
     def mark_published(self, connection: Connection, part_ids: Collection[UUID]) -> None:

@@ -109,6 +109,9 @@ class ClientSettings(ConnectionSettings):
     fair_by: str = ""
     """Metadata key by which jobs take turns inside a lane: those with the same value, say a tenant, take theirs as one.
     Empty, or a job without that key: each job takes turns of its own."""
+    max_backlog: dict[Lane, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Parts that may wait in a lane before a submit is refused, or waits, as JSON: `{"bulk": 100000}`. A document
+    counts as one until it is cut into pages. A lane that is not named has no limit."""
 
 
 class WorkerSettings(ConnectionSettings):
@@ -121,13 +124,17 @@ class WorkerSettings(ConnectionSettings):
     log_format: Literal["text", "json"] = "text"
     """Logs for people or for machines; never text of a document in either."""
 
-    engine: str = "rapidocr"
-    """Which engine reads: `rapidocr` (CPU, English and Chinese), `vllm` (a vision-language model) or `openai` (a server
-    that runs one); `simulated` and `simulated:instant` read nothing."""
+    engine: str = "cpu"
+    """Which engine reads: `cpu` (English and Chinese by `rapidocr`, Korean by `tesseract` where that is installed; each
+    of the two can be named alone), `vllm` (a vision-language model) or `openai` (a server that runs one); `simulated`
+    and `simulated:instant` read nothing."""
     stages: Literal["", "read", "caption"] = ""
     """What an engine worker does: `read` documents or `caption` videos. Empty: both, as far as its engine can."""
     engine_processes: int = Field(default=0, ge=0)
     """Processes of the CPU engine. 0: one for each core."""
+    tessdata: str = ""
+    """Directory with Tesseract's language data, `kor.traineddata` and `eng.traineddata`. Empty: `TESSDATA_PREFIX`, then
+    where the system's packages put it."""
     model: str = ""
     """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its server serves,
     by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the only one it
@@ -215,7 +222,7 @@ class WorkerSettings(ConnectionSettings):
     """How long the first request of a dynamic batch waits for others."""
     max_readings: int = Field(default=4, ge=1)
     """Readings of one page by a language model, the first among them, before the best one stands. 1: never twice."""
-    fallback_engine: Literal["", "rapidocr"] = ""
+    fallback_engine: Literal["", "cpu", "rapidocr", "tesseract"] = ""
     """CPU engine that gets the last try at a page of which no reading was good, if its task names a language that this
     engine knows. Empty: none."""
     fallback_processes: int = Field(default=1, ge=1)

@@ -166,6 +166,7 @@ class PartRow(Base):
             "published_at",
             postgresql_where=text("state = 'queued' AND published_at IS NOT NULL"),
         ),
+        Index("parts_lane_run_at_idx", "lane", "run_at", postgresql_where=text("state = 'queued'")),
         Index("parts_finished_at_idx", "finished_at", postgresql_where=text("engine IS NOT NULL")),
         Index("parts_failed_idx", "finished_at", postgresql_where=text("state = 'failed'")),
         Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),

@@ -64,6 +64,7 @@ PUBLIC = [
     "Preparation",
     "Preset",
     "Progress",
+    "QueueFullError",
     "ReadDocument",
     "ReadingAttempt",
     "RetryRefusedError",

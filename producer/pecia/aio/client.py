@@ -1,8 +1,11 @@
 """The client for asyncio: hands documents over, and finds their jobs again."""
 
+# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
+
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -20,6 +23,7 @@ from pecia.aio.connections import AsyncConnections
 from pecia.aio.database import within_work
 from pecia.aio.job import AsyncJob, AsyncJobGroup
 from pecia.audit import AuditEntry
+from pecia.backlog import Patience
 from pecia.bulk import Item, Outcome, Tally, messages
 from pecia.configuration import resolve
 from pecia.dead import DeadPart
@@ -70,6 +74,8 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
+        block: bool = False,
+        timeout: float | None = None,
     ) -> AsyncJob[R]:
         """Hand over one task and return its job, as soon as it is safe in Postgres. All else is as in `Client.submit`.
 
@@ -78,6 +84,7 @@ class AsyncClient:
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
+        await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
         ((_, outcome),) = await self._accept([Item(0, task, idempotency_key)], asked)
         if isinstance(outcome, SubmitError):
             raise outcome
@@ -93,6 +100,8 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
+        block: bool = False,
+        timeout: float | None = None,
     ) -> AsyncJobGroup[R]:
         """Hand over many tasks and return their jobs, in order. All else is as in `Client.submit_many`."""
         asked = self._options(
@@ -102,6 +111,7 @@ class AsyncClient:
         with tally.told():
             async with aclosing(bulk.batches(tasks, idempotency_prefix)) as batches:
                 async for items in batches:
+                    await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
                     tally.add(await self._accept(items, asked))
         return tally.result()
 
@@ -247,8 +257,22 @@ class AsyncClient:
         new = prepared.new
         is_stored = within_work(connections.holds)
         accepted = await connections.store.accept(new, is_stored=is_stored) if new else ()
+        connections.backlog.add(asked.lane, len(new))
         await connections.publish(messages(new, accepted))
         return prepared.outcomes(accepted)
+
+    async def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
+        """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
+        connections = self._open()
+        backlog = connections.backlog
+        while limit := backlog.limit(lane):
+            if backlog.is_stale(lane):
+                began = time.monotonic()
+                load = await connections.store.load(lane, limit)
+                backlog.saw(lane, load, took=time.monotonic() - began)
+            if (refusal := backlog.refusal(lane)) is None:
+                return
+            await asyncio.sleep(patience.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)

@@ -1,0 +1,122 @@
+"""A lane that is full: who is refused, who waits, and what counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from pecia import AsyncClient, Client, ClientSettings, Lane, QueueFullError, ReadDocument
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.tasks import PayloadRef
+
+LIMIT = 3
+
+
+@pytest.fixture
+def stored(payload_url: str) -> PayloadRef:
+    return PayloadStore.open(payload_url).put(b"%PDF-1.7")
+
+
+@pytest.fixture
+def limited() -> ClientSettings:
+    return ClientSettings(max_backlog={Lane.BULK: LIMIT})
+
+
+@pytest.fixture
+def client(database_url: str, redis_url: str, payload_url: str, limited: ClientSettings) -> Iterator[Client]:
+    with Client(database_url, redis_url, payload_url, settings=limited) as client:
+        yield client
+
+
+def work_off(database_url: str, parts: int) -> None:
+    """Let so many queued parts be over."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            "UPDATE parts SET state = 'done' WHERE id IN (SELECT id FROM parts WHERE state = 'queued' LIMIT %s)",
+            [parts],
+        )
+
+
+def fill(client: Client, stored: PayloadRef) -> None:
+    for _ in range(LIMIT):
+        client.submit(ReadDocument(stored), priority=Lane.BULK)
+
+
+def test_a_full_lane_refuses_and_the_others_do_not(
+    client: Client, stored: PayloadRef, database_url: str
+) -> None:
+    fill(client, stored)
+    with pytest.raises(QueueFullError, match="bulk is full, 3 parts wait") as refusal:
+        client.submit(ReadDocument(stored), priority=Lane.BULK)
+    assert (refusal.value.lane, refusal.value.retry_after) == (Lane.BULK, 10)
+    assert client.submit(ReadDocument(stored), priority=Lane.URGENT).created
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (LIMIT + 1,)
+
+
+def test_another_client_counts_what_is_in_postgres_with_redis_away(
+    client: Client, stored: PayloadRef, database_url: str, tmp_path: Path
+) -> None:
+    fill(client, stored)
+    nowhere = SecretStr(f"unix://{tmp_path}/nothing.sock")
+    with Client(settings=client._settings.model_copy(update={"redis_url": nowhere})) as other:
+        with pytest.raises(QueueFullError):
+            other.submit(ReadDocument(stored), priority=Lane.BULK)
+        work_off(database_url, 1)
+        assert other.submit(ReadDocument(stored), priority=Lane.BULK, block=True).created
+
+
+def test_work_for_later_takes_no_room(client: Client, stored: PayloadRef) -> None:
+    tasks = [ReadDocument(stored)] * (2 * LIMIT)
+    client.submit_many(tasks, priority=Lane.BULK, not_before=timedelta(hours=1))
+    with closing(Client(settings=client._settings)) as other:
+        assert other.submit(ReadDocument(stored), priority=Lane.BULK).created
+
+
+def test_a_batch_is_taken_as_a_whole_and_the_next_one_refused(client: Client, stored: PayloadRef) -> None:
+    with pytest.raises(QueueFullError) as refusal:
+        client.submit_many((ReadDocument(stored) for _ in range(1_001)), priority=Lane.BULK)
+    assert refusal.value.accepted is not None
+    assert len(refusal.value.accepted) == 1_000
+
+
+def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, database_url: str) -> None:
+    fill(client, stored)
+    room = threading.Timer(0.3, work_off, [database_url, 1])
+    room.start()
+    job = client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=60)
+    assert job.created
+    assert not room.is_alive()
+
+
+def test_block_waits_for_no_longer_than_the_timeout(client: Client, stored: PayloadRef) -> None:
+    fill(client, stored)
+    with pytest.raises(QueueFullError):
+        client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=0.1)
+
+
+def test_an_asynchronous_client_waits_without_blocking_its_loop(
+    client: Client, stored: PayloadRef, database_url: str
+) -> None:
+    fill(client, stored)
+
+    async def work() -> bool:
+        async with AsyncClient(settings=client._settings) as waiting:
+            task = ReadDocument(stored)
+            with pytest.raises(QueueFullError):
+                await waiting.submit(task, priority=Lane.BULK)
+            submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
+            await asyncio.sleep(0.05)
+            assert not submitting.done()
+            work_off(database_url, 1)
+            return (await submitting).created
+
+    assert asyncio.run(work())
