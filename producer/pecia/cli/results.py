@@ -72,7 +72,7 @@ class Delivery:
         elif count > 1 and Path(self.target).is_file():
             raise typer.BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
-            saving.form_of(kind, self.place("", count) or Path(), self.form)
+            saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
     def _check_standard_output(self, count: int) -> None:
         if self.form is Format.PDF and sys.stdout.isatty():

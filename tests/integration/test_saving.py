@@ -1,0 +1,375 @@
+"""Results as files, by `Job.save` and by `pecia result`: whole or not at all, and nothing of the document is left."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pikepdf
+import psycopg
+import pypdfium2
+import pytest
+from PIL import Image
+from pydantic import SecretStr
+from typer.testing import CliRunner, Result
+
+from pecia import (
+    AuditAction,
+    Captions,
+    CaptionVideo,
+    Client,
+    ClientSettings,
+    ConfigurationError,
+    Document,
+    DocumentGoneError,
+    InvalidFormatError,
+    InvalidSettingError,
+    Job,
+    JobErasedError,
+    JobTimeoutError,
+    ReadDocument,
+)
+from pecia.cli import run as run_pecia
+from pecia.cli.app import app
+from pecia_schemas import Stage
+from pecia_schemas.encryption import Keyring, new_key
+
+TEXT = "Amoxicillin 500 mg 아목시실린"
+MP4 = b"\0\0\0\x18ftypmp42"
+
+
+def lines(text: str = TEXT) -> dict[str, Any]:
+    """What a page's result tells of one line on the printed page."""
+    box = {"left": 40, "top": 30, "right": 260, "bottom": 45}
+    return {"width": 800, "height": 600, "lines": [{"text": text, "box": box, "confidence": 0.9}]}
+
+
+@pytest.fixture
+def job(client: Client, scribe: Any, printed: bytes) -> Job[Document]:
+    """A document of one page that was read."""
+    job = client.submit(ReadDocument(printed))
+    scribe.read(job.id, text=TEXT, **lines())
+    return job
+
+
+@pytest.fixture
+def film(client: Client, scribe: Any) -> Job[Captions]:
+    job = client.submit(CaptionVideo(MP4))
+    scribe.cut_video(job.id, 1)
+    scribe.caption(job.id, 0)
+    scribe.summarize(job.id, 1)
+    return job
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where documents and half-made files lie while a PDF is written."""
+    path = tmp_path / "scratch"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+def text_of(file: Path | bytes) -> str:
+    (page,) = pypdfium2.PdfDocument(file)
+    return str(page.get_textpage().get_text_range())
+
+
+# Job.save
+
+
+def test_the_suffix_says_which_form(job: Job[Document], tmp_path: Path) -> None:
+    assert job.save(tmp_path / "page.txt").read_text() == f"{TEXT}\n"
+    assert Document.model_validate_json(job.save(tmp_path / "page.json").read_bytes()) == job.result()
+    assert 'class="ocr_line"' in job.save(str(tmp_path / "page.xml"), "hocr").read_text()
+    assert text_of(job.save(tmp_path / "page.pdf")) == TEXT
+
+
+def test_a_line_of_the_pdf_lies_where_it_was_read(job: Job[Document], tmp_path: Path) -> None:
+    (page,) = pypdfium2.PdfDocument(job.save(tmp_path / "page.pdf"))
+    width, height = page.get_size()
+    text = page.get_textpage()
+    assert text.count_rects() == 1
+    left, bottom, right, top = text.get_rect(0)
+    found = (
+        left / width * 800,
+        (height - top) / height * 600,
+        right / width * 800,
+        (height - bottom) / height * 600,
+    )
+    assert found == pytest.approx((40, 30, 260, 45), abs=2)
+
+
+def test_less_quality_makes_a_smaller_pdf(client: Client, scribe: Any, tmp_path: Path) -> None:
+    noise = io.BytesIO()
+    Image.effect_noise((400, 300), 80).save(noise, "PNG")
+    job = client.submit(ReadDocument(noise.getvalue()))
+    scribe.read(job.id)
+    sizes = [job.save(tmp_path / "page.pdf", quality=quality).stat().st_size for quality in (20, 90)]
+    assert sizes[0] < sizes[1] / 2
+
+
+def test_nobody_waits_or_reads_for_a_form_that_cannot_be_had(
+    client: Client, job: Job[Document], tmp_path: Path
+) -> None:
+    open_job = client.submit(ReadDocument(b"%PDF-1.7"))
+    for name in ("page.docx", "page.srt"):
+        with pytest.raises(InvalidFormatError):
+            open_job.save(tmp_path / name)
+        with pytest.raises(InvalidFormatError):
+            job.save(tmp_path / name)
+    assert list(client.audit(job=job)) == []
+
+
+def test_what_was_saved_was_read(client: Client, job: Job[Document], tmp_path: Path) -> None:
+    job.save(tmp_path / "page.pdf")
+    assert [entry.action for entry in client.audit(job=job)] == [AuditAction.RESULT]
+
+
+def test_a_job_that_goes_on_is_waited_for_so_long(client: Client, tmp_path: Path, printed: bytes) -> None:
+    with pytest.raises(JobTimeoutError):
+        client.submit(ReadDocument(printed)).save(tmp_path / "page.txt", timeout=0)
+
+
+def test_without_the_extra_it_is_named(
+    job: Job[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pecia.formats.pdf", None)
+    monkeypatch.delattr("pecia.formats.pdf", raising=False)
+    with pytest.raises(ConfigurationError, match=r"pip install 'pecia\[pdf\]'"):
+        job.save(tmp_path / "page.pdf")
+
+
+def test_an_erased_document_cannot_be_saved(client: Client, job: Job[Document], tmp_path: Path) -> None:
+    client.purge([job])
+    with pytest.raises(JobErasedError):
+        job.save(tmp_path / "page.pdf")
+    assert list(tmp_path.glob("page*")) == []
+
+
+@pytest.mark.parametrize("gone", ["released", "removed", "changed"])
+def test_a_result_whose_document_is_gone_keeps_its_other_forms(
+    job: Job[Document], tmp_path: Path, stores: dict[str, str], gone: str
+) -> None:
+    (document,) = (path for path in Path(stores["PECIA_PAYLOAD_URL"]).rglob("*") if path.is_file())
+    if gone == "released":
+        with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+            connection.execute("UPDATE jobs SET payload_released_at = now()")
+    elif gone == "removed":
+        document.unlink()
+    else:
+        document.write_bytes(b"\x89PNG\r\n\x1a\nanother")
+    kept = tmp_path / "page.pdf"
+    kept.write_text("before")
+    with pytest.raises(DocumentGoneError, match="hocr"):
+        job.save(kept)
+    assert kept.read_text() == "before"
+    assert job.save(tmp_path / "page.txt").read_text() == f"{TEXT}\n"
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_half_made(job: Job[Document], tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="is no file"):
+        job.save(tmp_path, "text")
+    with pytest.raises(FileNotFoundError):
+        job.save(tmp_path / "nowhere" / "page.txt")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+@pytest.fixture
+def sealed(
+    database_url: str, redis_url: str, payload_url: str, scribe: Any, printed: bytes
+) -> Iterator[tuple[Client, Job[Document]]]:
+    """A client with a key, and its job: document and result are encrypted."""
+    keys = SecretStr(json.dumps({"k1": new_key()}))
+    settings = ClientSettings(encryption_keys=keys)
+    with Client(database_url, redis_url, payload_url, settings=settings) as client:
+        job = client.submit(ReadDocument(printed))
+        type(scribe)(database_url, redis_url, Keyring.of(keys)).read(job.id, text=TEXT, **lines())
+        yield client, job
+
+
+def test_an_encrypted_document_is_decrypted_on_the_way_and_left_nowhere(
+    sealed: tuple[Client, Job[Document]], tmp_path: Path, scratch: Path
+) -> None:
+    assert text_of(sealed[1].save(tmp_path / "page.pdf")) == TEXT
+    assert list(scratch.iterdir()) == []
+
+
+def test_without_the_key_the_setting_is_named(
+    sealed: tuple[Client, Job[Document]], client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidSettingError, match="PECIA_ENCRYPTION_KEYS"):
+        client.job(sealed[1].id).save(tmp_path / "page.pdf")
+
+
+def test_the_password_opens_the_document_again(
+    client: Client, scribe: Any, printed: bytes, tmp_path: Path
+) -> None:
+    Image.open(io.BytesIO(printed)).convert("L").save(tmp_path / "scan.pdf")
+    with pikepdf.open(tmp_path / "scan.pdf") as scan:
+        scan.save(tmp_path / "locked.pdf", encryption=pikepdf.Encryption(user="open sesame", owner="o"))
+    job = client.submit(ReadDocument(tmp_path / "locked.pdf", password="open sesame"))
+    scribe.cut(job.id, 1)
+    scribe.read(job.id, text=TEXT, **lines())
+    assert text_of(job.save(tmp_path / "page.pdf")) == TEXT
+
+
+# pecia result
+
+Pecia = Callable[..., Result]
+
+
+@pytest.fixture
+def pecia(stores: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pecia:
+    """Runs the command in a directory of its own."""
+    desk = tmp_path / "desk"
+    desk.mkdir()
+    monkeypatch.chdir(desk)
+
+    def run(*arguments: Any, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, [str(one) for one in arguments], env=stores, input=stdin)
+
+    return run
+
+
+def test_a_result_goes_to_a_file_in_the_form_of_its_suffix(pecia: Pecia, job: Job[Document]) -> None:
+    assert pecia("result", job.id, "-o", "page.pdf").exit_code == 0
+    assert text_of(Path("page.pdf")) == TEXT
+    assert pecia("result", job.id, "-o", "page.out", "--format", "markdown").exit_code == 0
+    assert Path("page.out").read_text().startswith("<!-- page 1: ok -->")
+
+
+def test_a_pdf_goes_down_a_pipe(pecia: Pecia, job: Job[Document]) -> None:
+    printed = pecia("result", job.id, "--format", "pdf")
+    assert printed.exit_code == 0
+    assert text_of(printed.stdout_bytes) == TEXT
+
+
+def test_one_result_is_printed_as_it_would_be_written(
+    pecia: Pecia, job: Job[Document], film: Job[Captions]
+) -> None:
+    assert pecia("result", job.id, "--format", "text").stdout == f"{TEXT}\n"
+    assert pecia("result", film.id, "--format", "srt").stdout.endswith("00:00:01,000\ncaption\n")
+
+
+def test_many_results_from_a_pipe_go_to_a_folder_by_their_ids(
+    pecia: Pecia, job: Job[Document], film: Job[Captions]
+) -> None:
+    ids = f"{job.id}\n{film.id}\n"
+    assert pecia("result", "-", "-o", "out/deep", stdin=ids).exit_code == 0
+    assert {path.name for path in Path("out/deep").iterdir()} == {f"{job.id}.txt", f"{film.id}.txt"}
+
+
+def test_one_result_goes_into_a_folder_too(pecia: Pecia, job: Job[Document]) -> None:
+    assert pecia("result", job.id, "-o", f"new{os.sep}", "--format", "json").exit_code == 0
+    assert Path("new", f"{job.id}.json").is_file()
+
+
+def test_no_file_is_replaced_unless_told_to(pecia: Pecia, job: Job[Document]) -> None:
+    Path("page.txt").write_text("before")
+    refused = pecia("result", job.id, "-o", "page.txt")
+    assert (refused.exit_code, Path("page.txt").read_text()) == (2, "before")
+    assert "--force" in refused.output
+    assert pecia("result", job.id, "-o", "page.txt", "--force").exit_code == 0
+    assert Path("page.txt").read_text() == f"{TEXT}\n"
+
+
+def test_fields_of_many_documents_are_lines_that_begin_with_the_job(
+    pecia: Pecia, client: Client, scribe: Any, picture: Callable[..., bytes]
+) -> None:
+    jobs = [client.submit(ReadDocument(picture(shade=shade), fields={"type": "object"})) for shade in (9, 10)]
+    for number, job in enumerate(jobs):
+        scribe.read(job.id, fields={"refills": number})
+    told = pecia("result", *(job.id for job in jobs), "--format", "fields").stdout
+    assert [json.loads(line) for line in told.splitlines()] == [
+        {"job": str(job.id), "page": 1, "fields": {"refills": number}, "verdict": "ok"}
+        for number, job in enumerate(jobs)
+    ]
+
+
+@pytest.fixture
+def type_in(
+    stores: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, list[str]]]:
+    """Runs the command as `pecia` does; returns how it ends and what it complains about."""
+    for name, value in stores.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: Any) -> tuple[int, list[str]]:
+        ending = run_pecia([str(one) for one in arguments])
+        return ending, capsys.readouterr().err.splitlines()
+
+    return run
+
+
+def test_a_job_without_a_result_leaves_the_others_theirs(
+    type_in: Callable[..., tuple[int, list[str]]],
+    client: Client,
+    job: Job[Document],
+    scribe: Any,
+    tmp_path: Path,
+) -> None:
+    broken, unread = (client.submit(ReadDocument(b"%PDF-1.7 " + mark)) for mark in (b"1", b"2"))
+    scribe.fail(broken.id, stage=Stage.INGEST)
+    ending, (complaint,) = type_in("result", broken.id, job.id, "-o", tmp_path / "out")
+    assert ending == 1
+    assert str(broken.id) in complaint
+    assert "damaged" in complaint
+    assert [path.stem for path in (tmp_path / "out").iterdir()] == [str(job.id)]
+    ending, complaints = type_in("result", unread.id, broken.id, job.id, "-o", tmp_path / "more")
+    assert (ending, len(complaints)) == (3, 2)
+
+
+def test_where_nothing_can_be_written_it_is_said_in_one_line(
+    type_in: Callable[..., tuple[int, list[str]]], job: Job[Document], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    ending, (complaint,) = type_in("result", job.id, "-o", tmp_path / "file" / "page.txt")
+    assert ending == 2
+    assert "cannot be written" in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--format", "text"], "add -o DIR"),
+        (["--format", "json", "--json"], "leave out --format"),
+        (["-o", "taken"], "name a folder"),
+        (["--format", "srt", "-o", "out"], "text, markdown, json, fields, hocr, pdf"),
+        (["--format", "pdf", "--quality", "0", "-o", "out"], "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_had_is_said_before_anything_is_written(
+    pecia: Pecia, job: Job[Document], arguments: list[str], hint: str
+) -> None:
+    Path("taken").write_text("before")
+    told = pecia("result", job.id, job.id, *arguments)
+    assert told.exit_code
+    assert hint in (told.output or str(told.exception))
+    assert [path.name for path in Path().iterdir()] == ["taken"]
+
+
+def test_a_pdf_is_nothing_for_a_terminal(stores: dict[str, str], job: Job[Document]) -> None:
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "pecia", "result", str(job.id), "--format", "pdf"]
+    done = subprocess.run(
+        command,
+        env=os.environ | stores,
+        stdout=its,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(its)
+    os.close(ours)
+    assert done.returncode == 2
+    assert "-o FILE" in done.stderr
