@@ -72,6 +72,10 @@ _WORK = {
     Stage.SUMMARIZE: ("writes summaries", "start one with PECIA_ENGINE=vllm or openai"),
 }
 
+_LANGUAGES = {
+    "ko": "give one of the CPU's pecia[korean] and tesseract-ocr-kor, or start one with PECIA_ENGINE=vllm or openai"
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
@@ -93,6 +97,7 @@ class Lack:
         if self.need == Need.FIELDS:
             return "no running worker fills fields; start one with PECIA_ENGINE=vllm or openai"
         if self.need == Need.LANGUAGE:
-            return f"no running worker reads the language {self.value}; start one with another PECIA_ENGINE"
+            advice = _LANGUAGES.get(self.value, "start one with another PECIA_ENGINE")
+            return f"no running worker reads the language {self.value}; {advice}"
         does, advice = _WORK[Stage(self.stage)]
         return f"no running worker {does}; {advice}"

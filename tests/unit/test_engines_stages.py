@@ -11,7 +11,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import queues_of
 from pecia_workers.engines.base import Engine
 from pecia_workers.engines.openai_engine import OpenAiEngine
-from pecia_workers.engines.rapidocr import RapidOcrEngine
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
 from pecia_workers.engines.stages import stages_of, stages_served
 from pecia_workers.engines.vllm_engine import VllmEngine
@@ -23,7 +23,8 @@ STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://
     ("name", "engine"),
     [
         ("openai", OpenAiEngine(WorkerSettings(engine_url="http://h/v1"))),
-        ("rapidocr", RapidOcrEngine(WorkerSettings())),
+        ("cpu", create_engine(WorkerSettings(engine="cpu"))),
+        ("rapidocr", create_engine(WorkerSettings(engine="rapidocr"))),
         ("simulated", SimulatedEngine()),
         ("simulated:instant", InstantEngine()),
         ("vllm", VllmEngine(WorkerSettings(model="m"))),
@@ -55,4 +56,4 @@ def test_a_worker_whose_engine_cannot_do_its_kind_does_not_start() -> None:
     ended = CliRunner().invoke(app, ["worker", "engine", "--stages", "caption"], env=STORES)
 
     assert ended.exit_code == 2
-    assert "'rapidocr' cannot caption" in ended.output
+    assert "'cpu' cannot caption" in ended.output

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines.rapidocr import RapidOcrEngine
+from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
 from pecia_workers.upkeep.steps import forget_workers
@@ -62,7 +62,7 @@ def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
 def test_a_worker_registers_what_its_engine_can_do_and_hold(
     tables: Any, on_database: Callable[..., None], settings_for: Callable[..., WorkerSettings]
 ) -> None:
-    engine = RapidOcrEngine(settings_for(engine_processes=3))
+    engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
     async def story(database: AsyncEngine) -> None:
         async with keep_registered(database, WORKER.running(engine)):

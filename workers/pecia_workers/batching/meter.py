@@ -85,6 +85,7 @@ class _Metered:
             generation = await self._generator.generate(request)
         finally:
             reading.seconds += monotonic() - began
+        reading.engine = generation.engine or reading.engine
         reading.usage += generation.usage
         reading.waited += generation.waited_s
         reading.first_token_s = reading.first_token_s or generation.first_token_s

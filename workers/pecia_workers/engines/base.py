@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -22,6 +22,8 @@ class Capabilities:
     stages: frozenset[Stage]
     languages: frozenset[str] | None = None
     """ISO 639-1 codes it reads; None: whatever its model knows."""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    """For languages that it could read but for something that is not there: what to do, in a sentence."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
     most_pixels: int = 4096 * 4096
@@ -112,6 +114,8 @@ class Generation:
     """Before there was room for it; not the engine's time."""
     shrunk_to: tuple[int, int] | None = None
     """Width and height, in pixels, at which the engine saw the images, if they had to be shrunk."""
+    engine: str | None = None
+    """Who of an engine that has several readers made it; None: the engine itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def _why(settings: WorkerSettings, memory_bytes: int, *, captions: bool) -> str:
         return "the model that you named"
     if not memory_bytes:
         raise EngineUnavailableError(
-            "No model is recommended for the CPU, where PECIA_ENGINE=rapidocr reads. Name one to plan with: --model."
+            "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. Name one to plan with: --model."
         )
     models = recommended(memory_bytes, quality=settings.prefer_quality)
     return models.captions_because if captions else models.reads_because

@@ -90,7 +90,7 @@ def _rows(pieces: list[Line]) -> list[Line]:
             rows[-1].append(piece)
         else:
             rows.append([piece])
-    return [_joined(sorted(row, key=lambda piece: piece.box.left)) for row in rows]
+    return [joined(sorted(row, key=lambda piece: piece.box.left)) for row in rows]
 
 
 def _same_row(row: list[Line], piece: Line) -> bool:
@@ -99,7 +99,8 @@ def _same_row(row: list[Line], piece: Line) -> bool:
     return abs(_middle(piece.box) - middle) < height / 2
 
 
-def _joined(row: list[Line]) -> Line:
+def joined(row: Sequence[Line]) -> Line:
+    """Return pieces that stand side by side as one line."""
     if len(row) == 1:
         return row[0]
     return Line(

@@ -6,13 +6,16 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.ocr_engine import OcrEngine
 from pecia_workers.engines.quantization import check_quantization
+from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import Engine
+    from pecia_workers.engines.page_reader import PageReader
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
@@ -26,14 +29,30 @@ def create_engine(settings: WorkerSettings) -> Engine:
     return create(settings)
 
 
+def _cpu(settings: WorkerSettings) -> Engine:
+    first = _rapidocr_reader()
+    try:
+        return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu")
+    except EngineUnavailableError:
+        return OcrEngine(settings, first, name="cpu", remedies={"ko": REMEDY})
+
+
 def _rapidocr(settings: WorkerSettings) -> Engine:
+    return OcrEngine(settings, _rapidocr_reader())
+
+
+def _rapidocr_reader() -> PageReader:
     missing = [name for name in ("rapidocr", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         message = f"The engine 'rapidocr' needs {' and '.join(missing)}: pip install 'pecia[local]'."
         raise EngineUnavailableError(message)
-    from pecia_workers.engines.rapidocr import RapidOcrEngine  # noqa: PLC0415  comes with pecia[local]
+    from pecia_workers.engines.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[local]
 
-    return RapidOcrEngine(settings)
+    return rapidocr_reader()
+
+
+def _tesseract(settings: WorkerSettings) -> Engine:
+    return OcrEngine(settings, tesseract_reader(settings.tessdata))
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
@@ -74,9 +93,11 @@ def _instant(_: WorkerSettings) -> Engine:
 
 
 _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
+    "cpu": _cpu,
     "openai": _openai,
     "rapidocr": _rapidocr,
     "simulated": _simulated,
     "simulated:instant": _instant,
+    "tesseract": _tesseract,
     "vllm": _vllm,
 }

@@ -16,10 +16,9 @@ def check_demands(task: ReadDocument, engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
     languages = engine.languages
     if task.language is not None and languages is not None and task.language not in languages:
-        raise EngineRefusedError(
-            f"The engine {engine.name} reads {', '.join(sorted(languages))}.",
-            FailureCode.LANGUAGE_UNAVAILABLE,
-        )
+        read = f"The engine {engine.name} reads {', '.join(sorted(languages))}."
+        remedy = engine.remedies.get(task.language, "")
+        raise EngineRefusedError(f"{read} {remedy}".strip(), FailureCode.LANGUAGE_UNAVAILABLE)
     if task.fields is not None and not engine.fields:
         raise EngineRefusedError(
             f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE

@@ -117,7 +117,7 @@ class Ladder:
         generation = await engine.generate(request)
         height, width = request.images[0].shape[:2]
         return Reading(
-            engine=engine.capabilities.name,
+            engine=generation.engine or engine.capabilities.name,
             change=change,
             generation=judge(generation),
             seen=generation.shrunk_to or (width, height),

@@ -1,0 +1,138 @@
+"""The engines for the CPU: OCR libraries in processes, each page read by one that knows its language."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from typing import TYPE_CHECKING, Final
+
+from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.states import Stage
+from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
+from pecia_workers.engines.page_reader import load_readers
+from pecia_workers.engines.pricing import picture_tokens, request_cost
+from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pecia_schemas.results import Line
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.engines.page_reader import PageReader
+
+_MOST_PIXELS: Final = 9_000_000
+"""A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""
+_CHARACTERS_PER_TOKEN: Final = 4
+
+
+class OcrEngine:
+    """Reads pages in processes of their own, one page and one thread each.
+
+    It has no tokens: `usage` counts the picture by the fleet's price formula and four characters of text as a token, so
+    that the figures compare with those of a language model.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *readers: PageReader,
+        name: str | None = None,
+        remedies: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the first reader for what names no language, or one that several know."""
+        count = settings.engine_processes or len(os.sched_getaffinity(0))
+        self._readers = readers
+        self._capabilities = _capabilities(readers, name or readers[0].name, remedies or {})
+        self._processes = BoundedProcesses(count, load_readers, tuple(reader.load for reader in readers))
+        self._timeout = settings.part_timeout.total_seconds()
+        self._in_flight: dict[str, asyncio.Task[tuple[Line, ...]]] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Pages in the languages of all its readers."""
+        return self._capabilities
+
+    @property
+    def budget(self) -> Budget:
+        """One page for each process and one that is being made ready: an urgent page waits behind no more."""
+        return Budget(slots=self._processes.processes + 1, tokens=None)
+
+    async def start(self) -> None:
+        """Load the models in every process. Raises `EngineDeadError` if one cannot be loaded."""
+        try:
+            await self._processes.start()
+        except (ProcessDiedError, TimeoutError):
+            await self._processes.stop()
+            raise EngineDeadError("The OCR processes did not start: see the worker's log.") from None
+
+    async def stop(self) -> None:
+        """End every process; callers get `asyncio.CancelledError`."""
+        for reading in self._in_flight.values():
+            reading.cancel()
+        await self._processes.stop()
+
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request: the engine scales pictures by itself."""
+        return request
+
+    def cost(self, request: EngineRequest) -> int:
+        """Return what the price formula says: the budget counts slots alone."""
+        return request_cost(request)
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Read one page. A process that dies takes only this request with it."""
+        if len(request.images) != 1:
+            raise EngineError("This engine reads exactly one page at a time.")
+        if request.id in self._in_flight:
+            raise EngineError("A request with this id is in flight already.")
+        reader = self._reader_of(request.language)
+        reading = asyncio.create_task(
+            self._processes.call(reader.read, request.images[0], timeout=self._timeout)
+        )
+        self._in_flight[request.id] = reading
+        try:
+            return _generation(request, reader, await reading)
+        except TimeoutError:
+            raise EngineError(f"Reading did not end within {self._timeout:g} s.") from None
+        except ProcessDiedError:
+            raise EngineError("The OCR process ended in the middle of the page.") from None
+        finally:
+            del self._in_flight[request.id]
+
+    def _reader_of(self, language: str | None) -> PageReader:
+        return next((reader for reader in self._readers if language in reader.languages), self._readers[0])
+
+    async def abort(self, request_id: str) -> None:
+        """End one request at the cost of its process, which starts again."""
+        reading = self._in_flight.get(request_id)
+        if reading is not None:
+            reading.cancel()
+
+    def load(self) -> Load:
+        """Return how many pages are read and how many wait for a process."""
+        running = min(len(self._in_flight), self._processes.processes)
+        return Load(running=running, waiting=len(self._in_flight) - running)
+
+
+def _capabilities(readers: tuple[PageReader, ...], name: str, remedies: Mapping[str, str]) -> Capabilities:
+    return Capabilities(
+        name=name,
+        model=", ".join(reader.model for reader in readers),
+        stages=frozenset({Stage.READ}),
+        languages=frozenset[str]().union(*(reader.languages for reader in readers)),
+        remedies=remedies,
+        most_pixels=_MOST_PIXELS,
+        samples=False,
+        device="cpu",
+        revision="; ".join(reader.revision for reader in readers),
+    )
+
+
+def _generation(request: EngineRequest, reader: PageReader, lines: tuple[Line, ...]) -> Generation:
+    text = "\n".join(line.text for line in lines)
+    pictures = picture_tokens(request)
+    usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
+    verdict = Verdict.OK if lines else Verdict.UNREADABLE
+    return Generation(text=text, verdict=verdict, usage=usage, lines=lines, engine=reader.name)

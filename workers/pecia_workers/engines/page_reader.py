@@ -1,0 +1,33 @@
+"""A way to read a page without a language model: what it is, and what runs in a process to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.results import Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageReader:
+    """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
+
+    name: str
+    model: str
+    languages: frozenset[str]
+    """ISO 639-1 codes it reads."""
+    revision: str
+    """What changes whenever its model or version does."""
+    load: Callable[[], None]
+    """Load the model into the process that calls it."""
+    read: Callable[[NDArray[np.uint8]], tuple[Line, ...]]
+    """Return a page's lines in reading order; empty if no text was found."""
+
+
+def load_readers(loads: tuple[Callable[[], None], ...]) -> None:
+    """Make a fresh process ready to read."""
+    for load in loads:
+        load()

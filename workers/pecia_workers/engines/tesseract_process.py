@@ -1,0 +1,95 @@
+"""What runs inside a process for Tesseract: one API object, one page at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tesserocr  # type: ignore[import-untyped]  # its stubs lie in a package without the marker
+from PIL import Image
+
+from pecia_schemas.results import Box, Line
+from pecia_workers.engines.reading_order import in_reading_order, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_LANGUAGES: Final = "kor+eng"
+_PAGE_INCHES: Final = 11.7
+"""Longer side of a page whose resolution nobody knows: A4."""
+_LEAST_DPI, _MOST_DPI = 70, 600
+_GAP: Final = 2.5
+"""White space between two words, by the height of their line, from which they are two cells of a table."""
+_api: tesserocr.PyTessBaseAPI | None = None
+
+
+def load_model(directory: Path) -> None:
+    """Load the language data into this process."""
+    global _api  # noqa: PLW0603  a process is the model's owner
+    _api = tesserocr.PyTessBaseAPI(
+        path=str(directory),
+        lang=_LANGUAGES,
+        psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
+        oem=tesserocr.OEM.LSTM_ONLY,
+    )
+    _api.SetVariable("debug_file", "/dev/null")
+
+
+def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:
+    """Return the page's lines in reading order; empty if no text was found."""
+    if _api is None:
+        raise RuntimeError("load_model() comes first.")
+    grey = np.asarray(Image.fromarray(pixels).convert("L"))
+    height, width = grey.shape
+    _api.SetImageBytes(grey.tobytes(), width, height, 1, width)
+    _api.SetSourceResolution(min(_MOST_DPI, max(_LEAST_DPI, round(max(width, height) / _PAGE_INCHES))))
+    try:
+        _api.Recognize()
+        return in_reading_order([joined(piece) for piece in _pieces(_words(_api))])
+    finally:
+        _api.Clear()
+
+
+def _words(api: tesserocr.PyTessBaseAPI) -> Iterator[list[Line]]:
+    """Yield the words of each line that Tesseract found."""
+    line: list[Line] = []
+    for found in tesserocr.iterate_level(api.GetIterator(), tesserocr.RIL.WORD):
+        if line and found.IsAtBeginningOf(tesserocr.RIL.TEXTLINE):
+            yield line
+            line = []
+        word = _word(found)
+        if word is None:
+            continue
+        if line and not found.BlanksBeforeWord():  # to Tesseract each syllable of Korean may be a word
+            together = line[-1].text + word.text
+            line[-1] = joined([line[-1], word]).model_copy(update={"text": together})
+        else:
+            line.append(word)
+    if line:
+        yield line
+
+
+def _word(found: Any) -> Line | None:
+    if found.Empty(tesserocr.RIL.WORD):
+        return None
+    text = found.GetUTF8Text(tesserocr.RIL.WORD).strip()
+    left, top, right, bottom = found.BoundingBox(tesserocr.RIL.WORD)
+    confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
+    box = Box(left=left, top=top, right=right, bottom=bottom)
+    return Line(text=text, box=box, confidence=confidence) if text else None
+
+
+def _pieces(lines: Iterator[list[Line]]) -> Iterator[list[Line]]:
+    """Cut the lines where the white space is that of a table or of columns."""
+    for line in lines:
+        height = max(word.box.bottom - word.box.top for word in line)
+        piece = line[:1]
+        for word in line[1:]:
+            if word.box.left - piece[-1].box.right > _GAP * height:
+                yield piece
+                piece = []
+            piece.append(word)
+        yield piece
