@@ -231,7 +231,9 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     assert {finding["subject"] for finding in lines(examined)} >= {"Postgres", "Redis", "engine worker"}
     assert all(finding["ok"] for finding in lines(examined))
     [engine] = [finding["detail"] for finding in lines(examined) if finding["subject"].startswith("engine@")]
-    assert re.match(r"cpu PP-OCRv6-small(, Tesseract kor\+eng)?; cpu; read; languages en, (ko, )?zh; ", engine)
+    assert re.match(
+        r"cpu PP-OCRv6-small(, Tesseract kor\+eng)?; cpu; read; languages en, (ko, )?zh; ", engine
+    )
 
 
 @pytest.mark.parametrize("ending", ["redis.sock", "worker engine"])
