@@ -243,7 +243,7 @@ def test_a_document_without_a_byte_is_empty(server: DocumentServer, length: int 
     ("then", "settings"), [("hang", {"source_silence": 0.2}), ("trickle", {"source_timeout": 0.3})]
 )
 def test_a_server_that_keeps_us_waiting_is_left(
-    server: DocumentServer, then: Any, settings: dict[str, float]
+    server: DocumentServer, then: Any, settings: dict[str, Any]
 ) -> None:
     url = server.plan("/slow", Answer(DOCUMENT, length=LIMIT, then=then))
 

@@ -1,0 +1,611 @@
+"""Jobs whose document the fleet fetches: what is stored of them, who may change them, and what is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, LiteralString, TypeVar
+from uuid import UUID
+
+import psycopg
+import pytest
+from celery.exceptions import Ignore, Retry
+from psycopg import sql
+from psycopg.rows import dict_row
+from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from document_server import Answer, DocumentServer, handing_out
+from pecia import (
+    AsyncClient,
+    CaptionVideo,
+    Client,
+    ClientSettings,
+    DocumentFate,
+    FailureCode,
+    IdempotencyConflictError,
+    InvalidSourceError,
+    Job,
+    ReadDocument,
+    RetryRefusedError,
+)
+from pecia_schemas import JobState, PayloadRef, Stage
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.errors import PartFailedError
+from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, PartLostError, open_database
+from pecia_workers.ledger.intake import take_in
+from pecia_workers.rekeying import Rekeying
+from pecia_workers.runtime import Runtime
+from pecia_workers.sources.intake import Intake
+from pecia_workers.upkeep.retention import retention_steps
+
+R = TypeVar("R")
+
+TOKEN = "Quillfeather"
+KEYS = {"key": new_key()}
+NEWER = {"newer": new_key(), **KEYS}
+
+
+async def _hear(_: object) -> None:
+    """Nobody to tell."""
+
+
+@dataclass
+class Ward:
+    """One fleet's stores, and workers that run what the test says."""
+
+    urls: dict[str, str]
+    directory: Path
+    open: ExitStack
+    keys: dict[str, str] | None = None
+    engine: str = "simulated:instant"
+    stage: Stage = Stage.READ
+
+    @property
+    def encryption(self) -> SecretStr:
+        return SecretStr(json.dumps(self.keys) if self.keys else "")
+
+    @property
+    def settings(self) -> WorkerSettings:
+        inside = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "decode_processes": 1}
+        own = {"engine": self.engine, "spool_dir": str(self.directory), "retry_delay": 0.01}
+        return WorkerSettings.model_validate(
+            {**self.urls, **inside, **own, "encryption_keys": self.encryption}
+        )
+
+    @property
+    def store(self) -> PayloadStore:
+        return PayloadStore.open(self.urls["payload_url"], keys=self.settings.keyring)
+
+    def client(self) -> Client:
+        settings = ClientSettings(encryption_keys=self.encryption)
+        return self.open.enter_context(Client(**self.urls, settings=settings))
+
+    def submit(self, url: str, **options: Any) -> Job[Any]:
+        return self.client().submit(ReadDocument(url), **options)
+
+    def parts(self, job: Job[Any]) -> list[UUID]:
+        rows = self.rows(
+            "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND run_at < now() + interval '1 h'",
+            job.id,
+        )
+        return [row["id"] for row in rows]
+
+    def run(self, job: Job[Any]) -> list[type[Exception]]:
+        """Have a worker run what is queued of a job, until nothing is; return what Celery is told of failures."""
+        told: list[type[Exception]] = []
+
+        async def story() -> None:
+            async with self.working() as runtime:
+                while parts := self.parts(job):
+                    for part in parts:
+                        try:
+                            await runtime.run(part, redelivered=False)
+                        except (PartFailedError, Retry, Ignore) as error:
+                            told.append(type(error))
+                    await asyncio.sleep(0.02)
+
+        asyncio.run(story())
+        job.refresh()
+        return told
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[Runtime]:
+        runtime = Runtime(self.settings, {self.stage})
+        try:
+            await runtime.start()
+            yield runtime
+        finally:
+            await runtime.stop()
+
+    async def claim(self, job: Job[Any], database: AsyncEngine, worker: str) -> tuple[Ledger, ClaimedPart]:
+        """Claim the first part of a job as a worker of that name does, also from another one that is silent."""
+        ledger = Ledger(database, worker, announce=_hear, keys=self.settings.keyring)
+        (row,) = self.rows("SELECT id FROM parts WHERE job_id = %s", job.id)
+        claimed = await ledger.claim(ClaimRequest(part=row["id"], redelivered=True))
+        assert claimed is not None
+        return ledger, claimed
+
+    def intake(self, ledger: Ledger) -> Intake:
+        return Intake(self.store, ledger, self.directory, self.settings)
+
+    def upkeep(self, **kept: Any) -> None:
+        """Have upkeep do all that it does about what was kept long enough."""
+        settings = self.settings.model_copy(update=kept)
+
+        async def story(database: AsyncEngine) -> None:
+            for name, step in retention_steps(settings).items():
+                for _ in range(256 if name == "strays" else 1):
+                    await step(database)
+
+        self.ask(story)
+
+    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
+        async def story() -> R:
+            database = open_database(self.urls["database_url"])
+            try:
+                return await question(database)
+            finally:
+                await database.dispose()
+
+        return asyncio.run(story())
+
+    def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
+        with psycopg.connect(self.urls["database_url"]) as connection:
+            cursor = connection.cursor(row_factory=dict_row).execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def row(self, job: Job[Any]) -> dict[str, Any]:
+        (row,) = self.rows("SELECT * FROM jobs WHERE id = %s", job.id)
+        return row
+
+    def told_of(self, word: str) -> set[str]:
+        """Return the tables, or the columns of jobs, that a word is in."""
+        with psycopg.connect(self.urls["database_url"]) as connection:
+            tables = connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchall()
+            texts = {
+                name: str(
+                    connection.execute(
+                        sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(name))
+                    ).fetchall()
+                )
+                for (name,) in tables
+                if name != "jobs"
+            }
+        columns = [
+            (f"jobs.{column}", str(value))
+            for row in self.rows("SELECT * FROM jobs")
+            for column, value in row.items()
+        ]
+        return {place for place, text in [*texts.items(), *columns] if word in text}
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the payload store."""
+        stored = Path(self.urls["payload_url"]).rglob("*")
+        return {path.name: path.read_bytes() for path in stored if path.is_file()}
+
+    def left_over(self) -> list[str]:
+        """Files that a worker left behind in its directory."""
+        return [path.name for path in self.directory.rglob("*") if path.is_file() and path.name != "lock"]
+
+
+@pytest.fixture
+def ward(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> Iterator[Ward]:
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    urls = {"database_url": database_url, "redis_url": redis_url, "payload_url": payload_url}
+    with ExitStack() as stack:
+        yield Ward(urls, directory, stack)
+
+
+@pytest.fixture
+def server() -> Iterator[DocumentServer]:
+    with handing_out() as server:
+        yield server
+
+
+# Submitting
+
+
+def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed: bytes) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(printed)))
+
+    assert server.asked == []
+    assert (job.state, ward.row(job)["payload"], ward.files()) == (JobState.QUEUED, None, {})
+
+    assert ward.run(job) == []
+
+    assert job.state is JobState.SUCCEEDED
+    assert len(job.result().pages) == 1
+    assert list(ward.files().values()) == [printed]
+    assert (server.asked, ward.left_over()) == (["/scan.png"], [])
+
+
+def test_a_path_that_looks_like_a_url_is_a_path(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "https:" / "scan.png"
+    path.parent.mkdir()
+    path.write_bytes(b"file")
+
+    assert client.submit(ReadDocument(path)).created
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        (f"https://user:{TOKEN}@files.example.org/scan.pdf", "a user name or password"),
+        (f"HTTPS://{TOKEN}@files.example.org/", "a user name or password"),
+        (f"https:///{TOKEN}", "names no host"),
+        (f"https://files.example.org:99999/{TOKEN}", "names no host"),
+        (f"https://files.example.org:0/{TOKEN}", "names no host"),
+        (f"http://[::1/{TOKEN}", "names no host"),
+        (f"https://files.example.org/{TOKEN}\n", "names no host"),
+        (f"https://files.example.org/{TOKEN} 1", "names no host"),
+        (f"https://files.example.org/{TOKEN}" + "x" * 8_000, "names no host"),
+        (f"s3://{TOKEN}", "names a bucket and an object"),
+        (f"s3://{TOKEN}/", "names a bucket and an object"),
+        ("s3:///key", "names no host"),
+    ],
+)
+def test_a_url_that_cannot_be_fetched_is_refused_and_not_quoted(
+    client: Client, url: str, sentence: str
+) -> None:
+    with pytest.raises(InvalidSourceError, match=sentence) as caught:
+        client.submit(ReadDocument(url))
+
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in repr(ReadDocument(url))
+
+
+def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, printed: bytes) -> None:
+    url = server.plan("/scan.png", Answer(printed))
+    job = ward.submit(url, idempotency_key="visit 7")
+    assert not ward.submit(url, idempotency_key="visit 7").created
+    ward.run(job)
+
+    again = ward.submit(url, idempotency_key="visit 7")
+    assert (again.id, again.created) == (job.id, False)
+    with pytest.raises(IdempotencyConflictError):
+        ward.submit(f"{url}?page=2", idempotency_key="visit 7")
+
+
+def test_an_asynchronous_client_leaves_it_to_the_fleet_too(ward: Ward, server: DocumentServer) -> None:
+    url = server.plan("/scan.png", Answer(b"picture"))
+
+    async def story() -> UUID:
+        async with AsyncClient(*ward.urls.values()) as client:
+            return (await client.submit(ReadDocument(url))).id
+
+    job = ward.client().job(asyncio.run(story()))
+    assert (ward.row(job)["payload"], server.asked) == (None, [])
+
+
+def test_a_video_that_nobody_can_caption_is_not_fetched(ward: Ward, server: DocumentServer) -> None:
+    ward.engine, ward.stage = "rapidocr", Stage.INGEST
+    job: Job[Any] = ward.client().submit(CaptionVideo(server.plan("/film.mp4", Answer(b"film"))))
+
+    assert ward.run(job) == [PartFailedError]
+
+    assert job.failure
+    assert job.failure.code is FailureCode.NO_ENGINE
+    assert server.asked == []
+
+
+# What goes wrong
+
+
+def test_a_server_that_fails_is_asked_again(ward: Ward, server: DocumentServer, printed: bytes) -> None:
+    url = server.plan(
+        "/scan.png", Answer(status=500), Answer(printed, then="reset", length=10**6), Answer(printed)
+    )
+    job = ward.submit(url)
+
+    assert ward.run(job) == [Retry, Retry]
+
+    assert job.state is JobState.SUCCEEDED
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "tries"),
+    [(404, FailureCode.SOURCE_REFUSED, 1), (503, FailureCode.SOURCE_UNREACHABLE, 4)],
+)
+def test_what_cannot_be_fetched_says_why_and_not_from_where(
+    ward: Ward, server: DocumentServer, status: int, code: FailureCode, tries: int
+) -> None:
+    server.plan(f"/{TOKEN}", Answer(status=status))
+    job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"))
+
+    ward.run(job)
+
+    assert job.failure
+    assert (job.state, job.failure.code, len(server.asked)) == (JobState.FAILED, code, tries)
+    assert job.failure.message.startswith(f"The URL's server answered {status}.")
+    assert ward.told_of(TOKEN) == {"jobs.task"}
+    assert (ward.files(), ward.left_over()) == ({}, [])
+
+
+def test_what_failed_can_be_fetched_by_a_retry(ward: Ward, server: DocumentServer, printed: bytes) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(status=403), Answer(printed)))
+    ward.run(job)
+    assert job.failure
+
+    ward.run(job.retry())
+
+    assert job.state is JobState.SUCCEEDED
+
+
+def test_what_was_fetched_is_not_fetched_again(ward: Ward, server: DocumentServer, printed: bytes) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(printed[: len(printed) // 2])))
+    ward.run(job)
+    assert job.failure
+    assert job.failure.code is FailureCode.DAMAGED
+
+    ward.run(job.retry())
+
+    assert job.failure
+    assert (job.failure.code, len(server.asked)) == (FailureCode.DAMAGED, 1)
+
+
+# The fence
+
+
+def test_a_fetch_that_lost_its_part_changes_nothing_and_leaves_nothing(
+    ward: Ward, server: DocumentServer
+) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer(b"first", then="hang", length=None), Answer(b"second")))
+
+    async def story(database: AsyncEngine) -> PayloadRef:
+        ledger, part = await ward.claim(job, database, "slow")
+        slow = asyncio.create_task(ward.intake(ledger)(part))
+        await asyncio.to_thread(server.reached.wait, 10)
+        ledger, part = await ward.claim(job, database, "quick")
+        taken = await ward.intake(ledger)(part)
+        server.go_on.set()
+        with pytest.raises(PartLostError):
+            await slow
+        return taken
+
+    taken = ward.ask(story)
+
+    assert (ward.row(job)["payload"], ward.row(job)["task"]["source"]["sha256"]) == (
+        taken.sha256,
+        taken.sha256,
+    )
+    assert sorted(ward.files().values()) == [b"first", b"second"]
+    ward.upkeep()
+    assert list(ward.files().values()) == [b"second"]
+
+
+def test_two_fetches_of_the_same_document_are_one(ward: Ward, server: DocumentServer) -> None:
+    url = server.plan("/scan.pdf", Answer(b"same"))
+    job, other = ward.submit(url), ward.submit(url)
+
+    async def story(database: AsyncEngine) -> None:
+        slow = await ward.claim(job, database, "slow")
+        for each, worker in ((other, "other"), (job, "quick")):
+            ledger, part = await ward.claim(each, database, worker)
+            await ward.intake(ledger)(part)
+        ledger, part = slow
+        with pytest.raises(PartLostError):
+            await ward.intake(ledger)(part)
+
+    ward.ask(story)
+    ward.upkeep()
+
+    assert list(ward.files().values()) == [b"same"]
+    assert ward.row(job)["payload"] == ward.row(other)["payload"] is not None
+
+
+def test_a_taking_in_whose_answer_was_lost_can_be_repeated(ward: Ward, server: DocumentServer) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer(b"document")))
+    reference = ward.store.put(b"document")
+
+    async def story(database: AsyncEngine) -> list[bool]:
+        _, part = await ward.claim(job, database, "worker")
+        return [
+            await take_in(database, "worker", part, reference, ward.store.holds_async) for _ in range(2)
+        ] + [await take_in(database, "worker", replace(part, attempt=7), reference, ward.store.holds_async)]
+
+    assert ward.ask(story) == [True, True, False]
+
+
+def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
+    ward: Ward, server: DocumentServer
+) -> None:
+    url = server.plan("/scan.pdf", Answer(b"same"))
+    former = ward.client().submit(ReadDocument(b"same"))
+    former.cancel()
+    job = ward.submit(url)
+    purge = ward.client().purge
+    erased: list[Any] = []
+
+    class Late(Ledger):
+        async def take_in(self, part: ClaimedPart, reference: PayloadRef, holds: Any) -> None:
+            if not erased:
+                erased.extend(await asyncio.to_thread(purge, [former]))
+            await super().take_in(part, reference, holds)
+
+    async def story(database: AsyncEngine) -> None:
+        _, part = await ward.claim(job, database, "worker")
+        await ward.intake(Late(database, "worker", announce=_hear))(part)
+
+    ward.ask(story)
+
+    assert [one.document for one in erased] == [DocumentFate.ERASED]
+    assert list(ward.files().values()) == [b"same"]
+
+
+def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, server: DocumentServer) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer(b"x", length=None, then="hang")))
+
+    async def story() -> None:
+        async with ward.working() as runtime:
+            running = asyncio.create_task(runtime.run(ward.parts(job)[0], redelivered=False))
+            await asyncio.to_thread(server.reached.wait, 10)
+            (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
+            assert erasure.document is DocumentFate.ERASED
+            with pytest.raises(Ignore):
+                await running
+
+    asyncio.run(story())
+
+    assert server.cut.wait(10)
+    assert (job.refresh().state, ward.row(job)["payload"], ward.files()) == (JobState.CANCELLED, "", {})
+    assert "url" not in ward.row(job)["task"]
+    assert ward.left_over() == []
+
+
+def test_a_purge_while_the_document_is_stored_leaves_nothing_of_it(
+    ward: Ward, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer(b"document")))
+    deposit = PayloadStore.deposit_async
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slowly(store: PayloadStore, *args: Any) -> Any:
+        began.set()
+        await may_end.wait()
+        return await deposit(store, *args)
+
+    monkeypatch.setattr(PayloadStore, "deposit_async", slowly)
+
+    async def story(database: AsyncEngine) -> None:
+        ledger, part = await ward.claim(job, database, "worker")
+        fetching = asyncio.create_task(ward.intake(ledger)(part))
+        await began.wait()
+        await asyncio.to_thread(ward.client().purge, [job])
+        fetching.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+
+    ward.ask(story)
+    ward.upkeep()
+
+    assert ward.files() == {}
+
+
+_WORKER = """
+import asyncio, sys
+from uuid import UUID
+from pecia_schemas import Stage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.runtime import Runtime
+
+async def main():
+    runtime = Runtime(WorkerSettings.model_validate_json(sys.argv[1]), {Stage.INGEST})
+    await runtime.start()
+    await runtime.run(UUID(sys.argv[2]), redelivered=False)
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
+    ward: Ward, server: DocumentServer, printed: bytes
+) -> None:
+    url = server.plan("/scan.png", Answer(printed, length=None, then="hang"), Answer(printed))
+    job = ward.submit(url)
+    (part,) = ward.parts(job)
+    settings = json.dumps(
+        {**ward.urls, "source_allow": ["127.0.0.0/8"], "source_ports": [], "decode_processes": 1}
+    )
+    with subprocess.Popen([sys.executable, "-c", _WORKER, settings, str(part)]) as worker:
+        assert server.reached.wait(60)
+        worker.kill()
+
+    async def story() -> None:
+        async with ward.working() as runtime:
+            await runtime.run(part, redelivered=True)
+
+    asyncio.run(story())
+    ward.run(job)
+
+    assert (job.state, len(server.asked)) == (JobState.SUCCEEDED, 2)
+    assert list(ward.files().values()) == [printed]
+
+
+# At rest
+
+
+def test_with_keys_neither_document_nor_url_is_told_by_what_is_stored(
+    ward: Ward, server: DocumentServer, printed: bytes
+) -> None:
+    ward.keys = KEYS
+    server.plan(f"/{TOKEN}", Answer(printed))
+    job = ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7")
+    assert ward.told_of(TOKEN) == set()
+
+    ward.run(job)
+
+    assert job.state is JobState.SUCCEEDED
+    assert ward.told_of(TOKEN) == set()
+    assert printed not in b"".join(ward.files().values())
+
+    ward.keys = NEWER
+    assert not ward.submit(server.url(f"/{TOKEN}?signature={TOKEN}"), idempotency_key="visit 7").created
+
+
+def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
+    ward: Ward, server: DocumentServer, printed: bytes
+) -> None:
+    ward.keys = KEYS
+    urls = [server.plan(path, Answer(printed)) for path in ("/fetched", "/waiting")]
+    fetched, waiting = (ward.submit(url, idempotency_key=url) for url in urls)
+    ward.run(fetched)
+    ward.keys = NEWER
+
+    def rotate(database: AsyncEngine) -> Awaitable[Any]:
+        keys: Keyring = ward.settings.keyring
+        return Rekeying(database=database, store=ward.store, keys=keys).run(lambda _: None)
+
+    done = ward.ask(rotate)
+    ward.keys = {"newer": NEWER["newer"]}
+
+    assert (done.payloads, done.schemas, done.refused) == (1, 1, 0)
+    again = ward.submit(urls[0], idempotency_key=urls[0])
+    assert (again.id, again.created) == (fetched.id, False)
+    ward.run(waiting)
+    assert waiting.state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_the_url_goes_with_the_document(
+    ward: Ward, server: DocumentServer, printed: bytes, fetched: bool
+) -> None:
+    server.plan(f"/{TOKEN}", Answer(printed) if fetched else Answer(status=404))
+    job = ward.submit(server.url(f"/{TOKEN}"))
+    ward.run(job)
+    ward.rows("UPDATE jobs SET finished_at = now() - interval '2 days'")
+
+    ward.upkeep(keep_payloads=timedelta(days=1))
+
+    assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
+    if not fetched:
+        with pytest.raises(RetryRefusedError):
+            job.retry()
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_purge_takes_the_url_too(ward: Ward, server: DocumentServer, printed: bytes, fetched: bool) -> None:
+    job = ward.submit(server.plan(f"/{TOKEN}", Answer(printed)))
+    if fetched:
+        ward.run(job)
+
+    (erasure,) = ward.client().purge([job])
+
+    assert erasure.document is DocumentFate.ERASED
+    assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
+    assert ward.client().purge([job]) == []
