@@ -152,7 +152,7 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
 
 
 def test_neither_the_tables_nor_the_store_tell_of_a_document(house: House) -> None:
-    job = house.read(keys=NEW, fields=Asked)
+    job = house.read(keys=NEW, fields=Asked, password=PLANTED)
 
     assert job.result(timeout=0).text == PLANTED
     assert PLANTED not in house.tables()
@@ -167,12 +167,14 @@ def test_without_keys_they_would(house: House) -> None:
 
 
 def test_a_worker_knows_what_is_asked_for(house: House) -> None:
-    job = house.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked))
+    job = house.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
 
-    task = house.claim(job, NEW).task
+    part = house.claim(job, NEW)
 
-    assert isinstance(task, ReadDocument)
-    assert task.fields == Asked.model_json_schema()
+    assert isinstance(part.task, ReadDocument)
+    assert part.task.fields == Asked.model_json_schema()
+    assert part.task.password == SecretStr(PLANTED)
+    assert PLANTED not in repr(part)
 
 
 def test_captions_reach_their_summary_and_the_client(house: House) -> None:
@@ -333,6 +335,19 @@ def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> Non
     task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert task.fields == Asked.model_json_schema()
+
+
+@pytest.mark.parametrize("former", [{}, OLD], ids=["not encrypted", "under the former key"])
+def test_the_password_of_a_job_that_goes_on_is_encrypted_anew(house: House, former: dict[str, str]) -> None:
+    job = house.client(former).submit(ReadDocument(DOCUMENT, password=PLANTED))
+
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, schemas=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1)
+
+    assert PLANTED not in house.tables()
+    task = house.claim(job, NEW | OLD).task
+    assert isinstance(task, ReadDocument)
+    assert task.password == SecretStr(PLANTED)
 
 
 def test_the_cache_forgets_what_it_found_by_the_former_key(house: House) -> None:

@@ -34,7 +34,8 @@ KEY = "Saffronwick"
 HOOK = "juniperstow"
 REASON = "Mulberrycombe"
 FIELD = "Thistlewood"
-PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD)
+PASSWORD = "Hartwigsen"
+PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, PASSWORD)
 HOUR = timedelta(hours=1)
 
 
@@ -85,7 +86,7 @@ def submit(client: Client) -> Callable[..., Job[Any]]:
             "webhook": f"https://hook.example/{HOOK}",
             "idempotency_key": f"{KEY} {new_id()}",
         }
-        return client.submit(ReadDocument(content, fields=fields), **(asked | options))
+        return client.submit(ReadDocument(content, fields=fields, password=PASSWORD), **(asked | options))
 
     return run
 

@@ -96,6 +96,26 @@ def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_l
     assert second.result().pages[0].text == "text"
 
 
+def test_the_password_of_a_document_goes_with_it_and_no_sooner(
+    tables: Any,
+    client: Client,
+    keep: Callable[..., dict[str, int]],
+    scribe: Any,
+    picture: Callable[..., bytes],
+) -> None:
+    job = client.submit(ReadDocument(picture(), language="ko", password="Quillfeather"))
+    scribe.read(job.id)
+    keep(keep_payloads=DAY)
+    ((before,),) = [row.values() for row in tables.query("SELECT task->>'password' FROM jobs")]
+    age(tables, job)
+    keep(keep_payloads=DAY)
+    (after,) = tables.query("SELECT * FROM jobs")
+
+    assert before == "Quillfeather"
+    assert "Quillfeather" not in str(after)
+    assert after["task"]["language"] == "ko"
+
+
 def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
     tables: Any,
     client: Client,

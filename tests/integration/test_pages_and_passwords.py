@@ -1,0 +1,220 @@
+"""`pages=` and `password=` from the client to the worker and back: what is cut, read, refused, told and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pikepdf
+import psycopg
+import pypdfium2
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from overhearing import redis_keys
+from pecia import Client, Job, JobState, Page, ReadDocument
+from pecia_schemas import Document, FailureCode, Stage
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.errors import PartFailedError
+from pecia_workers.runtime import Runtime
+
+PASSWORD = "Quillfeather-1987"
+Revision = Literal[3, 4, 6]  # of PDF's standard security handler
+RC4: Final = 3
+RC4_WITH_FILTERS: Final = 4
+AES_256: Final = 6
+Work = Callable[[Job[Document]], Job[Document]]
+
+
+def pdf(pages: int) -> bytes:
+    """A PDF whose pages are as wide, in points, as a hundred and their numbers."""
+    document = pypdfium2.PdfDocument.new()
+    for number in range(1, pages + 1):
+        document.new_page(100 + number, 72)
+    buffer = io.BytesIO()
+    document.save(buffer)
+    document.close()
+    return buffer.getvalue()
+
+
+def locked(pages: int, revision: Revision = AES_256) -> bytes:
+    """The same under a password."""
+    buffer = io.BytesIO()
+    with pikepdf.open(io.BytesIO(pdf(pages))) as document:
+        lock = pikepdf.Encryption(
+            owner="owner", user=PASSWORD, R=revision, aes=revision == AES_256, metadata=revision == AES_256
+        )
+        document.save(buffer, encryption=lock)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def work(stores: dict[str, str], tmp_path: Path) -> Iterator[Work]:
+    """Runs all parts of a job on one worker, which goes on from job to job."""
+    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
+    settings = WorkerSettings.model_validate(
+        {
+            **urls,
+            "engine": "simulated:instant",
+            "decode_processes": 1,
+            "spool_dir": str(tmp_path),
+            "max_pages": 5,
+        }
+    )
+    with asyncio.Runner() as runner:
+        runtime = Runtime(settings, {Stage.INGEST, Stage.READ})
+        runner.run(runtime.start())
+
+        def run(job: Job[Document]) -> Job[Document]:
+            with psycopg.connect(urls["database_url"]) as connection:
+                while parts := connection.execute(
+                    "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' ORDER BY ordinal", (job.id,)
+                ).fetchall():
+                    for (part,) in parts:
+                        runner.run(_end(runtime, part))
+                    connection.commit()
+            return job.refresh()
+
+        yield run
+        runner.run(runtime.stop())
+
+
+async def _end(runtime: Runtime, part: Any) -> None:
+    try:
+        await runtime.run(part, redelivered=False)
+    except PartFailedError:
+        """It is in the job's failure."""
+
+
+def numbers(pages: tuple[Page, ...]) -> list[tuple[int, int]]:
+    """Number and width, in pixels at 72 dpi, of each page."""
+    return [(page.number, round(page.width * 72 / 150)) for page in pages]
+
+
+def failure(job: Job[Document]) -> tuple[FailureCode, str]:
+    """Code of a job that failed, and what was found, which stands before the advice."""
+    assert job.state is JobState.FAILED
+    assert job.failure is not None
+    return job.failure.code, job.failure.message.removesuffix(job.failure.code.advice).strip()
+
+
+def stored(database_url: str) -> str:
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("SELECT CAST(jobs AS text) FROM jobs").fetchall()
+    return "\n".join(row for (row,) in rows)
+
+
+# Pages
+
+
+def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_document(
+    client: Client, work: Work
+) -> None:
+    job = work(client.submit(ReadDocument(pdf(9), pages="8-9,2,2-3")))
+
+    assert job.state is JobState.SUCCEEDED
+    assert (job.progress.done, job.progress.total) == (4, 4)
+    assert numbers(job.result(timeout=0).pages) == [(2, 102), (3, 103), (8, 108), (9, 109)]
+    assert [page.number for page in job.pages(timeout=0)] == [2, 3, 8, 9]
+
+
+def test_pages_that_are_not_there_or_too_many_fail_the_job_before_anything_is_read(
+    client: Client, work: Work, picture: Callable[..., bytes]
+) -> None:
+    beyond = work(client.submit(ReadDocument(pdf(4), pages="3-6")))
+    second = work(client.submit(ReadDocument(picture(), pages="1-2")))
+    many = work(client.submit(ReadDocument(pdf(9))))
+
+    assert failure(beyond) == (FailureCode.NO_SUCH_PAGE, "Page 5 was asked for, of 4 in the document.")
+    assert failure(second) == (FailureCode.NO_SUCH_PAGE, "Page 2 was asked for, of 1 in the document.")
+    assert failure(many) == (FailureCode.TOO_MANY_PAGES, "The document has more than 5 pages.")
+
+
+def test_of_a_document_over_the_limit_a_few_pages_can_be_read(client: Client, work: Work) -> None:
+    job = work(client.submit(ReadDocument(pdf(9), pages="7-")))
+
+    assert [number for number, _ in numbers(job.result(timeout=0).pages)] == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("pages", "stage"), [("1", "read"), ("1-", "read"), ("2", "ingest"), ("1-2", "ingest")]
+)
+def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_for(
+    client: Client, picture: Callable[..., bytes], database_url: str, pages: str, stage: str
+) -> None:
+    client.submit(ReadDocument(picture(), pages=pages))
+
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT stage FROM parts").fetchall() == [(stage,)]
+
+
+def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, work: Work) -> None:
+    job = client.submit(ReadDocument(locked(3), pages="2-", password=PASSWORD))
+    job.cancel()
+    job.retry()
+
+    assert [number for number, _ in numbers(work(job).result(timeout=0).pages)] == [2, 3]
+
+
+# Passwords
+
+
+def test_a_password_opens_a_pdf_whatever_it_is_encrypted_by(client: Client, work: Work) -> None:
+    revisions: tuple[Revision, ...] = (RC4, RC4_WITH_FILTERS, AES_256)
+    for revision in revisions:
+        job = work(client.submit(ReadDocument(locked(2, revision), password=SecretStr(PASSWORD))))
+        assert numbers(job.result(timeout=0).pages) == [(1, 101), (2, 102)]
+
+
+def test_the_owners_password_opens_it_too_and_one_that_nothing_asks_for_does_no_harm(
+    client: Client, work: Work
+) -> None:
+    assert work(client.submit(ReadDocument(locked(1), password="owner"))).state is JobState.SUCCEEDED
+    assert work(client.submit(ReadDocument(pdf(1), password=PASSWORD))).state is JobState.SUCCEEDED
+
+
+def test_a_missing_or_a_wrong_password_is_told_with_what_to_do(client: Client, work: Work) -> None:
+    missing = work(client.submit(ReadDocument(locked(1))))
+    wrong = work(client.submit(ReadDocument(locked(1), password="Sampleton")))
+
+    assert failure(missing) == (FailureCode.ENCRYPTED, "The PDF asks for a password.")
+    assert failure(wrong) == (
+        FailureCode.ENCRYPTED,
+        "The PDF does not open with the password that was given.",
+    )
+    assert "with the right `password=`" in FailureCode.ENCRYPTED.advice
+
+
+def test_the_same_work_with_another_password_is_the_same_work(client: Client) -> None:
+    document = locked(1)
+    first = client.submit(ReadDocument(document, password="one"), idempotency_key="scan 1")
+    again = client.submit(ReadDocument(document, password="two"), idempotency_key="scan 1")
+
+    assert first.created
+    assert (again.id, again.created) == (first.id, False)
+
+
+def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(
+    client: Client, work: Work, database_url: str, redis_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = ReadDocument(locked(1), password=PASSWORD)
+    job = client.submit(task)
+    heard = redis_keys(redis_url)
+    work(job)
+
+    assert job.state is JobState.SUCCEEDED
+    said = repr(task), str(task), repr(job), heard, redis_keys(redis_url), *capfd.readouterr()
+    assert PASSWORD not in "".join(said)
+    assert stored(database_url).count(PASSWORD) == 1
+
+
+@pytest.mark.parametrize("password", ["", "x" * 1_001, "a\0b", 1987, ["Sampleton"]])
+def test_what_is_no_password_is_refused_where_the_task_is_made_and_not_quoted(password: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ReadDocument(b"", password=password)
+
+    assert "Sampleton" not in str(caught.value)
+    assert "1987" not in str(caught.value)
