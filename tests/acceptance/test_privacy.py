@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
+import pikepdf
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from dicom_files import secondary_capture
 from overhearing import PATIENCE_S, celery_events, flower_pages, redis_keys, redis_traffic, settled, told
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.settings import WorkerSettings
@@ -28,7 +31,8 @@ KEY = "Saffronwick"
 REASON = "Mulberrycombe"
 METADATA = "Marigoldby"
 HOOK = "Juniperstow"
-PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK)
+PASSWORD = "Underwoodley"
+PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD)
 
 
 @dataclass
@@ -61,20 +65,25 @@ def flower(private_fleet: Any) -> Iterator[httpx2.Client]:
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], bytes]) -> list[Path]:
-    """Documents whose names, print and inner notes hold planted words; the first two can be read."""
+    """Documents whose names, print and inner notes hold planted words; the first four can be read."""
     stem = tmp_path_factory.mktemp("ward") / FILE_NAME
-    picture, pdf, cut, broken, letter = (
-        Path(f"{stem}{end}") for end in (".png", ".pdf", "-.png", "-.pdf", ".txt")
+    picture, pdf, locked, capture, cut, broken, letter = (
+        Path(f"{stem}{end}") for end in (".png", ".pdf", "=.pdf", ".dcm", "-.png", "-.pdf", ".txt")
     )
     page = Image.open(io.BytesIO(drawn(f"Seen: {PRINTED}"))).convert("RGB")
     note = PngInfo()
     note.add_text("Title", EMBEDDED)
     page.save(picture, pnginfo=note)
     page.save(pdf, save_all=True, append_images=[page], title=EMBEDDED)
+    with pikepdf.open(pdf) as document:
+        document.save(locked, encryption=pikepdf.Encryption(user=PASSWORD, owner=EMBEDDED))
+    capture.write_bytes(
+        secondary_capture(np.asarray(page), "RGB", PatientName=EMBEDDED, PatientComments=PRINTED)
+    )
     cut.write_bytes(picture.read_bytes()[: picture.stat().st_size // 2])
     broken.write_bytes(b"%PDF-1.7\n" + EMBEDDED.encode())
     letter.write_text(f"{EMBEDDED} {PRINTED}")
-    return [picture, pdf, cut, broken, letter]
+    return [picture, pdf, locked, capture, cut, broken, letter]
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +116,15 @@ def overheard(
 
 
 def run(client: Client, documents: list[Path], hook: str) -> Sequence[Job[Any]]:
-    """Return the jobs once all are over: two have succeeded, three have failed, the last was cancelled."""
+    """Return the jobs once all are over: four have succeeded, three have failed, the last was cancelled."""
     metadata = {"patient": METADATA}
     jobs = [
-        client.submit(ReadDocument(path), idempotency_key=f"{KEY} {n}", webhook=hook, metadata=metadata)
+        client.submit(
+            ReadDocument(path, password=PASSWORD),
+            idempotency_key=f"{KEY} {n}",
+            webhook=hook,
+            metadata=metadata,
+        )
         for n, path in enumerate(documents)
     ]
     later = client.submit(
@@ -118,7 +132,7 @@ def run(client: Client, documents: list[Path], hook: str) -> Sequence[Job[Any]]:
     )
     later.cancel(reason=REASON)
     group = client.group([*jobs, later]).wait(PATIENCE_S)
-    assert [job.state for job in group] == [*["succeeded"] * 2, *["failed"] * 3, "cancelled"]
+    assert [job.state for job in group] == [*["succeeded"] * 4, *["failed"] * 3, "cancelled"]
     return group
 
 
