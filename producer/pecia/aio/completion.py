@@ -12,6 +12,7 @@ from uuid import UUID
 from redis import RedisError
 from redis.asyncio.client import PubSub
 
+from pecia.aio.cancellation import attentive
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.publishing import AsyncBus
 from pecia.completion import CONFIRMATION_S, LOOK_AT, Channels, Deadline, Outage, Pending, batches, in_order
@@ -59,7 +60,7 @@ class AsyncAnnouncements:
         if self._pubsub is None:
             return False
         try:
-            await self._pubsub.subscribe(*self._channels.ask())
+            await attentive(self._pubsub.subscribe(*self._channels.ask()))
             return await self._confirmed(self._pubsub) or await self._give_up()
         except (RedisError, OSError):
             return await self._give_up()
@@ -67,16 +68,16 @@ class AsyncAnnouncements:
     async def _confirmed(self, pubsub: PubSub) -> bool:
         patience = Deadline(CONFIRMATION_S)
         while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
-            self._channels.confirm(await pubsub.get_message(timeout=left))
+            self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))
         return self._channels.confirmed
 
     async def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
         heard: set[UUID] = set()
         try:
-            message = await pubsub.get_message(timeout=pause)
+            message = await attentive(pubsub.get_message(timeout=pause))
             while message is not None and len(heard) < LOOK_AT:
                 heard |= self._channels.announced(message)
-                message = await pubsub.get_message(timeout=0)
+                message = await attentive(pubsub.get_message(timeout=0))
         except (RedisError, OSError):
             await self._give_up()
         return heard

@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_
 
+from pecia.aio.cancellation import attentive
 from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, open_engine
 from pecia_schemas.database import close_after
 
@@ -37,12 +38,15 @@ class AsyncDatabase:
         while True:
             with self._answers.translated():
                 try:
-                    async with self._engine.begin() as connection:
-                        return await connection.run_sync(work)
+                    return await attentive(self._run(work))
                 except OperationalError as error:
                     if (pause := tries.pause(error)) is None:
                         raise
             await asyncio.sleep(pause)
+
+    async def _run(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
 
     async def dispose(self) -> None:
         """Close all connections."""

@@ -12,6 +12,7 @@ from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from pecia.aio.cancellation import attentive
 from pecia.publishing import RETRIES, Breaker, announce, open_redis
 from pecia_schemas.messages import PartMessage, enqueue
 from pecia_schemas.states import JobState
@@ -39,7 +40,7 @@ class AsyncBus(Breaker):
         try:
             async with self._redis.pipeline(transaction=False) as pipe:
                 fill(pipe)
-                await pipe.execute()
+                await attentive(pipe.execute())
         except (RedisError, OSError) as error:
             self.failed(error)
             return False

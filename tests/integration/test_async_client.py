@@ -1,0 +1,433 @@
+"""The asynchronous client on its loop: nothing blocks it, and whoever is cancelled leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, event
+
+import pecia_migrations
+from pecia import (
+    AsyncClient,
+    AsyncJob,
+    ClientSettings,
+    DatabaseUnavailableError,
+    JobState,
+    JobTimeoutError,
+    ReadDocument,
+    WrongLoopError,
+)
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.payloads import PayloadStore
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import EmbeddedRedis
+
+Picture = Callable[..., bytes]
+PDF = b"%PDF-1.7"
+
+
+class Refusing(ThreadPoolExecutor):
+    """A loop's executor that lets nobody in."""
+
+    def submit(self, work: Callable[..., Any], /, *_args: Any, **_options: Any) -> Any:
+        message = f"{work} was to run in a thread"
+        raise AssertionError(message)
+
+
+@asynccontextmanager
+async def serving(stores: dict[str, str], **settings: Any) -> AsyncIterator[AsyncClient]:
+    """A client that would notice nothing within a test if it were not told."""
+    patient = {"poll_interval": timedelta(minutes=5)} | settings
+    async with AsyncClient(*stores.values(), settings=ClientSettings(**patient)) as client:
+        yield client
+        await at_rest(client)
+
+
+async def at_rest(client: AsyncClient) -> None:
+    """Fail if the client still holds a connection for somebody who has left."""
+    connections = client._open()
+    assert connections._database._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert not connections.bus._redis.connection_pool._in_use_connections
+
+
+async def soon(step: Callable[[], Any], *, after: float = 0.2) -> Any:
+    """Run a step of the fleet in a thread, a little later."""
+    await asyncio.sleep(after)
+    return await asyncio.to_thread(step)
+
+
+def test_what_asks_and_waits_needs_no_thread(stores: dict[str, str], scribe: Any, picture: Picture) -> None:
+    async def ask() -> None:
+        async with serving(stores) as client:
+            one, other = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(2)]
+            waiting = asyncio.create_task(one.result(timeout=20))
+            await soon(lambda: scribe.read(one.id))
+            await waiting
+            before = {thread.name for thread in threading.enumerate()}
+            asyncio.get_running_loop().set_default_executor(Refusing())
+            await everything_else(client, one, other)
+            assert {thread.name for thread in threading.enumerate()} <= before
+
+    async def everything_else(client: AsyncClient, one: AsyncJob[Any], other: AsyncJob[Any]) -> None:
+        await one.result()
+        assert [page.number async for page in one.pages()] == [1]
+        assert len([told async for told in one.events()]) > 2
+        assert len([job async for job in client.jobs()]) == 2
+        await client.usage(by="lane")
+        await other.cancel()
+        await (await other.retry()).hint()
+        with pytest.raises(JobTimeoutError):
+            await client.group([one, other]).wait(timeout=0.1)
+        await client.purge([one, other])
+        assert len([entry async for entry in client.audit()]) > 2
+
+    asyncio.run(ask())
+
+
+def test_every_statement_is_made_in_the_loops_own_thread(
+    stores: dict[str, str], scribe: Any, picture: Picture
+) -> None:
+    threads: set[str] = set()
+
+    def note(*_: Any) -> None:
+        threads.add(threading.current_thread().name)
+
+    async def work() -> None:
+        async with serving(stores) as client:
+            group = await client.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
+            event.remove(Engine, "before_cursor_execute", note)  # the fleet's are its own
+            for job in group:
+                await soon(lambda job=job: scribe.read(job.id), after=0)  # type: ignore[misc]
+            event.listen(Engine, "before_cursor_execute", note)
+            await group.results(timeout=5)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        asyncio.run(work())
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert threads == {threading.main_thread().name}
+
+
+def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
+    stores: dict[str, str], database_url: str, picture: Picture
+) -> None:
+    async def cancel_behind_a_lock() -> int:
+        async with serving(stores) as client:
+            job = await client.submit(ReadDocument(picture()))
+            with psycopg.connect(database_url) as holder:
+                holder.execute("SELECT FROM jobs FOR UPDATE")
+                waiting = asyncio.create_task(job.cancel())
+                beats = 0
+                while beats < 20 and not waiting.done():
+                    await asyncio.sleep(0.01)
+                    beats += 1
+                assert not waiting.done()
+            assert await waiting
+            return beats
+
+    assert asyncio.run(cancel_behind_a_lock()) == 20
+
+
+class CancelledAt:
+    """Runs a coroutine and cancels its task in the n-th of its waits, as `Task.cancel` does."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], wait: int) -> None:
+        self._coroutine, self._wait = coroutine, wait
+        self.waits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        answer: Any = None
+        while True:
+            try:
+                waiting = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield from self._pass_on(steps, waiting)
+
+    def _pass_on(self, steps: Generator[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+        self.waits += 1
+        if self.waits == self._wait:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        while True:
+            try:
+                return (yield waiting)
+            except BaseException as error:  # noqa: BLE001  handed on to whom it is for
+                waiting = steps.throw(error)
+
+
+async def cancel_everywhere(operation: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+    """Run an operation as often as it waits, cancelled in another of its waits each time; return how often."""
+    for wait in range(1, 500):
+        run = CancelledAt(operation(), wait)
+
+        async def drive(run: CancelledAt = run) -> Any:
+            return await run
+
+        task = asyncio.create_task(drive())
+        await asyncio.wait([task])
+        if not task.cancelled():
+            assert run.waits < wait, "a cancellation was swallowed"
+            return wait
+    pytest.fail("it never ends")
+
+
+OPERATIONS: dict[str, Callable[[AsyncClient, AsyncJob[Any]], Coroutine[Any, Any, Any]]] = {}
+
+
+def operation(function: Callable[[AsyncClient, AsyncJob[Any]], Coroutine[Any, Any, Any]]) -> Any:
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+@operation
+async def waiting(_client: AsyncClient, job: AsyncJob[Any]) -> None:
+    with pytest.raises(JobTimeoutError):
+        await job.wait(timeout=0.02)
+
+
+@operation
+async def reading_pages(_client: AsyncClient, job: AsyncJob[Any]) -> None:
+    with pytest.raises(JobTimeoutError):
+        _ = [page async for page in job.pages(timeout=0.02)]
+
+
+@operation
+async def submitting(client: AsyncClient, _job: AsyncJob[Any]) -> None:
+    await client.submit(ReadDocument(PDF), metadata={"of": "the sweep"})
+
+
+@operation
+async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
+    await (await client.submit(ReadDocument(PDF), metadata={"of": "the sweep"})).cancel()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
+    name: str, stores: dict[str, str], database_url: str, picture: Picture
+) -> None:
+    async def sweep() -> None:
+        async with serving(stores) as client:
+            job = await client.submit(ReadDocument(picture()))
+
+            async def one() -> None:
+                await at_rest(client)
+                await OPERATIONS[name](client, job)
+
+            assert await cancel_everywhere(one) > 5
+            await at_rest(client)
+            assert (await job.refresh()).state is JobState.QUEUED
+            assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
+
+    asyncio.run(sweep())
+    with psycopg.connect(database_url) as connection:
+        query = """
+            SELECT jobs.state = parts.state AND EXISTS (SELECT FROM job_events WHERE job_id = jobs.id)
+            FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
+        """
+        assert {row[0] for row in connection.execute(query)} == {True}
+        others = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'"
+        )
+        assert connection.execute(others).fetchone() == (1,)
+
+
+def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture: Picture) -> None:
+    async def crowd() -> set[JobState]:
+        async with serving(stores) as client:
+            content = picture()
+            group = await client.submit_many(ReadDocument(content) for _ in range(200))
+            waits = [asyncio.create_task(job.wait(timeout=60)) for job in group]
+            await asyncio.sleep(0.3)
+            assert await group.cancel() == 200
+            return {job.state for job in await asyncio.gather(*waits)}
+
+    assert asyncio.run(crowd()) == {JobState.CANCELLED}
+
+
+def test_without_redis_a_waiting_client_looks_by_itself(
+    stores: dict[str, str], tmp_path: Path, scribe: Any, picture: Picture
+) -> None:
+    async def wait() -> str:
+        away = {**stores, "PECIA_REDIS_URL": f"unix://{tmp_path}/none.sock"}
+        async with serving(away, poll_interval=timedelta(milliseconds=100)) as client:
+            job = await client.submit(ReadDocument(picture()))
+            reading = asyncio.create_task(soon(lambda: scribe.read(job.id)))
+            document = await job.result(timeout=20)
+            await reading
+            return document.text
+
+    assert asyncio.run(wait()) == "text"
+
+
+def test_a_redis_that_dies_during_the_wait_is_survived(
+    stores: dict[str, str], redis_server: Callable[..., EmbeddedRedis], scribe: Any, picture: Picture
+) -> None:
+    redis = redis_server()
+
+    async def wait() -> JobState:
+        mortal = {**stores, "PECIA_REDIS_URL": redis.url}
+        async with serving(mortal, poll_interval=timedelta(milliseconds=200)) as client:
+            job = await client.submit(ReadDocument(picture()))
+            waits = asyncio.create_task(job.wait(timeout=20))
+            await soon(redis.kill)
+            await soon(lambda: scribe.read(job.id))
+            return (await waits).state
+
+    assert asyncio.run(wait()) is JobState.SUCCEEDED
+
+
+def test_a_postgres_that_restarts_during_the_wait_is_survived(
+    postgres_server: Callable[..., EmbeddedPostgres], stores: dict[str, str], picture: Picture
+) -> None:
+    postgres = postgres_server(durable=True)
+    pecia_migrations.upgrade(postgres.url)
+
+    async def wait() -> JobState:
+        restarting = {**stores, "PECIA_DATABASE_URL": postgres.url}
+        async with serving(restarting, poll_interval=timedelta(milliseconds=100)) as client:
+            job = await client.submit(ReadDocument(picture()))
+            waits = asyncio.create_task(job.wait(timeout=60))
+            await soon(postgres.stop)
+            with pytest.raises(DatabaseUnavailableError, match="PECIA_DATABASE_URL"):
+                await job.refresh()
+            await soon(lambda: postgres_server(replaces=postgres, durable=True))
+            other = await client.job(job.id)
+            await other.cancel()
+            return (await waits).state
+
+    assert asyncio.run(wait()) is JobState.CANCELLED
+
+
+def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:
+    async def leave() -> None:
+        async with serving(stores) as client:
+            job = await client.submit(ReadDocument(PDF))
+            await soon(lambda: scribe.cut(job.id, 2), after=0)
+            await soon(lambda: scribe.read(job.id, 0), after=0)
+            async for page in job.pages(timeout=5):
+                assert page.number == 1
+                break
+            async for told in job.events(timeout=5):
+                assert told.state == "queued"
+                break
+            gc.collect()
+            await asyncio.sleep(0.1)
+
+    asyncio.run(leave())
+
+
+def test_many_tasks_may_come_from_an_asynchronous_generator(stores: dict[str, str], picture: Picture) -> None:
+    async def arriving() -> AsyncIterator[ReadDocument]:
+        for shade in range(4):
+            await asyncio.sleep(0)
+            yield ReadDocument(picture(shade=shade))
+
+    async def submit() -> list[bool]:
+        async with serving(stores) as client:
+            first = await client.submit_many(arriving(), idempotency_prefix="scanner")
+            again = await client.submit_many(arriving(), idempotency_prefix="scanner")
+            assert [job.id for job in first] == [job.id for job in again]
+            return [job.created for job in (*first, *again)]
+
+    assert asyncio.run(submit()) == [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize("keys", [Keyring(), Keyring({"k1": bytes(32)})], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("size", [1000, 17 * 1024**2], ids=["in one request", "in parts"])
+def test_a_document_that_is_put_from_a_loop_is_the_one_that_comes_back(
+    keys: Keyring, size: int, tmp_path: Path
+) -> None:
+    content = os.urandom(size)
+    source = tmp_path / "source"
+    source.write_bytes(content)
+
+    async def round_trip() -> None:
+        store = PayloadStore.open(str(tmp_path / "store"), keys=keys)
+        for _ in range(2):  # the second time it is there
+            with source.open("rb") as file:
+                deposit = await store.deposit_async(file)
+        assert await store.holds_async(deposit.reference)
+        await store.download(deposit.reference, tmp_path / "copy")
+        await store.delete_async(deposit.reference)
+        assert not await store.holds_async(deposit.reference)
+
+    asyncio.run(round_trip())
+    assert (tmp_path / "copy").read_bytes() == content
+
+
+def test_a_client_belongs_to_its_loop_until_it_is_closed(stores: dict[str, str]) -> None:
+    client = AsyncClient(*stores.values())
+
+    async def ask(then: Callable[[], Awaitable[Any]]) -> None:
+        _ = [job async for job in client.jobs()]
+        await then()
+
+    async def elsewhere() -> None:
+        await asyncio.to_thread(refused)
+
+    def refused() -> None:
+        for call in (client.usage, client.close):
+            with pytest.raises(WrongLoopError, match="a client in each loop"):
+                asyncio.run(call())
+
+    async def both() -> None:
+        await elsewhere()
+        await client.close()
+
+    asyncio.run(ask(both))
+    asyncio.run(ask(client.close))
+
+
+FORKING = """
+import asyncio, os
+from pecia import AsyncClient, WrongLoopError
+
+async def count(client):
+    return len([job async for job in client.jobs()])
+
+async def parent(client):
+    print(await count(client), "jobs")
+    child = os.fork()
+    if not child:
+        os._exit(in_child(client))
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    print(await count(client), "jobs again, child", os.waitstatus_to_exitcode(status))
+    await client.close()
+
+def in_child(client):
+    try:
+        asyncio.run(count(client))
+    except WrongLoopError:
+        async def own():
+            async with AsyncClient() as mine:
+                return await count(mine)
+        return asyncio.run(own())
+    return 1
+
+asyncio.run(parent(AsyncClient()))
+"""
+
+
+def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, str]) -> None:
+    command = [sys.executable, "-c", FORKING]
+    run = subprocess.run(
+        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=30
+    )
+    assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")
