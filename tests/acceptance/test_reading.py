@@ -298,6 +298,16 @@ def test_work_that_no_engine_can_do_fails_at_once(fleet: Any) -> None:
     expect_failure(job, FailureCode.NO_ENGINE)
 
 
+def test_fields_of_a_document_that_no_engine_fills_fail_before_it_is_cut(
+    fleet: Any, pages: Callable[..., bytes]
+) -> None:
+    form = {"type": "object", "properties": {"drug": {"type": "string"}}}
+    job = fleet.client.submit(ReadDocument(pages("PDF", list("ab")), fields=form)).wait(PATIENCE_S)
+
+    expect_failure(job, FailureCode.FIELDS_UNAVAILABLE)
+    assert job.progress.total == 0
+
+
 def test_work_that_a_worker_elsewhere_can_do_waits_for_it(fleet: Any, eventually: Callable[..., Any]) -> None:
     elsewhere = (
         "INSERT INTO workers (name, role, stages, host, pid) VALUES (%s, 'engine', '{caption}', 'h', 1)"

@@ -52,7 +52,12 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.retention import unheld
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
+from pecia_workers.ledger.workers import (
+    WorkerIdentity,
+    fields_filled,
+    keep_registered,
+    stages_on_duty,
+)
 from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
@@ -120,7 +125,14 @@ class Runtime:
         await decoder.start()
         self._resources.push_async_callback(decoder.stop)
         intake = Intake(store, self._ledger, scratch, self._settings)
-        self._handlers[Stage.INGEST] = Ingest(spool, decoder, self._settings, self._stages_served, intake)
+        self._handlers[Stage.INGEST] = Ingest(
+            spool,
+            decoder,
+            self._settings,
+            self._stages_served,
+            intake,
+            fields_filled=partial(fields_filled, self._database),
+        )
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)
         self._resources.push_async_callback(engine.stop)  # before the start, which a signal may cut short

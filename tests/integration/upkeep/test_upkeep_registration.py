@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,7 +20,13 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.workers import WorkerIdentity, keep_registered, stages_on_duty
+from pecia_workers.ledger.workers import (
+    WorkerIdentity,
+    fields_filled,
+    keep_registered,
+    register,
+    stages_on_duty,
+)
 from pecia_workers.upkeep.steps import forget_workers
 
 OFTEN = timedelta(milliseconds=50)
@@ -101,6 +108,26 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
             await seen(tables)
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()
+
+    on_database(story)
+
+
+@pytest.mark.parametrize(
+    ("able", "filled"),
+    [([], True), ([False], False), ([False, True], True), ([False, None], True)],
+    ids=["nobody reads", "none fills", "one fills", "one cannot tell"],
+)
+def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
+    on_database: Callable[..., None], able: list[bool | None], filled: bool
+) -> None:
+    async def story(database: AsyncEngine) -> None:
+        captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
+        await register(database, replace(captioning, capabilities={"fields": True}))
+        for fields in able:
+            reading = WorkerIdentity.new("engine", [Stage.READ])
+            capabilities = None if fields is None else {"fields": fields}
+            await register(database, replace(reading, capabilities=capabilities))
+        assert await fields_filled(database) is filled
 
     on_database(story)
 

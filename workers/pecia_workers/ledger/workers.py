@@ -93,6 +93,13 @@ _REGISTERED = text(
 
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
+_FIELDS_FILLED = text(
+    f"""
+    SELECT coalesce(bool_or(coalesce(CAST(capabilities->>'fields' AS boolean), true)), true)
+    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
+    """  # noqa: S608  a constant
+)
+
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
 _FORGET = text(
     """
@@ -148,6 +155,12 @@ async def stages_on_duty(database: AsyncEngine) -> frozenset[Stage]:
     async with database.connect() as connection:
         served = set((await connection.execute(_STAGES_ON_DUTY)).scalars())
     return frozenset(stage for stage in Stage if stage in served)
+
+
+async def fields_filled(database: AsyncEngine) -> bool:
+    """Return whether a worker that reads pages now fills fields too, or may; True while there is none to say no."""
+    async with database.connect() as connection:
+        return bool((await connection.execute(_FIELDS_FILLED)).scalar())
 
 
 async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:

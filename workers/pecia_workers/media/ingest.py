@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Ingest:
     """Cuts payloads for the stage that will work on them.
 
-    `stages_served` tells what the fleet's engines can do: what none of them can must fail now, not wait for ever.
+    `stages_served` tells what the fleet's engines can do, `fields_filled` whether they fill fields too: what none of
+    them can must fail now, neither wait for ever nor page by page.
     `intake` returns a part's payload, which the fleet may have to fetch first.
     """
 
@@ -38,6 +39,8 @@ class Ingest:
         settings: WorkerSettings,
         stages_served: Callable[[], Awaitable[frozenset[Stage]]],
         intake: Callable[[ClaimedPart], Awaitable[PayloadRef]],
+        *,
+        fields_filled: Callable[[], Awaitable[bool]],
     ) -> None:
         self._spool = spool
         self._decoder = decoder
@@ -46,6 +49,7 @@ class Ingest:
         self._limits = Limits.of(settings)
         self._stages_served = stages_served
         self._intake = intake
+        self._fields_filled = fields_filled
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
@@ -55,6 +59,8 @@ class Ingest:
         task = part.task
         if task.stage is Stage.CAPTION and Stage.CAPTION not in await self._stages_served():
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
+        if isinstance(task, ReadDocument) and task.fields is not None and not await self._fields_filled():
+            raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
         async with self._spool.open(await self._intake(part)) as path:
             if isinstance(task, CaptionVideo):
                 return await self._segments(path, task)
