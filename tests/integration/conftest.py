@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from urllib.request import Request, urlopen
 from uuid import UUID
 
 import psycopg
@@ -155,3 +156,16 @@ def printed() -> bytes:
         draw.text((40, 30 + 25 * line), "Amoxicillin 500 mg three times a day", fill="black")
     image.save(file, "PNG")
     return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """A server that speaks S3, with an empty bucket `archive`."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415  few tests want it, and it takes a second
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    urlopen(Request(f"http://{host}:{port}/archive", method="PUT")).close()
+    yield f"http://{host}:{port}"
+    server.stop()

@@ -6,15 +6,13 @@ import asyncio
 import hashlib
 import io
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.request import Request, urlopen
 
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
 from pecia_schemas import MediaType, PayloadRef
@@ -31,16 +29,6 @@ from pecia_workers.payloads import Spool
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 100
 BIG = b"0123456789abcdef" * (20 * 1024 * 1024 // 16)
 KEYS = Keyring.of(SecretStr(json.dumps({"key": new_key()})))
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    urlopen(Request(f"http://{host}:{port}/archive", method="PUT")).close()
-    yield f"http://{host}:{port}"
-    server.stop()
 
 
 @dataclass

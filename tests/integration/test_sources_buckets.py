@@ -1,0 +1,174 @@
+"""Documents from object stores: only what the settings name, whatever the fleet's credentials open."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+
+from document_server import Answer, handing_out
+from pecia_schemas import FailureCode
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.limits import Limits
+from pecia_workers.sources.arriving import Arriving
+from pecia_workers.sources.buckets import Buckets
+
+DOCUMENT = b"%PDF-1.7\n" + b"content " * 1_000
+LIMIT = 100_000
+TOKEN = "Quillfeather"
+REGION = "eu-central-1"
+CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
+REFUSED, UNREACHABLE = FailureCode.SOURCE_REFUSED, FailureCode.SOURCE_UNREACHABLE
+
+
+@pytest.fixture(scope="module")
+def options(s3_endpoint: str) -> dict[str, str]:
+    """How a fleet reaches buckets `archive` and `secrets`, both of which its credentials open."""
+    options = {"endpoint": s3_endpoint, **CREDENTIALS}
+    s3_of(options).create_bucket(Bucket="secrets", CreateBucketConfiguration={"LocationConstraint": REGION})
+    return options
+
+
+def s3_of(options: Mapping[str, str]) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=options["endpoint"],
+        region_name=REGION,
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+
+
+def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str:
+    """Store an object; return its URL."""
+    bucket, _, key = name.partition("/")
+    s3_of(options).put_object(Bucket=bucket, Key=key, Body=content)
+    return f"s3://{name}"
+
+
+def fetch(url: str, **settings: Any) -> bytes:
+    file = io.BytesIO()
+    fleet = WorkerSettings.model_validate({"max_payload_bytes": LIMIT, **settings})
+
+    async def story() -> None:
+        arriving = Arriving(file, Limits.of(fleet))
+        await Buckets(fleet).fetch(url, arriving)
+        arriving.arrived()
+
+    asyncio.run(story())
+    return file.read()
+
+
+def failure(url: str, **settings: Any) -> tuple[FailureCode, str]:
+    """Return code and sentence of what goes wrong, which tells nothing of the URL."""
+    with pytest.raises(MediaError) as caught:
+        fetch(url, **settings)
+    assert TOKEN not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    return caught.value.code, caught.value.found
+
+
+@pytest.mark.parametrize("key", ["scan.pdf", "ward 3/Röntgen #1.pdf", "a%20b.pdf", "what?.pdf"])
+def test_an_object_of_a_bucket_that_is_named_is_fetched(options: dict[str, str], key: str) -> None:
+    url = put(options, f"archive/{key}")
+
+    assert fetch(url, source_options=options, source_buckets=("archive",)) == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("named", "key", "allowed"),
+    [
+        ((), "archive/scan.pdf", False),
+        (("archives",), "archive/scan.pdf", False),
+        (("archiv",), "archive/scan.pdf", False),
+        (("archive",), "secrets/scan.pdf", False),
+        (("archive/out",), "archive/out/scan.pdf", True),
+        (("archive/out/",), "archive/out/scan.pdf", True),
+        (("archive/out",), "archive/outside/scan.pdf", False),
+        (("archive/out",), "archive/out", False),
+        (("archive", "secrets"), "secrets/scan.pdf", True),
+    ],
+)
+def test_only_what_is_named_is_fetched(
+    options: dict[str, str], named: tuple[str, ...], key: str, allowed: bool
+) -> None:
+    url = put(options, key)
+
+    if allowed:
+        assert fetch(url, source_options=options, source_buckets=named) == DOCUMENT
+    else:
+        assert failure(url, source_options=options, source_buckets=named) == (
+            REFUSED,
+            "The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.",
+        )
+
+
+@pytest.mark.parametrize(
+    "key", ["archive/out/../scan.pdf", "archive/out/./../../secrets/scan.pdf", "archive/out//x"]
+)
+def test_no_path_leads_out_of_what_is_named(options: dict[str, str], key: str) -> None:
+    assert failure(f"s3://{key}", source_options=options, source_buckets=("archive/out",))[0] is REFUSED
+
+
+def test_the_payload_stores_own_credentials_are_used_if_there_are_no_others(options: dict[str, str]) -> None:
+    url = put(options, "archive/scan.pdf")
+    store = {"payload_url": "s3://elsewhere/payloads", "payload_options": options}
+
+    assert fetch(url, **store, source_buckets=("archive",)) == DOCUMENT
+
+
+def test_an_object_that_is_not_there_is_refused(options: dict[str, str]) -> None:
+    asked = {"source_options": options, "source_buckets": ("archive", "nowhere")}
+
+    assert failure(f"s3://archive/{TOKEN}", **asked) == (REFUSED, "The object store has no such object.")
+    assert failure(f"s3://nowhere/{TOKEN}", **asked)[0] is REFUSED
+
+
+def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
+    asked = {"source_options": options, "source_buckets": ("archive",)}
+    large, empty = put(options, "archive/large", b"x" * (LIMIT + 1)), put(options, "archive/empty", b"")
+
+    assert failure(large, **asked) == (FailureCode.TOO_LARGE, f"The file has {LIMIT + 1} bytes.")
+    assert failure(empty, **asked)[0] is FailureCode.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "found"),
+    [
+        (Answer(status=403), REFUSED, "The object store does not let the fleet read the object."),
+        (Answer(status=401), REFUSED, "The object store does not let the fleet read the object."),
+        (Answer(status=503), UNREACHABLE, "The object store does not answer (GenericError)."),
+        (
+            Answer(DOCUMENT, length=LIMIT, then="reset"),
+            UNREACHABLE,
+            "The object store does not answer (GenericError).",
+        ),
+        (Answer(DOCUMENT, length=LIMIT, then="trickle"), UNREACHABLE, "The object store took too long."),
+    ],
+)
+def test_a_store_that_fails_is_told_from_one_that_refuses(
+    answer: Answer, code: FailureCode, found: str
+) -> None:
+    with handing_out() as server:
+        answer.headers = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT", "ETag": '"1"'}
+        server.plan(f"/archive/{TOKEN}", answer)
+        options = {"endpoint": server.url(""), **CREDENTIALS}
+        asked = {"source_options": options, "source_buckets": ("archive",), "source_timeout": 0.5}
+
+        assert failure(f"s3://archive/{TOKEN}", **asked) == (code, found)
+        assert len(server.asked) == 1
+
+
+def test_a_store_that_is_away_may_come_back() -> None:
+    with handing_out() as server:
+        options = {"endpoint": server.url(""), **CREDENTIALS}
+
+    assert (
+        failure(f"s3://archive/{TOKEN}", source_options=options, source_buckets=("archive",))[0]
+        is UNREACHABLE
+    )
