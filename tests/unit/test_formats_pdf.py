@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +173,38 @@ def test_it_tells_nothing_but_its_pages(path: Path) -> None:
 
 def test_pages_beyond_one_piece_keep_their_order_and_leave_no_file(path: Path) -> None:
     pages = tuple(read(number, f"page {number}") for number in range(1, 41))
-    document = written(path, Document(pages=pages), **{f"p{number}": sheet() for number in range(1, 41)})
+    small = sheet()[:300, :400]
+    document = written(
+        path, Document(pages=pages), **dict.fromkeys((f"p{number}" for number in range(1, 41)), small)
+    )
     assert texts(document) == [f"page {number}" for number in range(1, 41)]
     assert list(path.parent.iterdir()) == [path]
+
+
+_PEAK = """
+import resource, sys
+from pathlib import Path
+from pecia.formats import pdf
+from pecia_schemas import Document, Page
+from pecia_schemas.pictures import Encoding, Picture
+
+def draw(number, *, rotation, skew):
+    return Picture(encoding=Encoding.GREY, data=bytes([number % 256]) * 200_000, width=9, height=9, dpi=72)
+
+pages = [Page(number=n, text="", verdict="ok", width=9, height=9, engine="") for n in range(1, int(sys.argv[2]) + 1)]
+pdf.write(Document(pages=pages), draw, Path(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_pages(path: Path) -> None:
+    def peak(pages: int) -> int:
+        command = [sys.executable, "-c", _PEAK, str(path), str(pages)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) * 1024
+
+    grown = peak(320) - peak(32)
+    assert path.stat().st_size > 32 * 200_000
+    assert grown < 15 * 10**6, f"grown by {grown:,} bytes with {288 * 200_000:,} bytes of pictures"
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ into one, stream by stream.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pikepdf import AccessMode, Array, Dictionary, Name, Object, Pdf
+from pikepdf import Array, Dictionary, Job, Name, Object, Pdf
 from pikepdf import Page as Sheet
 
 from pecia.formats import missing
@@ -41,21 +40,22 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
     It holds nothing but what is on the pages: no name of a file, no time, no title.
     """
     pages = missing.pages(document)
-    with tempfile.TemporaryDirectory(prefix="pecia-pdf-") as scratch, ExitStack() as stack:
-        whole = stack.enter_context(Pdf.new())
+    told = {
+        "/Producer": f"pecia {version('pecia')}",
+        "/Subject": " ".join(map(missing.page, document.failed)),
+    }
+    with tempfile.TemporaryDirectory(prefix="pecia-pdf-") as scratch:
+        pieces: list[str] = []
         while batch := list(islice(pages, _AT_ONCE)):
-            piece = Path(scratch) / f"{batch[0].number}.pdf"
-            _write_piece(batch, pictures, piece)
-            # What is copied is read when the whole is saved: until then it stays open.
-            source = stack.enter_context(Pdf.open(piece, access_mode=AccessMode.stream))
-            whole.pages.extend(source.pages)
-        whole.docinfo["/Producer"] = f"pecia {version('pecia')}"
-        if document.failed:
-            whole.docinfo["/Subject"] = " ".join(map(missing.page, document.failed))
-        whole.save(target)
+            pieces.append(f"{scratch}/{len(pieces)}.pdf")
+            _write_piece(batch, pictures, {} if pieces[1:] else told, pieces[-1])
+        # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece tells of the whole.
+        Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
 
 
-def _write_piece(pages: Iterable[Page | PageFailure], pictures: PagePictures, target: Path) -> None:
+def _write_piece(
+    pages: Iterable[Page | PageFailure], pictures: PagePictures, told: Mapping[str, str], target: str
+) -> None:
     font = InvisibleFont()
     with Pdf.new() as pdf:
         for page in pages:
@@ -63,6 +63,9 @@ def _write_piece(pages: Iterable[Page | PageFailure], pictures: PagePictures, ta
         text = font.embed(pdf)
         for sheet in pdf.pages:
             sheet.obj.Resources.Font.Text = text
+        for name, value in told.items():
+            if value:
+                pdf.docinfo[name] = value
         pdf.save(target)
 
 
