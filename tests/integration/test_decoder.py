@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pillow_heif
 import pypdfium2
 import pytest
 from PIL import Image
+from pydantic import SecretStr
+from pydicom import uid
 
+from dicom_files import encapsulated_pdf, secondary_capture
+from hand_made_pdfs import locked_pdf
 from pecia_schemas import FailureCode
+from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
 from pecia_workers.media import Decoder, Limits, MediaError
@@ -104,6 +110,41 @@ def test_documents_come_out_as_upright_pages(tmp_path: Path) -> None:
             assert await failure(decoder, tmp_path / "damaged") is FailureCode.DAMAGED
 
     asyncio.run(story())
+
+
+def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
+    pillow_heif.register_heif_opener()
+    picture = Image.new("RGB", (60, 100), "white")
+    for form in ("GIF", "TIFF", "HEIF", "AVIF", "JPEG2000"):
+        options = {"no_jp2": True} if form == "JPEG2000" else {}
+        picture.save(tmp_path / form, form, **options)
+    jpeg_2000 = (tmp_path / "JPEG2000").read_bytes()
+    capture = secondary_capture(
+        np.asarray(picture), "RGB", compressed=[jpeg_2000], syntax=uid.JPEG2000Lossless
+    )
+    (tmp_path / "DICOM").write_bytes(capture)
+    (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user=b"word", owner=b"other")))
+    password = SecretStr("word")
+
+    async def story() -> None:
+        async with decoding(decode_processes=1) as decoder:
+            for name in ("GIF", "TIFF", "HEIF", "AVIF", "DICOM", "PDF in DICOM"):
+                path = tmp_path / name
+                (info,) = await decoder.inspect(path, PageRanges.parse("1"), password)
+                page = await decoder.page(path, 0, password=password)
+                assert page.pixels.shape == (info.height, info.width, 3), name
+                assert page.blank, name
+
+    asyncio.run(story())
+
+
+def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> None:
+    asked = (
+        "import sys, pecia_workers.media.decoder; print({'pydicom', 'pillow_heif', 'av'} & set(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "set()"
 
 
 def test_decoding_that_takes_too_long_ends_alone(slow: Path, small: Path) -> None:

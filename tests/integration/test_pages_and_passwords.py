@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +23,7 @@ from pecia_schemas import Document, FailureCode, Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.errors import PartFailedError
 from pecia_workers.runtime import Runtime
+from snippets import blocks
 
 PASSWORD = "Quillfeather-1987"
 Revision = Literal[3, 4, 6]  # of PDF's standard security handler
@@ -157,6 +161,26 @@ def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, wor
     job.retry()
 
     assert [number for number, _ in numbers(work(job).result(timeout=0).pages)] == [2, 3]
+
+
+def test_what_the_documentation_shows_is_what_happens(
+    client: Client, work: Work, eventually: Callable[..., Any], stores: dict[str, str], tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
+    some_pages, a_password = blocks(page, "python")
+    (tmp_path / "chart.pdf").write_bytes(pdf(21))
+    (tmp_path / "letter.pdf").write_bytes(locked(1))
+    shown = some_pages + a_password.replace("19870431", PASSWORD)
+    command = [sys.executable, "-c", shown]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, **stores}, stdout=subprocess.PIPE, text=True
+    ) as user:
+        work(eventually(lambda: next(client.jobs(), None)))
+        told, _ = user.communicate(timeout=60)
+    letter = next(job for job in client.jobs() if not job.done)
+
+    assert [int(line) for line in told.split()] == [1, 2, 7, 20, 21]
+    assert work(letter).state is JobState.SUCCEEDED
 
 
 # Passwords
