@@ -89,7 +89,7 @@ def warm_up(fleet: Any, tasks: dict[str, Task[Any]]) -> None:
 
 def task_of(row: Input, directory: Path) -> Task[Any]:
     content = row.make()
-    if not row.file_name:
+    if isinstance(content, str) or not row.file_name:
         return row.task(content, **row.options)
     (directory / row.file_name).write_bytes(content)
     return row.task(directory / row.file_name, **row.options)

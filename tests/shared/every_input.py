@@ -46,7 +46,8 @@ class Input:
     """One row of the table."""
 
     name: str
-    make: Callable[[], bytes]
+    make: Callable[[], bytes | str]
+    """Returns the content, or a URL."""
     expected: Outcome
     task: Callable[..., Task[Any]] = ReadDocument
     file_name: str = ""
@@ -56,11 +57,11 @@ class Input:
     """Whether the process that decodes it is ended, for what it takes or by a library that gives up."""
 
 
-def good(name: str, make: Callable[[], bytes], pages: int = 1, **further: Any) -> Input:
+def good(name: str, make: Callable[[], bytes | str], pages: int = 1, **further: Any) -> Input:
     return Input(name, make, Outcome(pages), **further)
 
 
-def bad(name: str, make: Callable[[], bytes], code: FailureCode, **further: Any) -> Input:
+def bad(name: str, make: Callable[[], bytes | str], code: FailureCode, **further: Any) -> Input:
     return Input(name, make, Outcome(0, code), **further)
 
 
@@ -85,6 +86,11 @@ WHOLE: dict[str, Callable[[], bytes]] = {
 def _cut(whole: Callable[[], bytes], tenths: int) -> bytes:
     content = whole()
     return content[: len(content) * tenths // 10]
+
+
+def _last_frame_cut() -> bytes:
+    content = pictures.fax(3, "raw", "L")
+    return content[:-40]
 
 
 def _flipped(whole: Callable[[], bytes]) -> bytes:
@@ -209,11 +215,22 @@ def in_disguise() -> Iterator[Input]:
     )
 
 
+def by_url() -> Iterator[Input]:
+    """Addresses that a fleet does not ask for strangers."""
+    for url in (
+        "http://10.0.0.1/scan.pdf",
+        "http://169.254.169.254/latest/meta-data",
+        "https://[::1]/scan.pdf",
+    ):
+        yield bad(url, partial(str, url), FailureCode.SOURCE_REFUSED)
+
+
 def broken() -> Iterator[Input]:
     """Files that were whole once."""
     for form, whole in WHOLE.items():
         for tenths in TENTHS:
             yield bad(f"{form} cut at {tenths}0 %", partial(_cut, whole, tenths), FailureCode.DAMAGED)
+    yield Input("TIFF of 3 frames, cut in the last", _last_frame_cut, Outcome(2, FailureCode.DAMAGED))
     yield bad("PNG with flipped bits", partial(_flipped, WHOLE["PNG"]), FailureCode.DAMAGED)
     yield bad("scanned PDF with flipped bits", partial(_flipped, WHOLE["PDF"]), FailureCode.DAMAGED)
     for form in ("JPEG", "WebP", "TIFF"):
@@ -305,6 +322,7 @@ EVERY_INPUT = (
     *with_options(),
     *under_other_names(),
     *in_disguise(),
+    *by_url(),
     *broken(),
     *bombs(),
 )
