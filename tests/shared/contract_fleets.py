@@ -1,9 +1,10 @@
-"""The two fleets that a contract is tried on: `fleet` waits for orders, in memory and on real servers."""
+"""The fleets that a contract is tried on: `fleet` waits for orders, in memory and on real servers."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pecia.testing import FakeFleet
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
 from real_fleet import RealFleet
+from synced import synced
 
 __all__ = ["client", "fleet", "real_fleet"]
 
@@ -38,15 +40,30 @@ def real_fleet(
     redis.kill()
 
 
-@pytest.fixture(params=["fake", "real"])
+class Awaited:
+    """A fake fleet whose clients are asynchronous, and called as if they were not."""
+
+    def __init__(self, fleet: FakeFleet, stack: ExitStack) -> None:
+        self._fleet = fleet
+        self._stack = stack
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fleet, name)
+
+    def client(self, name: str = "test") -> Any:
+        return self._stack.enter_context(synced(self._fleet.async_client(name)))
+
+
+@pytest.fixture(params=["fake", "fake-async", "real"])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "fake":
-        with FakeFleet(held=True) as fake:
-            yield fake
+    """A fleet to be told; that both clients do the same on real servers is the subject of `test_client_parity.py`."""
+    if request.param == "real":
+        real: RealFleet = request.getfixturevalue("real_fleet")
+        yield real
+        real.empty()
         return
-    real: RealFleet = request.getfixturevalue("real_fleet")
-    yield real
-    real.empty()
+    with FakeFleet(held=True) as fake, ExitStack() as stack:
+        yield fake if request.param == "fake" else Awaited(fake, stack)
 
 
 @pytest.fixture

@@ -1,0 +1,169 @@
+"""Whatever clients and workers do, in whatever order: a fake fleet tells the same of it as a real one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from contract_fleets import real_fleet
+from pecia import CaptionVideo, FailureCode, Lane, PeciaError, ReadDocument
+from pecia.testing import FakeFleet
+from real_fleet import RealFleet
+
+__all__ = ["real_fleet"]
+
+Pair = tuple[Any, Any]
+"""The same thing of the fake fleet and of the real one."""
+
+pieces = st.sampled_from(["text", "more", FailureCode.DAMAGED, FailureCode.TIMEOUT])
+contents = st.sampled_from([b"one", b"two"])
+keys = st.none() | st.sampled_from(["a", "b"])
+times = st.none() | st.just(timedelta(hours=2))
+
+
+class Twins(RuleBasedStateMachine):
+    """Does everything twice, and compares what comes of it."""
+
+    real: ClassVar[RealFleet]
+    jobs = Bundle("jobs")
+
+    @initialize()
+    def begin(self) -> None:
+        self.real.empty()
+        self.fleets: Pair = (FakeFleet(held=True), self.real)
+        self.clients: Pair = (self.fleets[0].client(), self.fleets[1].client())
+
+    @rule(pages=st.tuples(pieces, pieces), fails=st.booleans())
+    def tell(self, pages: tuple[Any, Any], fails: bool) -> None:
+        for fleet in self.fleets:
+            fleet.answers(CaptionVideo, segments=pages, summary="summary")
+            if fails:
+                fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR)
+            else:
+                fleet.answers(ReadDocument, pages=pages)
+
+    @rule(
+        target=jobs,
+        task=st.sampled_from([ReadDocument, CaptionVideo]),
+        content=contents,
+        key=keys,
+        lane=st.sampled_from(Lane),
+        expires=times,
+    )
+    def submit(self, task: Any, content: bytes, key: str | None, lane: Lane, expires: Any) -> Pair:
+        wanted = {
+            "idempotency_key": key,
+            "priority": lane,
+            "expires": expires,
+            "webhook": "https://example.org/",
+        }
+        fake, real = (_outcome(client.submit, task(content), **wanted) for client in self.clients)
+        assert getattr(fake, "created", fake) == getattr(real, "created", real)
+        return (None, None) if isinstance(fake, str) else (fake, real)
+
+    @rule(job=jobs, how=st.sampled_from(["start", "step", "finish"]))
+    def work(self, job: Pair, how: str) -> None:
+        if job[0]:
+            moved = [getattr(fleet, how)(one) for fleet, one in zip(self.fleets, job, strict=True)]
+            assert moved[0] == moved[1]
+
+    @rule(by=st.sampled_from([timedelta(hours=1), timedelta(hours=3)]))
+    def wait(self, by: timedelta) -> None:
+        for fleet in self.fleets:
+            fleet.advance(by)
+
+    @rule(job=jobs)
+    def cancel(self, job: Pair) -> None:
+        self._both(job, lambda _client, one: one.cancel(reason="why"))
+
+    @rule(job=jobs)
+    def retry(self, job: Pair) -> None:
+        self._both(job, lambda _client, one: str(one.retry().state))
+
+    @rule(job=jobs)
+    def purge(self, job: Pair) -> None:
+        self._both(job, lambda client, one: [_without_id(erased) for erased in client.purge([one])])
+
+    @rule(job=jobs, as_completed=st.booleans())
+    def read(self, job: Pair, as_completed: bool) -> None:
+        self._both(job, lambda _client, one: one.result(timeout=0))
+        if job[0] and job[0].kind == ReadDocument.kind:
+            self._both(job, lambda _client, one: list(one.pages(timeout=0, as_completed=as_completed)))
+
+    @rule()
+    def look_around(self) -> None:
+        fake, real = ([*map(_view, client.jobs())] for client in self.clients)
+        assert fake == real
+        for report in (_dead, _trail, _usage):
+            fake, real = (report(client) for client in self.clients)
+            assert fake == real
+
+    def teardown(self) -> None:
+        if hasattr(self, "clients"):
+            self.look_around()
+            fake, real = ([one.notice.type for one in fleet.callbacks] for fleet in self.fleets)
+            assert Counter(fake) >= Counter(real), "a purge takes back only what a real fleet had not sent"
+
+    def _both(self, job: Pair, ask: Callable[[Any, Any], Any]) -> None:
+        if job[0] is None:
+            return
+        fake, real = (_outcome(ask, client, one) for client, one in zip(self.clients, job, strict=True))
+        assert fake == real
+        fake, real = (_events(one) for one in job)
+        assert fake == real
+
+
+def _outcome(ask: Callable[..., Any], *about: Any, **wanted: Any) -> Any:
+    try:
+        return ask(*about, **wanted)
+    except PeciaError as error:
+        return type(error).__name__
+
+
+def _view(job: Any) -> Any:
+    over, erased = job.finished_at is not None, job.erased_at is not None
+    return (job.kind, job.state, job.lane, job.progress, job.failure, dict(job.metadata), over, erased)
+
+
+def _events(job: Any) -> Any:
+    """Return what was told of the job in order, and of its parts, which may be ended in any order at once."""
+    told = job._open().store.events(job.id, after=0, skip=())
+    moves = Counter((event.state, event.attempt, event.reason) for event in told if event.part_id)
+    return [(event.state, event.reason) for event in told if event.part_id is None], moves
+
+
+def _without_id(erased: Any) -> Any:
+    return erased.model_dump(exclude={"job_id"})
+
+
+def _dead(client: Any) -> Any:
+    return Counter(
+        (part.number, part.failure.code, part.attempts, part.job_state) for part in client.dead_parts()
+    )
+
+
+def _trail(client: Any) -> Any:
+    return [(entry.actor, entry.action, entry.reason, entry.counts) for entry in client.audit()]
+
+
+def _usage(client: Any) -> Any:
+    return client.usage(by="lane").model_dump()
+
+
+def test_both_tell_the_same_of_whatever_is_done(real_fleet: RealFleet) -> None:
+    Twins.real = real_fleet
+    run_state_machine_as_test(
+        Twins,
+        settings=settings(
+            max_examples=20,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
