@@ -103,6 +103,13 @@ def test_a_page_that_is_not_there_costs_itself_alone(pictures: PagePictures) -> 
     assert pictures(1, rotation=0, skew=0.0).width == 1000
 
 
+def test_they_are_decoded_where_the_network_is_out_of_reach(pictures: PagePictures) -> None:
+    pictures(1, rotation=0, skew=0.0)
+    status = Path(f"/proc/{helper_of(pictures).pid}/status").read_text()
+    assert "\nSeccomp:\t2\n" in status
+    assert "\nNoNewPrivs:\t1\n" in status
+
+
 def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
     with open_pictures(scan, password=None, quality=75) as pictures:
         pictures(1, rotation=0, skew=0.0)
