@@ -31,8 +31,10 @@ from pecia import (
     Lane,
     Page,
     PayloadStoreUnavailableError,
+    QueueFullError,
     ReadDocument,
     RetryRefusedError,
+    SubmitManyError,
     Verdict,
 )
 
@@ -378,6 +380,7 @@ def test_a_retry_cuts_again_what_was_never_cut(fleet: Any, client: Client, end: 
     else:
         fleet.start(job)
         job.cancel()
+        assert job.progress.cancelled == 0
     assert job.wait(5).state == end
     assert job.retry().progress.total is None
     fleet.answers(ReadDocument, text="at last")
@@ -391,6 +394,7 @@ def test_a_retried_segment_has_the_summary_written_anew(fleet: Any, client: Clie
     job = client.submit(CaptionVideo(b"video"))
     fleet.finish(job)
     assert job.retry().progress.done == 1
+    assert (fleet.start(job), fleet.start(job)) == (True, False)
     fleet.finish(job)
     captions = job.result(timeout=5)
     assert captions.summary is not None
@@ -450,6 +454,28 @@ def test_a_source_that_cannot_be_read_is_refused(client: Client) -> None:
     with pytest.raises(InvalidSourceError):
         client.submit(ReadDocument("/no/such/file.pdf"))
     assert list(client.jobs()) == []
+
+
+def test_a_full_lane_refuses_more_and_says_when_to_come_again(fleet: Any) -> None:
+    client = fleet.client(max_backlog={Lane.BULK: 2})
+    for _ in range(2):
+        client.submit(ReadDocument(PDF), priority=Lane.BULK)
+    for patience in ({}, {"block": True, "timeout": 0.05}):
+        with pytest.raises(QueueFullError) as full:
+            client.submit(ReadDocument(PDF), priority=Lane.BULK, **patience)
+        assert (full.value.lane, full.value.retry_after >= 1) == (Lane.BULK, True)
+    client.submit(ReadDocument(PDF))
+    fleet.finish()
+    fleet.client(max_backlog={Lane.BULK: 2}).submit(ReadDocument(PDF), priority=Lane.BULK)
+
+
+def test_a_task_that_is_refused_leaves_the_others_alone(fleet: Any, client: Client) -> None:
+    client.submit(ReadDocument(b"other"), idempotency_key="run/1")
+    with pytest.raises(SubmitManyError) as refused:
+        client.submit_many([ReadDocument(PDF)] * 3, idempotency_prefix="run")
+    assert list(refused.value.failures) == [1]
+    fleet.finish()
+    assert [job.state for job in client.jobs()] == [JobState.SUCCEEDED] * 3
 
 
 def test_without_postgres_every_call_says_so_and_the_rest_stays(fleet: Any, client: Client) -> None:

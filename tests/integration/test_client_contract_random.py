@@ -21,8 +21,14 @@ __all__ = ["real_fleet"]
 Pair = tuple[Any, Any]
 """The same thing of the fake fleet and of the real one."""
 
-pieces = st.sampled_from(["text", "more", FailureCode.DAMAGED, FailureCode.TIMEOUT])
-contents = st.sampled_from([b"one", b"two"])
+PLANS: dict[bytes, Any] = {
+    b"good": ["one", "two"],
+    b"mixed": ["one", FailureCode.TIMEOUT],
+    b"bad": [FailureCode.DAMAGED, FailureCode.ENGINE_ERROR],
+    b"none": FailureCode.INTERNAL,
+}
+"""What becomes of a document with this content, until it is mended."""
+
 keys = st.none() | st.sampled_from(["a", "b"])
 times = st.none() | st.just(timedelta(hours=2))
 
@@ -38,20 +44,22 @@ class Twins(RuleBasedStateMachine):
         self.real.empty()
         self.fleets: Pair = (FakeFleet(held=True), self.real)
         self.clients: Pair = (self.fleets[0].client(), self.fleets[1].client())
-
-    @rule(pages=st.tuples(pieces, pieces), fails=st.booleans())
-    def tell(self, pages: tuple[Any, Any], fails: bool) -> None:
+        self.mended = False
         for fleet in self.fleets:
-            fleet.answers(CaptionVideo, segments=pages, summary="summary")
-            if fails:
-                fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR)
-            else:
-                fleet.answers(ReadDocument, pages=pages)
+            for task in (ReadDocument, CaptionVideo):
+                fleet.answers(task, self.plan)
+
+    def plan(self, task: Any) -> Any:
+        return PLANS[b"good" if self.mended else task.source]
+
+    @rule(mended=st.booleans())
+    def mend(self, mended: bool) -> None:
+        self.mended = mended
 
     @rule(
         target=jobs,
         task=st.sampled_from([ReadDocument, CaptionVideo]),
-        content=contents,
+        content=st.sampled_from(sorted(PLANS)),
         key=keys,
         lane=st.sampled_from(Lane),
         expires=times,
@@ -67,7 +75,7 @@ class Twins(RuleBasedStateMachine):
         assert getattr(fake, "created", fake) == getattr(real, "created", real)
         return (None, None) if isinstance(fake, str) else (fake, real)
 
-    @rule(job=jobs, how=st.sampled_from(["start", "step", "finish"]))
+    @rule(job=jobs, how=st.sampled_from(["finish", "start", "step"]))
     def work(self, job: Pair, how: str) -> None:
         if job[0]:
             moved = [getattr(fleet, how)(one) for fleet, one in zip(self.fleets, job, strict=True)]

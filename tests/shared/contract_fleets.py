@@ -50,8 +50,8 @@ class Awaited:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fleet, name)
 
-    def client(self, name: str = "test") -> Any:
-        return self._stack.enter_context(synced(self._fleet.async_client(name)))
+    def client(self, *about: Any, **settings: Any) -> Any:
+        return self._stack.enter_context(synced(self._fleet.async_client(*about, **settings)))
 
 
 @pytest.fixture(params=["fake", "fake-async", "real"])

@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
-from pecia import Client, ClientSettings, Failure
+from pecia import Client, ClientSettings, Failure, Lane
 from pecia.connections import Connections
 from pecia.handles import JobHandle
 from pecia.testing import Callback
@@ -123,8 +123,9 @@ class RealFleet:
             database_url=self.database_url, redis_url=self.redis_url, payload_url=self.payload_url
         )
 
-    def client(self, name: str = "test") -> Client:
-        client = Client(settings=self.settings.model_copy(update={"client_name": name}))
+    def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Client:
+        changes = {"client_name": name, "max_backlog": dict(max_backlog or {})}
+        client = Client(settings=self.settings.model_copy(update=changes))
         self._clients.append(client)
         return client
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from pecia.aio.client import AsyncClient
@@ -10,6 +11,7 @@ from pecia.client import Client
 from pecia.connections import Connections
 from pecia.testing.connections import AsyncMemoryConnections, MemoryConnections, Servers
 from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import Lane
 
 _NOWHERE = ("postgresql://fake", "redis://fake", "memory")
 _POLL = timedelta(milliseconds=20)
@@ -18,8 +20,8 @@ _POLL = timedelta(milliseconds=20)
 class FakeClient(Client):
     """A client whose stores are a fake fleet's."""
 
-    def __init__(self, name: str, servers: Servers) -> None:
-        super().__init__(*_NOWHERE, settings=_settings(name))
+    def __init__(self, settings: ClientSettings, servers: Servers) -> None:
+        super().__init__(*_NOWHERE, settings=settings)
         self._servers = servers
 
     def _connect(self) -> Connections:
@@ -29,14 +31,16 @@ class FakeClient(Client):
 class FakeAsyncClient(AsyncClient):
     """An asynchronous client whose stores are a fake fleet's."""
 
-    def __init__(self, name: str, servers: Servers) -> None:
-        super().__init__(*_NOWHERE, settings=_settings(name))
+    def __init__(self, settings: ClientSettings, servers: Servers) -> None:
+        super().__init__(*_NOWHERE, settings=settings)
         self._servers = servers
 
     def _connect(self) -> AsyncConnections:
         return AsyncMemoryConnections(self._settings, self._servers)
 
 
-def _settings(name: str) -> ClientSettings:
+def settings_of(name: str, max_backlog: Mapping[Lane, int] | None) -> ClientSettings:
     """Return settings that nothing in the environment has a say in."""
-    return ClientSettings.model_construct(client_name=name, poll_interval=_POLL)
+    return ClientSettings.model_construct(
+        client_name=name, poll_interval=_POLL, max_backlog=dict(max_backlog or {})
+    )

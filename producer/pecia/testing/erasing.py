@@ -9,8 +9,8 @@ from pecia.audit import AuditAction
 from pecia.errors import PayloadStoreUnavailableError
 from pecia.purging import DocumentFate, Erasure, Purged, PurgingSteps, Selection
 from pecia.statements import D_co, transaction, unrepeatable
-from pecia.testing.memory import Memory, now
-from pecia.testing.records import AuditRecord, JobRecord
+from pecia.testing.memory import Memory
+from pecia.testing.records import AuditRecord, JobRecord, now
 from pecia.transitions import checked_reason
 
 _BATCH = 1000

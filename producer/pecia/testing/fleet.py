@@ -16,7 +16,7 @@ from pecia.aio.client import AsyncClient
 from pecia.client import Client
 from pecia.handles import JobHandle
 from pecia.testing.callbacks import Callback, Callbacks
-from pecia.testing.clients import FakeAsyncClient, FakeClient
+from pecia.testing.clients import FakeAsyncClient, FakeClient, settings_of
 from pecia.testing.connections import Servers
 from pecia.testing.memory import SERVICES, Memory
 from pecia.testing.payloads import MemoryPayloads
@@ -74,13 +74,15 @@ class FakeFleet:
         self._memory.settle = self._workers.settle
         self._memory.announce = self._announce
 
-    def client(self, name: str = "test") -> Client:
-        """Return a client of this fleet. `name` is what `PECIA_CLIENT_NAME` would be."""
-        return FakeClient(name, self._servers)
+    def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Client:
+        """Return a client of this fleet; `name` and `max_backlog` are `PECIA_CLIENT_NAME` and `PECIA_MAX_BACKLOG`."""
+        return FakeClient(settings_of(name, max_backlog), self._servers)
 
-    def async_client(self, name: str = "test") -> AsyncClient:
+    def async_client(
+        self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None
+    ) -> AsyncClient:
         """Return a client for asyncio of this fleet, as `client` does."""
-        return FakeAsyncClient(name, self._servers)
+        return FakeAsyncClient(settings_of(name, max_backlog), self._servers)
 
     def answers(
         self,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pecia.errors import DatabaseUnavailableError
-from pecia.testing.records import AuditRecord, JobRecord, PartRecord
+from pecia.testing.records import AuditRecord, JobRecord, PartRecord, now
 from pecia_schemas.events import JobEvent
 from pecia_schemas.states import JobState
 
@@ -120,11 +120,6 @@ class Memory:
     def known(self, job_ids: Iterable[UUID]) -> list[JobRecord]:
         """Return those of the jobs that exist, each once, in the order of their ids."""
         return [self.jobs[job_id] for job_id in sorted(set(job_ids)) if job_id in self.jobs]
-
-
-def now() -> datetime:
-    """Return the time of the fleet, which is that of the machine."""
-    return datetime.now(UTC)
 
 
 def _aged(event: JobEvent, by: timedelta) -> JobEvent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,12 @@ from pecia.view import JobView
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import CachedFrom, Page, Segment, Summary, Timings, TokenUsage
 from pecia_schemas.states import JobState, Lane, PartState, Stage
+
+
+def now() -> datetime:
+    """Return the time of the fleet, which is that of the machine."""
+    return datetime.now(UTC)
+
 
 Content = Page | Segment | Summary
 
@@ -79,6 +85,11 @@ class PartRecord(Aging):
     def is_open(self) -> bool:
         """Whether it may still change by itself."""
         return not self.state.is_terminal
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it waits for nothing but a worker."""
+        return self.state is PartState.QUEUED and self.run_at is not None and self.run_at <= now()
 
 
 @dataclass(slots=True, kw_only=True)

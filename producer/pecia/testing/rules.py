@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
-from pecia.testing.memory import Memory, now
-from pecia.testing.records import Content, JobRecord, PartRecord, Spent
+from pecia.testing.memory import Memory
+from pecia.testing.records import Content, JobRecord, PartRecord, Spent, now
 from pecia_schemas.failures import Failure
 from pecia_schemas.ids import new_id
 from pecia_schemas.states import JobState, PartState, Stage

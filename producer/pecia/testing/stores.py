@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from pecia.accepting import Accepted
 from pecia.audit import AuditAction
+from pecia.backlog import Load
 from pecia.errors import (
     IdempotencyConflictError,
     InvalidSourceError,
@@ -20,14 +22,16 @@ from pecia.originals import Original
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.store import Listing, PartOutcome, Store
 from pecia.submission import NewJob
-from pecia.testing.memory import Memory, now
-from pecia.testing.records import AuditRecord, JobRecord, PartRecord
+from pecia.testing.memory import Memory
+from pecia.testing.records import AuditRecord, JobRecord, PartRecord, now
 from pecia.transitions import Transitions, checked_reason
 from pecia.view import JobView
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.events import JobEvent
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.states import JobState, PartState, Stage
+from pecia_schemas.states import JobState, Lane, Stage
+
+_LATELY = timedelta(minutes=1)
 
 
 class MemoryStore(Store[D_co]):
@@ -45,6 +49,18 @@ class MemoryStore(Store[D_co]):
                 "A document with the same content was erased at this very moment: submit again."
             )
         return [_accepted(memory, new, gone) for new in batch]
+
+    @transaction
+    def load(self, memory: Memory, lane: Lane, limit: int) -> Load:
+        """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
+        parts = [part for job in memory.jobs.values() for part in job.parts if part.lane is lane]
+        waiting = sum(part.is_due for part in parts)
+        lately = now() - _LATELY
+        ended = sum(
+            part.spent is not None and part.finished_at is not None and part.finished_at > lately
+            for part in parts
+        )
+        return Load(waiting=min(waiting, limit), ended=ended)
 
     @transaction
     def mark_published(self, memory: Memory, part_ids: Collection[UUID]) -> None:
@@ -70,12 +86,7 @@ class MemoryStore(Store[D_co]):
         """Return what the jobs' queued parts wait for in vain: any worker at all, while those are away."""
         if not memory.lacks("workers"):
             return []
-        waiting = [
-            (job.id, part.stage)
-            for job in memory.known(job_ids)
-            for part in job.parts
-            if part.state is PartState.QUEUED and part.run_at is not None and part.run_at <= now()
-        ]
+        waiting = [(job.id, part.stage) for job in memory.known(job_ids) for part in job.parts if part.is_due]
         return [
             Lack(
                 job_id=job_id, stage=stage, need=Need.STAGE, value=stage, parts=waiting.count((job_id, stage))

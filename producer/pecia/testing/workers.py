@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from pecia.testing.memory import Memory, now
+from pecia.testing.memory import Memory
 from pecia.testing.payloads import MemoryPayloads
-from pecia.testing.records import JobRecord, PartRecord
+from pecia.testing.records import JobRecord, PartRecord, now
 from pecia.testing.scripts import Script, Told
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import PartState, Stage
@@ -70,14 +70,7 @@ class Workers:
         return (part for job in jobs for part in job.parts if part.state is PartState.RUNNING)
 
     def _next(self, job_id: UUID | None = None) -> PartRecord | None:
-        moment = now()
-        waiting = (
-            part
-            for job in self._jobs(job_id)
-            for part in job.parts
-            if part.state is PartState.QUEUED and part.run_at is not None and part.run_at <= moment
-        )
-        return next(waiting, None)
+        return next((part for job in self._jobs(job_id) for part in job.parts if part.is_due), None)
 
     def _begin(self, part: PartRecord) -> None:
         takes = self._script_of(part)[1] if part.stage in _LONG else timedelta()
