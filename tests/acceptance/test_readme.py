@@ -121,6 +121,23 @@ def test_the_example_for_many_documents_tells_texts_and_failures(
     assert "cut.png: damaged: " in printed
 
 
+def test_so_does_the_asynchronous_one(desk: Path, environment: dict[str, str]) -> None:
+    script = str(ROOT / "examples" / "read_documents_async.py")
+    printed = run([sys.executable, "-W", "error", script, "scan.png", "cut.png"], desk, environment)
+    assert "scan.png: 1 pages, '" in printed
+    assert "cut.png: damaged: " in printed
+
+
+def test_both_clients_tell_the_same_side_by_side(desk: Path, environment: dict[str, str]) -> None:
+    side_by_side = blocks((ROOT / "docs" / "clients.md").read_text(), "python")
+    sync, twin, early = [
+        sorted(run([sys.executable, "-W", "error", "-c", snippet], desk, environment).splitlines())
+        for snippet in side_by_side
+    ]
+    assert sync == twin == ["1 ok", "failed", "succeeded"]
+    assert early == ["ok"]
+
+
 def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(
