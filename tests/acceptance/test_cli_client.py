@@ -192,6 +192,20 @@ def test_a_file_that_is_refused_is_named_and_the_others_are_read(
     assert complaint.count("\n") == 1
 
 
+def test_a_full_lane_ends_with_4_unless_the_command_waits_for_room(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("PECIA_MAX_BACKLOG", '{"normal": 1}')
+    (first,) = shell.submit("a.png")
+    shell.draw("b.png")
+    refused = shell.run("read", "b.png")
+    assert refused.returncode == 4
+    assert "try again in" in one_line(refused)
+    waiting = shell.start("read", "b.png", "--block", "--json")
+    assert eventually(shell.read_all) == 1
+    assert json.loads(waiting.communicate(timeout=20)[0])["job"] != first
+
+
 def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell, eventually: Callable[..., Any]) -> None:
     shell.draw("a.png")
     process = shell.start("read", "a.png", "--wait", "--json")

@@ -50,6 +50,7 @@ def caption(
     webhook: submitting.NoticeUrl = None,
     not_before: submitting.NotBefore = None,
     expires: submitting.Expires = None,
+    block: submitting.Block = False,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
     form: results.Form = None,
@@ -90,6 +91,7 @@ def caption(
         key=key,
         not_before=values.moment(not_before, "--not-before"),
         expires=values.moment(expires, "--expires"),
+        block=block,
     )
     wanted = submitting.Wanted(
         wait=wait,

@@ -68,6 +68,7 @@ def read(
     webhook: submitting.NoticeUrl = None,
     not_before: submitting.NotBefore = None,
     expires: submitting.Expires = None,
+    block: submitting.Block = False,
     wait: submitting.Wait = False,
     timeout: submitting.Timeout = None,
     form: results.Form = None,
@@ -114,6 +115,7 @@ def read(
         key=key,
         not_before=values.moment(not_before, "--not-before"),
         expires=values.moment(expires, "--expires"),
+        block=block,
     )
     wanted = submitting.Wanted(
         wait=wait,

@@ -14,7 +14,7 @@ from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
 from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
-from pecia.errors import JobTimeoutError, SubmitManyError, UnavailableError
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
@@ -39,6 +39,7 @@ Expires = Annotated[
     str | None,
     typer.Option("--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."),
 ]
+Block = Annotated[bool, typer.Option("--block", help="Wait while the lane is full, instead of giving up.")]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")
 ]
@@ -57,6 +58,7 @@ class Told:
     key: str | None
     not_before: datetime | timedelta | None
     expires: datetime | timedelta | None
+    block: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ def _submitted(client: Client, tasks: Iterable[Task[Any]], names: Sequence[str],
             endings.complain(f"{names[number]}: {why}")
         accepted = [name for number, name in enumerate(names) if number not in error.failures]
         return Submitted(client.group(error.accepted), accepted, Ending.USAGE)
-    except UnavailableError as error:
+    except (UnavailableError, QueueFullError) as error:
         for job in error.accepted or ():
             typer.echo(job.id)
         raise
@@ -124,6 +126,7 @@ def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) 
             webhook=told.webhook,
             not_before=told.not_before,
             expires=told.expires,
+            block=told.block,
         )
         return client.group([job])
     return client.submit_many(
@@ -134,6 +137,7 @@ def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) 
         webhook=told.webhook,
         not_before=told.not_before,
         expires=told.expires,
+        block=told.block,
     )
 
 
