@@ -126,7 +126,9 @@ def handing_out(context: ssl.SSLContext | None = None) -> Iterator[DocumentServe
     with DocumentServer(context) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield server
-        server.go_on.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.go_on.set()
+            server.shutdown()
+            thread.join()
