@@ -29,7 +29,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
 from pecia_workers.media import Decoder, Limits, MediaError
 from pecia_workers.media.clips import Clip, Stretch, VideoInfo
-from pecia_workers.media.decoding import initialize_process
+from pecia_workers.media.decoding import initialize_process, page_pixels
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from videos import second_of, video
 
@@ -136,6 +136,27 @@ def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
                 assert page.blank, name
 
     asyncio.run(story())
+
+
+def test_what_libraries_print_of_a_file_reaches_no_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fax"
+    Image.effect_noise((400, 400), 200).convert("1").save(path, "TIFF", compression="group4")
+    content = bytearray(path.read_bytes())
+    content[200:400:7] = bytes(29)
+    path.write_bytes(content)
+    page_pixels(path, 0, Limits.of(WorkerSettings()))
+    said_here = capfd.readouterr().err
+
+    async def story() -> None:
+        async with decoding(decode_processes=1) as decoder:
+            await decoder.page(path, 0)
+
+    asyncio.run(story())
+
+    assert "Fax4Decode" in said_here
+    assert capfd.readouterr().err == ""
 
 
 def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> None:

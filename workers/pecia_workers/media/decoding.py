@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,16 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
 
+_STDERR = 2
+
 
 def initialize_process(limits: Limits) -> None:
-    """Make a fresh process ready to decode: one thread, everything loaded."""
+    """Make a fresh process ready to decode: one thread, everything loaded, and silent.
+
+    What libraries print of a stranger's file is for no log; what goes wrong comes back as an error.
+    """
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  no path of anybody's
+        os.dup2(nowhere.fileno(), _STDERR)
     Image.MAX_IMAGE_PIXELS = limits.page_pixels
     if line_classifier() is not None:
         import cv2  # noqa: PLC0415  comes with pecia[local]

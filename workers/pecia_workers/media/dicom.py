@@ -95,9 +95,9 @@ class DicomPages:
         with _errors():
             width, height = int(self._header.Columns), int(self._header.Rows)
             chosen = self._limits.choose(self._count, pages)
-        self._limits.check_page(width, height)
-        self._limits.check_total(len(chosen) * width * height)
-        self._refuse_compression()
+            self._limits.check_page(width, height)
+            self._limits.check_total(len(chosen) * width * height)
+            self._refuse_compression()
         return tuple(PageInfo(index=index, width=width, height=height) for index in chosen)
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
