@@ -1,0 +1,213 @@
+"""Jobs handed over per second: `submit_many` beside one `submit` each, in one run, and what it holds in memory.
+
+Two kinds of tasks: documents that are in the payload store (no bytes travel), and distinct pictures of 2 KB (each is
+hashed, written and measured). Postgres is durable, Redis keeps its log, nothing works the jobs off. Memory is the peak
+of the client's process over a generator of so many tasks, less what it was before; what is left of it per job is the
+handle in the returned group.
+
+Caveats. Client, Postgres, Redis and payload directory share one machine and its cores, so the client waits for servers
+that would run elsewhere. `submit` is called by one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import os
+import platform
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter, process_time
+
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import pecia_migrations
+from pecia import Client, ReadDocument
+from pecia_schemas.payloads import PayloadStore
+from pecia_workers.local.postgres import start_postgres
+from pecia_workers.local.redis import start_redis
+
+MEMORY_AT = (10, 1)
+"""The peak is taken for a tenth of the tasks, and for all."""
+
+Tasks = Callable[[int], Iterator[ReadDocument]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast one kind of tasks went."""
+
+    one_by_one: float
+    """Jobs per second by `submit`."""
+    many: float
+    """Jobs per second by `submit_many`."""
+    client_us: float
+    """Processor time of the client for a job of many, in microseconds."""
+
+    @property
+    def ratio(self) -> float:
+        """How much faster many are."""
+        return self.many / self.one_by_one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What so many tasks of one call took."""
+
+    tasks: int
+    peak_mib: float
+    """Most memory above what it was before."""
+    after_mib: float
+    """Memory above what it was before, while the group is held."""
+
+
+def main() -> None:
+    """Measure the memory, then run the rounds, on servers of their own, and print what came of it."""
+    arguments = _arguments()
+    with _servers() as (client, store):
+        kinds: dict[str, Tasks] = {"stored": _stored(store), "pictures": _pictures}
+        client.submit_many(kinds["stored"](3_000))
+        peaks = [_peak(client, kinds["stored"], arguments.memory // part) for part in MEMORY_AT]
+        rounds = [
+            {kind: _speed(client, tasks, arguments) for kind, tasks in kinds.items()}
+            for _ in track(range(arguments.rounds), console=Console(stderr=True))
+        ]
+    _report(rounds, peaks, arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=20_000, help="of each kind by submit_many")
+    parser.add_argument("--single", type=int, default=500, help="of each kind by submit")
+    parser.add_argument("--memory", type=int, default=100_000, help="tasks of the generator")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser.parse_args()
+
+
+@contextmanager
+def _servers() -> Iterator[tuple[Client, PayloadStore]]:
+    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
+        home = Path(scratch)
+        home.chmod(0o711)
+        postgres, redis = start_postgres(home / "postgres"), start_redis(home / "redis")
+        try:
+            database_url, payload_url = postgres.url_of("postgres"), str(home / "payloads")
+            pecia_migrations.upgrade(database_url)
+            with Client(database_url, redis.url, payload_url) as client:
+                yield client, PayloadStore.open(payload_url)
+        finally:
+            postgres.stop()
+            redis.stop()
+
+
+def _stored(store: PayloadStore) -> Tasks:
+    reference = store.put(b"%PDF-1.7")
+    return lambda count: (ReadDocument(reference) for _ in range(count))
+
+
+def _pictures(count: int) -> Iterator[ReadDocument]:
+    """Yield pictures of about 2 KB, no two alike."""
+    file = io.BytesIO()
+    noise = random.Random(5).randbytes(40 * 50)  # noqa: S311  a picture
+    Image.frombytes("L", (40, 50), noise).save(file, "PNG")
+    start = next(_numbers) * 10**9
+    return (ReadDocument(file.getvalue() + b"%d" % (start + number)) for number in range(count))
+
+
+_numbers = itertools.count()
+
+
+def _speed(client: Client, tasks: Tasks, arguments: argparse.Namespace) -> Speed:
+    single, many = list(tasks(arguments.single)), list(tasks(arguments.jobs))
+    began = perf_counter()
+    for task in single:
+        client.submit(task)
+    one_by_one = perf_counter() - began
+    began, busy = perf_counter(), process_time()
+    client.submit_many(many)
+    seconds, busy = perf_counter() - began, process_time() - busy
+    return Speed(
+        one_by_one=arguments.single / one_by_one,
+        many=arguments.jobs / seconds,
+        client_us=busy / arguments.jobs * 1e6,
+    )
+
+
+def _peak(client: Client, tasks: Tasks, count: int) -> Peak:
+    before = _resident_mib()
+    with _most() as most:
+        group = client.submit_many(tasks(count))
+    after = _resident_mib()
+    return Peak(tasks=len(group), peak_mib=most[0] - before, after_mib=after - before)
+
+
+@contextmanager
+def _most() -> Iterator[list[float]]:
+    """Note the most memory this process holds until the block ends."""
+    most, over = [_resident_mib()], Event()
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            most[0] = max(most[0], _resident_mib())
+
+    watching = Thread(target=watch)
+    watching.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watching.join()
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _report(rounds: list[dict[str, Speed]], peaks: list[Peak], arguments: argparse.Namespace) -> None:
+    medians = {
+        kind: Speed(
+            **{
+                name: statistics.median(getattr(one[kind], name) for one in rounds)
+                for name in Speed.__dataclass_fields__
+            }
+        )
+        for kind in rounds[0]
+    }
+    ratios = {kind: statistics.median(one[kind].ratio for one in rounds) for kind in medians}
+    if arguments.json:
+        told = {kind: {**asdict(speed), "ratio": ratios[kind]} for kind, speed in medians.items()}
+        print(json.dumps({**told, "memory": [asdict(peak) for peak in peaks]}))
+        return
+    table = Table(
+        title=f"{arguments.jobs:,} jobs, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
+    )
+    for heading in ("tasks", "submit, jobs/s", "submit_many, jobs/s", "ratio", "client, µs a job"):
+        table.add_column(heading, justify="left" if heading == "tasks" else "right")
+    for kind, speed in medians.items():
+        figures = (speed.one_by_one, speed.many, ratios[kind], speed.client_us)
+        table.add_row(kind, *(f"{figure:,.0f}" for figure in figures))
+    memory = [
+        f"{peak.tasks:,} tasks of a generator: {peak.peak_mib:.1f} MiB at the peak, {peak.after_mib:.1f} MiB "
+        f"with the group, {peak.after_mib * 2**20 / peak.tasks:,.0f} bytes a job"
+        for peak in peaks
+    ]
+    Console().print(table, *memory, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

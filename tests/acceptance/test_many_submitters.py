@@ -1,0 +1,31 @@
+"""Many processes that submit and read at once, as the benchmark has them do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "many_submitters.py"
+PATIENCE_S = 300
+
+
+def test_nobody_who_waits_is_forgotten_and_no_connection_is_kept(fleet: Any) -> None:
+    command = [sys.executable, str(SCRIPT), "--this-fleet", "--json", "--processes", "8", "--tasks", "50"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | fleet.environment,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["jobs"], told["lost"]) == (400, 0)
+    assert 0 < told["postgres_most"] <= 8 * 15
+    assert told["redis_most"] > 0
+    assert (told["postgres_after"], told["redis_after"]) == (0, 0)
