@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -115,6 +116,13 @@ def test_a_function_answers_by_what_was_submitted(fleet: Any, client: Client) ->
     job = client.submit(ReadDocument(PDF, language="en"))
     fleet.finish(job)
     assert job.result(timeout=5).text == "8 bytes, en"
+
+
+def test_a_result_is_saved_as_a_file(fleet: Any, client: Client, tmp_path: Path) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    assert job.save(tmp_path / "scan.txt", timeout=5).read_text().split() == ["one", "two"]
 
 
 def test_only_the_pages_that_were_asked_for_are_read(fleet: Any, client: Client) -> None:

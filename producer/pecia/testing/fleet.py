@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel
-
 from pecia.aio.client import AsyncClient
 from pecia.client import Client
 from pecia.handles import JobHandle
@@ -29,7 +27,6 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import Task
 
-R = TypeVar("R", bound=BaseModel)
 T = TypeVar("T", bound=Task[Any])
 
 Service = Literal["postgres", "redis", "payloads", "workers"]
@@ -86,8 +83,8 @@ class FakeFleet:
 
     def answers(
         self,
-        task: type[Task[R]],
-        answer: Answer | Callable[[Any], Answer] | None = None,
+        task: type[T],
+        answer: Answer | Callable[[T], Answer] | None = None,
         *,
         text: str | None = None,
         pages: Sequence[Piece] | None = None,

@@ -13,6 +13,7 @@ from pecia.testing.records import Content, JobRecord, PartRecord, Spent, now
 from pecia_schemas.failures import Failure
 from pecia_schemas.ids import new_id
 from pecia_schemas.states import JobState, PartState, Stage
+from pecia_schemas.tasks import CaptionVideo
 
 WORKER = "fake"
 """The actor of what the fleet does."""
@@ -81,7 +82,8 @@ class Rules:
         self._settle(part.job)
 
     def _settle(self, job: JobRecord) -> None:
-        self._release_summary(job)
+        if job.kind == CaptionVideo.kind:
+            self._release_summary(job)
         self._finish(job)
         self._memory.announce(job.id, job.state)
 

@@ -36,10 +36,8 @@ class Workers:
             if job.expires_at is not None and job.expires_at <= now():
                 self._memory.rules.expire(job)
         if not self._memory.lacks("workers", "redis"):
-            self._end_due()
-            while not self.held and (part := self._next()):
-                self._begin(part)
-                self._end_due(part.job)
+            for job in self._jobs():
+                self._advance(job)
 
     def step(self, job_id: UUID | None = None) -> bool:
         """End one part, that which runs or the next in line; False if there is none."""
@@ -77,10 +75,17 @@ class Workers:
         self._memory.rules.claim(part)
         part.ends_at = now() + takes
 
-    def _end_due(self, job: JobRecord | None = None) -> None:
-        for part in list(self._running([job] if job else self._jobs())):
-            if part.ends_at is not None and part.ends_at <= now():
-                self._end(part)
+    def _advance(self, job: JobRecord) -> None:
+        """Do what is due of one job, also what becomes due by that: pages once the document is cut."""
+        moved = True
+        while moved:
+            moved = False
+            for part in list(job.parts):
+                if part.is_due and not self.held:
+                    self._begin(part)
+                if part.ends_at is not None and part.ends_at <= now():
+                    self._end(part)
+                    moved = True
 
     def _end(self, part: PartRecord) -> None:
         rules, (script, _) = self._memory.rules, self._script_of(part)
