@@ -19,6 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from dicom_files import secondary_capture
+from document_server import Answer, handing_out
 from overhearing import PATIENCE_S, celery_events, flower_pages, redis_keys, redis_traffic, settled, told
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.settings import WorkerSettings
@@ -32,7 +33,8 @@ REASON = "Mulberrycombe"
 METADATA = "Marigoldby"
 HOOK = "Juniperstow"
 PASSWORD = "Underwoodley"
-PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD)
+URL = "Wetherfold"
+PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD, URL)
 
 
 @dataclass
@@ -52,7 +54,8 @@ def private_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iter
     """A fleet that says all it has to say."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with run_fleet("private", log_level="debug", flower_port=port) as fleet:
+    own = {"source_allow": ("127.0.0.0/8",), "source_ports": ()}
+    with run_fleet("private", log_level="debug", flower_port=port, **own) as fleet:
         yield fleet
 
 
@@ -87,10 +90,19 @@ def documents(tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], b
 
 
 @pytest.fixture(scope="module")
+def sources(documents: list[Path]) -> Iterator[list[Path | str]]:
+    """The documents, and URLs with planted words: one leads to a picture, by another; at the last there is none."""
+    with handing_out() as server:
+        server.plan(f"/{URL}.png", Answer(documents[0].read_bytes()))
+        server.plan("/from", Answer(status=302, headers={"Location": f"/{URL}.png?signature={URL}"}))
+        yield [*documents, server.url(f"/from?signature={URL}"), server.url(f"/{URL}")]
+
+
+@pytest.fixture(scope="module")
 def overheard(
     private_fleet: Any,
     flower: httpx2.Client,
-    documents: list[Path],
+    sources: list[Path | str],
     open_receiver: Callable[..., Any],
     eventually: Callable[..., Any],
 ) -> Overheard:
@@ -99,7 +111,7 @@ def overheard(
     redis_url = private_fleet.settings.redis_url.get_secret_value()
     app = FleetApp(WorkerSettings(redis_url=redis_url))
     with closing(app), redis_traffic(redis_url) as traffic, celery_events(app) as events:
-        jobs = run(private_fleet.client, documents, f"{receiver.url}/{HOOK}")
+        jobs = run(private_fleet.client, sources, f"{receiver.url}/{HOOK}")
         eventually(lambda: len(receiver.received) == len(jobs), timeout=PATIENCE_S)
         parts = dict(private_fleet.query("SELECT id::text, state FROM parts WHERE state <> 'cancelled'"))
         eventually(lambda: settled(flower) >= set(parts), timeout=PATIENCE_S, what="Flower's tasks")
@@ -115,24 +127,25 @@ def overheard(
     return Overheard(places, parts)
 
 
-def run(client: Client, documents: list[Path], hook: str) -> Sequence[Job[Any]]:
-    """Return the jobs once all are over: four have succeeded, three have failed, the last was cancelled."""
+def run(client: Client, documents: Sequence[Path | str], hook: str) -> Sequence[Job[Any]]:
+    """Return the jobs once all are over: five have succeeded, four have failed, the last was cancelled."""
     metadata = {"patient": METADATA}
     jobs = [
         client.submit(
-            ReadDocument(path, password=PASSWORD),
+            ReadDocument(source, password=PASSWORD),
             idempotency_key=f"{KEY} {n}",
             webhook=hook,
             metadata=metadata,
         )
-        for n, path in enumerate(documents)
+        for n, source in enumerate(documents)
     ]
     later = client.submit(
         ReadDocument(documents[0]), webhook=hook, metadata=metadata, not_before=timedelta(hours=1)
     )
     later.cancel(reason=REASON)
     group = client.group([*jobs, later]).wait(PATIENCE_S)
-    assert [job.state for job in group] == [*["succeeded"] * 4, *["failed"] * 3, "cancelled"]
+    ended = [*["succeeded"] * 4, *["failed"] * 3, "succeeded", "failed", "cancelled"]
+    assert [job.state for job in group] == ended
     return group
 
 
@@ -174,7 +187,9 @@ def test_flower_names_a_failure_by_its_code_alone(flower: httpx2.Client, overhea
 
     told = {flower.get(f"/api/task/info/{part}").json()["exception"] for part in failed}
 
-    assert told == {"PartFailedError('damaged')", "PartFailedError('unsupported_type')"}
+    assert told == {
+        f"PartFailedError('{code}')" for code in ("damaged", "unsupported_type", "source_refused")
+    }
 
 
 def test_flower_lets_nobody_in_without_the_password(flower: httpx2.Client) -> None:
