@@ -240,14 +240,18 @@ def test_a_document_without_a_byte_is_empty(server: DocumentServer, length: int 
 
 
 @pytest.mark.parametrize(
-    ("then", "settings"), [("hang", {"source_silence": 0.2}), ("trickle", {"source_timeout": 0.3})]
+    ("then", "settings", "found"),
+    [
+        ("hang", {"source_silence": 0.2}, "The URL's server was silent for too long."),
+        ("trickle", {"source_timeout": 0.3}, "The URL's server took too long."),
+    ],
 )
 def test_a_server_that_keeps_us_waiting_is_left(
-    server: DocumentServer, then: Any, settings: dict[str, Any]
+    server: DocumentServer, then: Any, settings: dict[str, Any], found: str
 ) -> None:
     url = server.plan("/slow", Answer(DOCUMENT, length=LIMIT, then=then))
 
-    assert failure(url, **settings) == (UNREACHABLE, "The URL's server took too long.")
+    assert failure(url, **settings) == (UNREACHABLE, found)
     assert server.cut.wait(10)
 
 

@@ -136,8 +136,10 @@ def _telling() -> Iterator[None]:
         yield
     except RefusedTargetError as error:
         raise refused(_REFUSALS[error.refusal]) from None
-    except (TimeoutError, httpcore2.TimeoutException):
+    except TimeoutError:
         raise unreachable("The URL's server took too long.") from None
+    except httpcore2.TimeoutException:
+        raise unreachable("The URL's server was silent for too long.") from None
     except httpcore2.ConnectError as error:
         is_tls = isinstance(error.__context__, ssl.SSLError)  # httpcore2 cuts the chain of causes
         found = "has no certificate that is good for it" if is_tls else "cannot be reached"
