@@ -59,8 +59,15 @@ async def serving(stores: dict[str, str], **settings: Any) -> AsyncIterator[Asyn
 async def at_rest(client: AsyncClient) -> None:
     """Fail if the client still holds a connection for somebody who has left."""
     connections = client._open()
-    assert connections._database._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-    assert not connections.bus._redis.connection_pool._in_use_connections
+
+    def held() -> tuple[int, int]:
+        of_redis = connections.bus._redis.connection_pool._in_use_connections
+        return connections._database._engine.pool.checkedout(), len(of_redis)  # type: ignore[attr-defined]
+
+    for _ in range(100):  # what is being closed when its owner is cancelled again is closed a moment later
+        if held() != (0, 0):
+            await asyncio.sleep(0.02)
+    assert held() == (0, 0)
 
 
 async def soon(step: Callable[[], Any], *, after: float = 0.2) -> Any:
@@ -143,10 +150,10 @@ def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
 
 
 class CancelledAt:
-    """Runs a coroutine and cancels its task in the n-th of its waits, as `Task.cancel` does."""
+    """Runs a coroutine and cancels its task in the n-th of its waits, as `Task.cancel` does, so many times in a row."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], wait: int) -> None:
-        self._coroutine, self._wait = coroutine, wait
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], wait: int, times: int) -> None:
+        self._coroutine, self._cancelled_in = coroutine, range(wait, wait + times)
         self.waits = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -161,7 +168,7 @@ class CancelledAt:
 
     def _pass_on(self, steps: Generator[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
         self.waits += 1
-        if self.waits == self._wait:
+        if self.waits in self._cancelled_in:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
@@ -172,10 +179,10 @@ class CancelledAt:
                 waiting = steps.throw(error)
 
 
-async def cancel_everywhere(operation: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+async def cancel_everywhere(operation: Callable[[], Coroutine[Any, Any, Any]], times: int) -> int:
     """Run an operation as often as it waits, cancelled in another of its waits each time; return how often."""
     for wait in range(1, 500):
-        run = CancelledAt(operation(), wait)
+        run = CancelledAt(operation(), wait, times)
 
         async def drive(run: CancelledAt = run) -> Any:
             return await run
@@ -218,9 +225,10 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
     await (await client.submit(ReadDocument(PDF), metadata={"of": "the sweep"})).cancel()
 
 
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    name: str, stores: dict[str, str], database_url: str, picture: Picture
+    name: str, times: int, stores: dict[str, str], database_url: str, picture: Picture
 ) -> None:
     async def sweep() -> None:
         async with serving(stores) as client:
@@ -230,7 +238,7 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
                 await at_rest(client)
                 await OPERATIONS[name](client, job)
 
-            assert await cancel_everywhere(one) > 5
+            assert await cancel_everywhere(one, times) > 5
             await at_rest(client)
             assert (await job.refresh()).state is JobState.QUEUED
             assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
@@ -250,7 +258,7 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
 
 def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture: Picture) -> None:
     async def crowd() -> set[JobState]:
-        async with serving(stores) as client:
+        async with serving(stores, poll_interval=timedelta(seconds=1)) as client:
             content = picture()
             group = await client.submit_many(ReadDocument(content) for _ in range(200))
             waits = [asyncio.create_task(job.wait(timeout=60)) for job in group]

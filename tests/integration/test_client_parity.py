@@ -208,6 +208,10 @@ def purge(world: World) -> Any:
         erased(jobs=[group[0]]),
         [seen(job) for job in group.refresh()],
         refusal(group[0].result),
+        seen(
+            again := world.submit(world.picture(shade=0))
+        ),  # it was removed a moment ago, and is stored again
+        erased(jobs=[again]),
         refusal(world.client.purge),
         refusal(world.client.purge, [uuid4()]),
     ]

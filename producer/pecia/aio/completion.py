@@ -60,8 +60,9 @@ class AsyncAnnouncements:
         if self._pubsub is None:
             return False
         try:
-            await attentive(self._pubsub.subscribe(*self._channels.ask()))
-            return await self._confirmed(self._pubsub) or await self._give_up()
+            async with self._bus.connecting:
+                await attentive(self._pubsub.subscribe(*self._channels.ask()))
+                return await self._confirmed(self._pubsub) or await self._give_up()
         except (RedisError, OSError):
             return await self._give_up()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from uuid import UUID
@@ -17,12 +18,17 @@ from pecia.publishing import RETRIES, Breaker, announce, open_redis
 from pecia_schemas.messages import PartMessage, enqueue
 from pecia_schemas.states import JobState
 
+_CONNECTING = 10
+"""Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
+
 
 class AsyncBus(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
     def __init__(self, redis_url: str, *, connect_timeout: timedelta) -> None:
         super().__init__(redis_url)
+        self.connecting = asyncio.Semaphore(_CONNECTING)
+        """To be held while a subscription connects."""
         retry = Retry(NoBackoff(), RETRIES)
         self._redis = open_redis(Redis.from_url, redis_url, connect_timeout, retry)
 
