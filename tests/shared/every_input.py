@@ -293,7 +293,6 @@ def bombs() -> Iterator[Input]:
         "PDF page with a picture of 2.5 gigapixels",
         partial(pdfs.picture_bomb, 50_000),
         FailureCode.DAMAGED,
-        ends_process=True,
     )
     yield bad(
         "PDF with an object stream of 1 GB",
