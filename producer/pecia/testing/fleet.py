@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 from uuid import UUID
 
 from pecia.aio.client import AsyncClient
@@ -26,8 +26,6 @@ from pecia_schemas.events import Webhook
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import Task
-
-T = TypeVar("T", bound=Task[Any])
 
 Service = Literal["postgres", "redis", "payloads", "workers"]
 _AT_ONCE = timedelta()
@@ -83,8 +81,8 @@ class FakeFleet:
 
     def answers(
         self,
-        task: type[T],
-        answer: Answer | Callable[[T], Answer] | None = None,
+        task: type[Task[Any]],
+        answer: Answer | Callable[[Any], Answer] | None = None,
         *,
         text: str | None = None,
         pages: Sequence[Piece] | None = None,
