@@ -480,9 +480,10 @@ def test_a_purge_while_the_document_is_stored_leaves_nothing_of_it(
     began, may_end = asyncio.Event(), asyncio.Event()
 
     async def slowly(store: PayloadStore, *args: Any) -> Any:
+        deposited = await deposit(store, *args)
         began.set()
         await may_end.wait()
-        return await deposit(store, *args)
+        return deposited
 
     monkeypatch.setattr(PayloadStore, "deposit_async", slowly)
 
