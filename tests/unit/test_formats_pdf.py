@@ -141,6 +141,7 @@ def test_a_page_whose_lines_nobody_knows_has_its_text_in_order(path: Path) -> No
     assert "".join(texts(document)).split() == " ".join((*LINES, paragraph)).split()
     rects = document[0].get_textpage()
     boxes = [rects.get_rect(row) for row in range(rects.count_rects())]
+    assert len(boxes) > 20, "a paragraph is more than one row"
     assert all(
         left >= 0 and bottom >= 0 and right <= SIDE[0] and top <= SIDE[1]
         for left, bottom, right, top in boxes

@@ -25,12 +25,12 @@ from pecia_workers.media.preparation import prepare
 
 
 def page(slope: float = 0.0, turns: int = 0) -> NDArray[np.uint8]:
-    """Return a page of print that slopes, lies on its side or stands on its head."""
+    """Return a page of print, from edge to edge, that slopes, lies on its side or stands on its head."""
     image = Image.new("RGB", (1000, 1400), "white")
     for number in range(24):
         text = f"Zeile {number}: Blutdruck 120/80, Puls 64, Temperatur 36,8 am Morgen"
         ImageDraw.Draw(image).text(
-            (60, 50 * number + 60), text, fill="black", font=ImageFont.load_default(26)
+            (4, 50 * number + 60), f"{text}. {text}", fill="black", font=ImageFont.load_default(26)
         )
     sloping = image.rotate(-slope, resample=Image.Resampling.BICUBIC, fillcolor="white")
     return np.ascontiguousarray(np.rot90(np.asarray(sloping), turns))
@@ -60,6 +60,7 @@ def test_a_page_is_drawn_exactly_as_the_engine_saw_it(slope: float, turns: int) 
     pixels = page(slope, turns)
     seen = prepare(pixels)
     assert (bool(seen.skew), bool(seen.rotation)) == (bool(slope), bool(turns))
+    assert (seen.pixels.size > pixels.size) is bool(slope), "what would be cut off is not"
     assert np.array_equal(as_read(pixels, seen.rotation, seen.skew), seen.pixels)
 
 
