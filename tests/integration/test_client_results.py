@@ -125,7 +125,7 @@ def test_a_timeout_of_zero_looks_once(client: Client, scribe: Any, picture: Pict
 def test_a_document_that_cannot_be_cut_fails_with_its_reason(client: Client, scribe: Any) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.fail(job.id, code=FailureCode.ENCRYPTED, stage="ingest")
-    with pytest.raises(JobFailedError, match="without one") as failed:
+    with pytest.raises(JobFailedError, match="without protection") as failed:
         job.result(timeout=5)
     assert failed.value.failure.code is FailureCode.ENCRYPTED
     assert job.failure == failed.value.failure
