@@ -34,10 +34,11 @@ def _secrets(task: Mapping[str, Any]) -> list[str]:
 def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, key: str | None) -> str:
     """Return what two submits of the same work have in common, and no two others; under a key, if there is one.
 
-    A password is no part of it: the digest outlives it, and could be tried for it. Nor is what came from a URL.
+    A password is no part of it: the digest outlives it, and could be tried for it. Nor is what came from a URL, nor
+    what is None: a field that a later version adds leaves the digests of those who do not use it as they were.
     """
     left_out = ("password", "source") if "url" in task else ("password",)
-    compared = {name: value for name, value in task.items() if name not in left_out}
+    compared = {name: value for name, value in task.items() if value is not None and name not in left_out}
     canonical = _CANONICAL.encode([kind, compared, lane]).encode()
     return (
         hashlib.sha256(canonical).hexdigest()
