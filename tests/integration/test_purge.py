@@ -166,7 +166,7 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
 ) -> None:
     job = read()
     client.purge([client.job(job.id)])
-    monkeypatch.setattr(job, "wait", lambda _timeout: job)  # it looked before the purge
+    monkeypatch.setattr(Job, "wait", lambda job, _timeout: job)  # it looked before the purge
 
     with pytest.raises(JobErasedError):
         job.result()

@@ -153,12 +153,15 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
         client.submit_many(tasks(), idempotency_prefix="")
 
 
-def test_a_document_that_was_erased_is_refused_alone(client: Client, stored: PayloadRef) -> None:
+def test_a_document_that_was_erased_is_refused_alone(
+    client: Client, database_url: str, stored: PayloadRef
+) -> None:
     client.purge([client.submit(ReadDocument(stored))])
     with pytest.raises(SubmitManyError) as refusal:
         client.submit_many([ReadDocument(stored), ReadDocument(b"%PDF-1.7 other")])
     assert isinstance(refusal.value.failures[0], InvalidSourceError)
-    assert len(refusal.value.accepted) == 1
+    (other,) = refusal.value.accepted
+    assert column(database_url, "SELECT id FROM jobs WHERE erased_at IS NULL") == [other.id]
 
 
 def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
@@ -229,6 +232,10 @@ def submit(client: Client, run: Run) -> list[int]:
 def contents_by_key(database_url: str) -> dict[str, str]:
     with psycopg.connect(database_url) as connection:
         rows = connection.execute("SELECT idempotency_key, task_digest FROM jobs").fetchall()
+        counts = connection.execute(
+            "SELECT (SELECT count(*) FROM parts), count(*) FROM job_events"
+        ).fetchone()
+        assert counts == (len(rows), len(rows)), "a job has one part and one event"
         connection.execute("TRUNCATE jobs CASCADE")
     return dict(rows)
 
