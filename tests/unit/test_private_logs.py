@@ -11,6 +11,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from pecia import sources
+from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 
 WORD = "Quillfeather"
@@ -34,6 +35,7 @@ def test_a_pictures_notes_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.DEBUG):
         stored = sources.store(PayloadStore.open(str(tmp_path)), content)
 
+    assert isinstance(stored.payload, PayloadRef)
     assert stored.payload.media_type
     assert stored.pixels == (None if form == "TIFF" else (60, 80))
     assert WORD not in caplog.text
