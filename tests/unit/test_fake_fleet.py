@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -242,3 +245,36 @@ def test_settings_of_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyP
     with FakeFleet() as fleet:
         fleet.client().submit(ReadDocument(b"scan"))
         assert fleet.submitted[0].client == "test"
+
+
+def test_many_threads_and_coroutines_share_a_fleet() -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, lambda task: task.source.decode())
+        client = fleet.client()
+
+        def read(number: int) -> str:
+            return client.submit(ReadDocument(str(number).encode())).result(timeout=20).text
+
+        async def read_all() -> list[str]:
+            async with fleet.async_client() as awaited:
+                jobs = [awaited.submit(ReadDocument(str(number).encode())) for number in range(50)]
+                return [(await job.result(timeout=20)).text for job in await asyncio.gather(*jobs)]
+
+        with ThreadPoolExecutor(8) as threads:
+            texts = list(threads.map(read, range(100)))
+            awaited = threads.submit(asyncio.run, read_all()).result()
+        assert texts == [str(number) for number in range(100)]
+        assert awaited == texts[:50]
+        assert len(fleet.submitted) == 150
+
+
+def test_who_waits_is_woken_from_another_thread() -> None:
+    with FakeFleet(held=True) as fleet:
+
+        async def wait() -> JobState:
+            async with fleet.async_client() as client:
+                job = await client.submit(ReadDocument(b"scan"))
+                threading.Timer(0.05, fleet.finish).start()
+                return (await job.wait(timeout=20)).state
+
+        assert asyncio.run(wait()) is JobState.SUCCEEDED
