@@ -115,6 +115,14 @@ def test_text_is_that_of_every_page_that_is_asked_for() -> None:
         assert [page.number for page in document.pages] == [2, 3, 7]
 
 
+def test_a_whole_document_comes_back_whatever_pages_are_asked_for() -> None:
+    with FakeFleet() as fleet:
+        client = fleet.client()
+        document = client.submit(ReadDocument(b"scan", pages="2,7")).result()
+        fleet.answers(ReadDocument, document)
+        assert client.submit(ReadDocument(b"scan", pages="2,7")).result() == document
+
+
 def test_a_page_without_text_is_blank() -> None:
     with FakeFleet() as fleet:
         fleet.answers(ReadDocument, pages=["", "x"])

@@ -101,8 +101,8 @@ def _write(rule: Rule, task: Task[Any], size: tuple[int, int] | None) -> Script:
 
 
 def _document(rule: Rule, answer: Any, task: ReadDocument, size: tuple[int, int]) -> Script:
-    """Return the pages that were asked for, or that there is no such page."""
-    asked = PageRanges.parse(task.pages) if task.pages else None
+    """Return the pages that were asked for, or that there is no such page; a whole result is what it is."""
+    asked = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
     pieces = _pieces(answer, task)
     if asked and isinstance(answer, str):
         pieces = dict.fromkeys(asked.indices(asked.last or asked.ranges[-1][0]), answer)
