@@ -62,6 +62,11 @@ def write_pdf(
                 pdf.write(document, pictures, file)
         except SettingsError as error:
             raise InvalidSettingError(str(error)) from None
+        except ChildProcessError:
+            raise ConfigurationError(
+                "The process that draws the pages does not start: check PECIA_DECODE_MEMORY_BYTES, and that pecia[pdf] "
+                "is installed whole."
+            ) from None
 
 
 def _pictures() -> OpenPictures:

@@ -59,6 +59,6 @@ class OpenPictures(Protocol):
     ) -> AbstractContextManager[PagePictures]:
         """Open a document to draw its pages, as JPEG of that quality (1 to 95) where they are not bilevel.
 
-        Raises `ValueError` if a setting has no meaning.
+        Raises `ValueError` if a setting has no meaning, `ChildProcessError` if nothing can be decoded here.
         """
         ...

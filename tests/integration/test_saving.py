@@ -139,13 +139,23 @@ def test_a_job_that_goes_on_is_waited_for_so_long(client: Client, tmp_path: Path
         client.submit(ReadDocument(printed)).save(tmp_path / "page.txt", timeout=0)
 
 
-def test_without_the_extra_it_is_named(
-    job: Job[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_the_extra_it_is_named_before_anybody_waits(
+    client: Client, printed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    job = client.submit(ReadDocument(printed))
     monkeypatch.setitem(sys.modules, "pecia.formats.pdf", None)
     monkeypatch.delattr("pecia.formats.pdf", raising=False)
     with pytest.raises(ConfigurationError, match=r"pip install 'pecia\[pdf\]'"):
+        job.save(tmp_path / "page.pdf", timeout=0)
+
+
+def test_pages_that_nobody_can_draw_here_are_told_as_such(
+    job: Job[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ConfigurationError, match="does not start"):
         job.save(tmp_path / "page.pdf")
+    assert list(tmp_path.glob("*page*")) == []
 
 
 def test_an_erased_document_cannot_be_saved(client: Client, job: Job[Document], tmp_path: Path) -> None:

@@ -33,9 +33,13 @@ _START_S = 120.0
 
 @contextmanager
 def open_pictures(document: Path, *, password: SecretStr | None, quality: int) -> Iterator[PagePictures]:
-    """Yield what draws the pages of a document, by the limits that `PECIA_*` set here. Raises `SettingsError`."""
+    """Yield what draws the pages of a document, by the limits that `PECIA_*` set here.
+
+    Raises `SettingsError`, or `ChildProcessError` if the process does not start.
+    """
     pictures = _Pictures(document, password, read_settings(WorkerSettings), quality)
     try:
+        pictures.start()
         yield pictures
     finally:
         pictures.close()
@@ -59,7 +63,7 @@ class _Pictures:
         """Return one page. Raises `NoPictureError`."""
         call = partial(self._draw, number - 1, rotation=rotation, skew=skew)
         try:
-            succeeded, answer = self._ready().ask(call, self._timeout)
+            succeeded, answer = self.start().ask(call, self._timeout)
         except (EOFError, OSError):  # it died, or ran out of time
             self.close()
             succeeded, answer = False, None
@@ -73,10 +77,15 @@ class _Pictures:
         if process:
             process.end()
 
-    def _ready(self) -> _Process:
+    def start(self) -> _Process:
+        """Return the process, started if there is none. Raises `ChildProcessError`."""
         if self._process is None:
             self._process = _Process()
-            self._process.start(os.getpid(), self._memory_bytes, initialize_process, (self._limits,))
+            try:
+                self._process.start(os.getpid(), self._memory_bytes, initialize_process, (self._limits,))
+            except (EOFError, OSError):
+                self.close()
+                raise ChildProcessError("The process that decodes does not start.") from None
         return self._process
 
 
@@ -86,7 +95,10 @@ class _Process:
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        nowhere = subprocess.DEVNULL  # libraries quote what they read
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=nowhere, stdout=nowhere, stderr=nowhere
+        )
         theirs.close()
 
     def start(self, *initargs: Any) -> None:
