@@ -140,6 +140,7 @@ CASES: Final = 40
 NEEDED: Final = 38
 _ORIENTATIONS: Final = {0: 1, 90: 6, 180: 3, 270: 8}
 """What EXIF says of a picture that is to be turned so far clockwise."""
+_KOREAN: Final = (0, 3, 7)
 _AFAR: Final = (100, 100)
 _MIDDLE: Final = slice(4, 96)
 
@@ -167,9 +168,9 @@ class Case:
 
 
 def askew_pages(directory: Path, korean: Path | None = None) -> Iterator[Case]:
-    """Draw forty pages, a quarter of them Korean if there is a font; a third has noise."""
+    """Draw forty pages, three of ten Korean if there is a font; most have noise."""
     for number in range(CASES):
-        drawn = synthetic_page(number, korean if number % 4 == 1 else None)
+        drawn = synthetic_page(number, korean if number % 10 in _KOREAN else None)
         slope = SLOPES[number * 7 % len(SLOPES)]
         quarter = 90 * (number // 2 % 4)
         lying = Image.fromarray(drawn).rotate(

@@ -1,0 +1,178 @@
+"""Korean on the CPU: read by Tesseract where it is, refused with what to install where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from korean import NothingThereError, absent, korean_font, korean_tessdata
+from korean_pages import KoreanPage, korean_pages
+from pecia import Client, JobFailedError, ReadDocument
+from pecia_schemas import DocumentType, FailureCode, Page, Stage, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineRequest, Generation, create_engine
+from pecia_workers.errors import PartFailedError
+from pecia_workers.local.accuracy import accuracy
+from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.runtime import Runtime
+
+pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+
+
+@pytest.fixture(scope="module")
+def tessdata() -> str:
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    try:
+        return str(korean_tessdata())
+    except NothingThereError as error:
+        absent(error)
+
+
+@pytest.fixture(scope="module")
+def pages() -> tuple[KoreanPage, ...]:
+    try:
+        return korean_pages(korean_font())
+    except NothingThereError as error:
+        absent(error)
+
+
+def read(settings: WorkerSettings, *pages: NDArray[np.uint8], language: str | None) -> list[Generation]:
+    async def story() -> list[Generation]:
+        engine = create_engine(settings)
+        await engine.start()
+        try:
+            return await asyncio.gather(
+                *(
+                    engine.generate(
+                        EngineRequest(id=str(n), images=(page,), workload="mixed", language=language)
+                    )
+                    for n, page in enumerate(pages)
+                )
+            )
+        finally:
+            await engine.stop()
+
+    return asyncio.run(story())
+
+
+@pytest.fixture(scope="module")
+def answers(tessdata: str, pages: tuple[KoreanPage, ...]) -> list[Generation]:
+    """What the fleet's own engine makes of the Korean pages."""
+    settings = WorkerSettings(tessdata=tessdata, engine_processes=2)
+    return read(settings, *(page.pixels for page in pages), language="ko")
+
+
+def test_korean_pages_are_read_with_at_most_three_errors_in_a_hundred_characters(
+    pages: tuple[KoreanPage, ...], answers: list[Generation]
+) -> None:
+    assert {answer.verdict for answer in answers} == {Verdict.OK}
+    assert {answer.engine for answer in answers} == {"tesseract"}
+    known = "\n".join(page.text for page in pages)
+    assert accuracy("\n".join(answer.text for answer in answers), known) >= 0.97
+
+
+def test_words_are_parted_as_on_the_page_not_after_every_syllable(
+    pages: tuple[KoreanPage, ...], answers: list[Generation]
+) -> None:
+    for page, answer in zip(pages, answers, strict=True):
+        assert len(answer.text.split()) == pytest.approx(len(page.text.split()), rel=0.15)
+
+
+def test_a_row_of_a_table_is_one_line(pages: tuple[KoreanPage, ...], answers: list[Generation]) -> None:
+    [table] = [answer for page, answer in zip(pages, answers, strict=True) if page.name == "results"]
+
+    assert "총콜레스테롤 212 mg/dL 0-200" in table.text.splitlines()
+
+
+def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generation]) -> None:
+    title = answers[0].lines[0]
+
+    assert title.text == "진료 소견서"
+    assert 110 < title.box.left < 130
+    assert 115 < title.box.top < title.box.bottom < 165
+    assert 0.5 < title.confidence <= 1
+
+
+def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(
+    tessdata: str,
+) -> None:
+    page = sample_document(DocumentType.PRESCRIPTION).pages[0]
+    settings = WorkerSettings(tessdata=tessdata, engine_processes=1)
+
+    [answer] = read(settings, np.array(page.image), language=None)
+
+    assert answer.engine == "rapidocr"
+    assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
+
+
+def test_a_page_with_marks_but_no_text_is_unreadable_in_korean_too(tessdata: str) -> None:
+    page = np.full((600, 600, 3), 255, dtype=np.uint8)
+    page[300:303] = 0
+
+    [answer] = read(WorkerSettings(engine="tesseract", tessdata=tessdata), page, language="ko")
+
+    assert (answer.verdict, answer.text, answer.lines) == (Verdict.UNREADABLE, "", ())
+
+
+@pytest.fixture
+def work(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable[..., Any]:
+    """Submits a page and runs it on a worker with the fleet's own engine."""
+    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
+
+    def run(pixels: NDArray[np.uint8], language: str, **settings: Any) -> Any:
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        job = client.submit(ReadDocument(file.getvalue(), language=language))
+        with psycopg.connect(urls["database_url"]) as connection:
+            row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job.id,)).fetchone()
+        assert row is not None
+        own = {"engine_processes": 1, "decode_processes": 1, "spool_dir": str(tmp_path)}
+
+        async def story() -> None:
+            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), {Stage.READ})
+            try:
+                await runtime.start()
+                await runtime.run(row[0], redelivered=False)
+            finally:
+                await runtime.stop()
+
+        asyncio.run(story())
+        return job
+
+    return run
+
+
+def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
+    work: Callable[..., Any], tessdata: str, pages: tuple[KoreanPage, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESSDATA_PREFIX", tessdata)
+    scan = np.ascontiguousarray(np.rot90(pages[0].pixels, 2))
+
+    job = work(scan, "ko")
+
+    page: Page = job.result(timeout=0).pages[0]
+    assert (page.engine, page.rotation, page.verdict) == ("tesseract", 180, Verdict.OK)
+    assert accuracy(page.text, pages[0].text) >= 0.95
+
+
+def test_a_fleet_that_lacks_the_data_says_what_to_install(
+    work: Callable[..., Any], client: Client, tmp_path: Path
+) -> None:
+    page = np.array(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
+
+    with pytest.raises(PartFailedError, match=FailureCode.LANGUAGE_UNAVAILABLE):
+        work(page, "ko", tessdata=str(tmp_path))
+
+    with pytest.raises(
+        JobFailedError, match=r"pip install 'pecia\[korean\]' .*tesseract-ocr-kor.*TESSDATA_PREFIX"
+    ):
+        next(client.jobs()).result(timeout=0)
