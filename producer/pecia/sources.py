@@ -73,9 +73,12 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         named = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        named = False
-    if not named or not url.isprintable() or " " in url or len(url) > _LONGEST_URL:
-        raise InvalidSourceError("The URL names no host: write https://host/path or s3://bucket/key.")
+        parts, named = urlsplit(""), False
+    spaced = " " in url and parts.scheme != "s3"  # keys may hold any character
+    if not named or not url.isprintable() or spaced or len(url) > _LONGEST_URL:
+        raise InvalidSourceError(
+            "The URL has no form that is fetched: write https://host/path or s3://bucket/key."
+        )
     if not url.lower().startswith(URL_SCHEMES):
         raise InvalidSourceError(
             "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."

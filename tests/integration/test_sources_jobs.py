@@ -245,16 +245,16 @@ def test_a_path_that_looks_like_a_url_is_a_path(client: Client, tmp_path: Path) 
     [
         (f"https://user:{TOKEN}@files.example.org/scan.pdf", "a user name or password"),
         (f"HTTPS://{TOKEN}@files.example.org/", "a user name or password"),
-        (f"https:///{TOKEN}", "names no host"),
-        (f"https://files.example.org:99999/{TOKEN}", "names no host"),
-        (f"https://files.example.org:0/{TOKEN}", "names no host"),
-        (f"http://[::1/{TOKEN}", "names no host"),
-        (f"https://files.example.org/{TOKEN}\n", "names no host"),
-        (f"https://files.example.org/{TOKEN} 1", "names no host"),
-        (f"https://files.example.org/{TOKEN}" + "x" * 8_000, "names no host"),
+        (f"https:///{TOKEN}", "has no form that is fetched"),
+        (f"https://files.example.org:99999/{TOKEN}", "has no form that is fetched"),
+        (f"https://files.example.org:0/{TOKEN}", "has no form that is fetched"),
+        (f"http://[::1/{TOKEN}", "has no form that is fetched"),
+        (f"https://files.example.org/{TOKEN}\n", "has no form that is fetched"),
+        (f"https://files.example.org/{TOKEN} 1", "has no form that is fetched"),
+        (f"https://files.example.org/{TOKEN}" + "x" * 8_000, "has no form that is fetched"),
         (f"s3://{TOKEN}", "names a bucket and an object"),
         (f"s3://{TOKEN}/", "names a bucket and an object"),
-        ("s3:///key", "names no host"),
+        ("s3:///key", "has no form that is fetched"),
     ],
 )
 def test_a_url_that_cannot_be_fetched_is_refused_and_not_quoted(
@@ -265,6 +265,10 @@ def test_a_url_that_cannot_be_fetched_is_refused_and_not_quoted(
 
     assert TOKEN not in str(caught.value)
     assert TOKEN not in repr(ReadDocument(url))
+
+
+def test_the_key_of_an_object_may_hold_any_character(client: Client) -> None:
+    assert client.submit(ReadDocument("s3://scans/ward 3/Röntgen #1?.pdf")).created
 
 
 def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, printed: bytes) -> None:
