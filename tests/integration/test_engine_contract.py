@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine_contract import *  # noqa: F403  the tests themselves
+from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, create_engine
@@ -24,13 +25,23 @@ def rapidocr() -> Engine:
     return create_engine(WorkerSettings(engine="rapidocr", engine_processes=1))
 
 
+def tesseract() -> Engine:
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    try:
+        return create_engine(
+            WorkerSettings(engine="tesseract", tessdata=str(korean_tessdata()), engine_processes=1)
+        )
+    except NothingThereError as error:
+        absent(error)
+
+
 def simulated() -> Engine:
     """Half a second a page, one after the other."""
     model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
     return SimulatedEngine(model, FixedLength(50))
 
 
-@pytest.fixture(params=[rapidocr, simulated])
+@pytest.fixture(params=[rapidocr, tesseract, simulated])
 def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     make: Callable[[], Engine] = request.param
     return make
