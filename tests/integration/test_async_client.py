@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -267,6 +268,22 @@ def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture
             return {job.state for job in await asyncio.gather(*waits)}
 
     assert asyncio.run(crowd()) == {JobState.CANCELLED}
+
+
+def test_a_waiting_task_hears_what_another_client_has_done(stores: dict[str, str], picture: Picture) -> None:
+    async def hear() -> list[JobState]:
+        async with serving(stores) as waiting, serving(stores) as other:
+            group = await waiting.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
+            waits = [asyncio.create_task(job.wait(timeout=20)) for job in group]
+            await asyncio.sleep(0.3)
+            await (await other.job(group[0].id)).cancel()
+            await other.group([await other.job(group[1].id)]).cancel()
+            await other.purge([group[2].id])
+            return [job.state for job in await asyncio.gather(*waits)]
+
+    began = time.monotonic()
+    assert asyncio.run(hear()) == [JobState.CANCELLED] * 3
+    assert time.monotonic() - began < 15, "they looked when their patience was over"
 
 
 def test_without_redis_a_waiting_client_looks_by_itself(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from pecia import (
@@ -44,6 +45,7 @@ class World:
     scribe: Any
     picture: Picture
     directory: Path
+    payloads: Path
     run: str
     """Tells the jobs of one client from those of the other."""
 
@@ -53,6 +55,10 @@ class World:
     def many(self, number: int) -> Any:
         tasks = [ReadDocument(self.picture(shade=shade)) for shade in range(number)]
         return self.client.submit_many(tasks, metadata=self.tag)
+
+    def documents(self) -> int:
+        """Return how many are in the payload store."""
+        return sum(path.is_file() for path in self.payloads.rglob("*"))
 
     @property
     def tag(self) -> dict[str, str]:
@@ -91,6 +97,17 @@ def seen(job: Any) -> tuple[Any, ...]:
     return job.kind, job.state, job.lane, job.progress, job.failure, job.created, job.done, times
 
 
+def written(world: World, job: Any) -> Any:
+    """Return what its row says that its handle does not."""
+    query = """
+        SELECT webhook, client, round(extract(epoch FROM not_before - created_at) / 3600),
+               round(extract(epoch FROM expires_at - created_at) / 3600)
+        FROM jobs WHERE id = %s
+    """
+    with psycopg.connect(world.scribe.database_url) as connection:
+        return connection.execute(query, [job.id]).fetchone()
+
+
 def submit(world: World) -> Any:
     options: dict[str, Any] = {
         "idempotency_key": world.run,
@@ -105,6 +122,7 @@ def submit(world: World) -> Any:
     return [
         *(seen(one) for one in (job, again)),
         dict(job.metadata) == world.tag,
+        written(world, job),
         again.id == job.id,
         *(seen(world.client.submit(ReadDocument(source))) for source in sources),
         refusal(world.submit, PDF, **options),
@@ -116,12 +134,17 @@ def submit(world: World) -> Any:
 
 def submit_many(world: World) -> Any:
     contents = [world.picture(shade=shade) for shade in range(3)]
+    options: dict[str, Any] = {"not_before": timedelta(hours=1), "expires": timedelta(days=1)}
+    late = world.client.submit_many(
+        map(ReadDocument, contents), webhook="https://example.org/hook", **options
+    )
     first = world.client.submit_many(map(ReadDocument, contents[:2]), idempotency_prefix=world.run)
     again = world.client.submit_many(map(ReadDocument, contents), idempotency_prefix=world.run)
     with pytest.raises(SubmitManyError) as some:
         world.client.submit_many([ReadDocument(contents[0]), ReadDocument(world.directory / "missing")])
     return [
         [seen(job) for job in (*first, *again)],
+        [written(world, job) for job in late],
         [job.id for job in first] == [job.id for job in again[:2]],
         str(some.value),
         {number: str(error) for number, error in some.value.failures.items()},
@@ -204,8 +227,10 @@ def purge(world: World) -> Any:
 
     return [
         erased(metadata=world.tag, dry_run=True),
+        world.documents(),
         erased(jobs=[group[0], str(group[1].id)], reason="asked for"),
         erased(jobs=[group[0]]),
+        world.documents(),
         [seen(job) for job in group.refresh()],
         refusal(group[0].result),
         seen(
@@ -409,9 +434,12 @@ def world(
     with ExitStack() as open_clients:
 
         def make(kind: type) -> World:
+            payloads = Path(stores["PECIA_PAYLOAD_URL"])
             client = kind(*stores.values(), settings=settings)
             context = synced(client) if kind is AsyncClient else client
-            return World(open_clients.enter_context(context), scribe, picture, tmp_path, kind.__name__)
+            return World(
+                open_clients.enter_context(context), scribe, picture, tmp_path, payloads, kind.__name__
+            )
 
         yield make
 
