@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from pecia import (
     JobErasedError,
     JobTimeoutError,
     ReadDocument,
+    saving,
 )
 from pecia.cli import run as run_pecia
 from pecia.cli.app import app
@@ -191,6 +193,14 @@ def test_a_file_that_cannot_be_written_leaves_nothing_half_made(job: Job[Documen
     with pytest.raises(FileNotFoundError):
         job.save(tmp_path / "nowhere" / "page.txt")
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_what_breaks_off_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "page.txt").write_text("before")
+    with suppress(KeyboardInterrupt), saving._replacing(tmp_path / "page.txt") as half:
+        half.write_text("half")
+        raise KeyboardInterrupt
+    assert [path.read_text() for path in tmp_path.iterdir() if path.is_file()] == ["before"]
 
 
 @pytest.fixture
