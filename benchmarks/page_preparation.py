@@ -1,0 +1,94 @@
+"""Forty pages, turned and askew, through the preparation that every page passes before an engine sees it.
+
+How many come back upright (turned as they must be, sloping by less than half a degree), which do not, and what each
+step takes of a core. The pages are drawn (`tests/shared/drawn_pages.py`): eight layouts, four kinds of files, slopes up
+to 9.5 degrees, noise; three of ten Korean if a font is given.
+
+Caveats. Drawn pages are cleaner than scanned ones. Times are of whole pages, the first look at them included, and of
+pages that have something to do: an upright page costs no turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
+
+from drawn_pages import CASES, NEEDED, Case, askew_pages
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import initialize_process, page_pixels
+from pecia_workers.media.ink import View
+from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageImage
+from pecia_workers.media.preparation import EVERY_STEP, STEPS, Sheet
+
+LIMITS = Limits.of(WorkerSettings())
+
+
+def main() -> None:
+    """Prepare the pages, once for each round, and print what became of them."""
+    arguments = _arguments()
+    initialize_process(LIMITS)
+    took: dict[str, list[float]] = defaultdict(list)
+    lost: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
+        for number in range(arguments.rounds):
+            for case in askew_pages(Path(scratch), arguments.korean_font):
+                page = _prepared(case, took)
+                if number == 0 and not case.came_back(page):
+                    lost.append(f"{case.name}: turned by {page.rotation}, levelled by {page.skew:g}")
+    _report(lost, took, arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--korean-font", type=Path, help="a font file with Hangul")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser.parse_args()
+
+
+def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
+    """Run the steps as `prepare` does, and note the milliseconds of each."""
+    pixels = page_pixels(case.path, 0, LIMITS)
+    begun = process_time()
+    sheet = Sheet(page=PageImage(pixels=pixels), view=View.of(pixels))
+    took["look"].append(1000 * (process_time() - begun))
+    for step, run in STEPS.items():
+        begun = process_time()
+        sheet = run(sheet, EVERY_STEP)
+        took[step].append(1000 * (process_time() - begun))
+    return sheet.page
+
+
+def _report(lost: list[str], took: dict[str, list[float]], arguments: argparse.Namespace) -> None:
+    upright = CASES - len(lost)
+    if arguments.json:
+        times = {step: round(median(values), 1) for step, values in took.items()}
+        print(json.dumps({"pages": CASES, "upright": upright, "lost": lost, "median_ms": times}))
+        return
+    table = Table(
+        "step", "median, ms", "most, ms", title=f"{upright} of {CASES} upright; {NEEDED} are asked for"
+    )
+    for step, values in took.items():
+        table.add_row(step, f"{median(values):.0f}", f"{max(values):.0f}")
+    console = Console()
+    console.print(table)
+    for name in lost:
+        console.print(name)
+
+
+if __name__ == "__main__":
+    main()
