@@ -68,7 +68,7 @@ def main() -> None:
 def _measure(reader: PageReader, rounds: int) -> Figures:
     pages = korean_pages(korean_font())
     reader.load()
-    begun = perf_counter()
+    begun, texts = perf_counter(), [""]
     for _ in range(rounds):
         texts = ["\n".join(line.text for line in reader.read(page.pixels)) for page in pages]
     seconds = perf_counter() - begun

@@ -56,7 +56,7 @@ def test_an_engine_that_lacks_korean_does_not_say_that_it_reads_it_but_what_it_t
 
     able = create_engine(WorkerSettings()).capabilities
 
-    assert able.languages == {"en", "zh"}
+    assert able.languages == frozenset({"en", "zh"})
     assert "pip install 'pecia[korean]'" in able.remedies["ko"]
 
 
@@ -70,7 +70,7 @@ def test_an_engine_with_korean_says_so_and_its_results_are_told_apart_by_its_dat
     (data / "kor.traineddata").write_bytes(b"other data")
     after = create_engine(settings).capabilities
 
-    assert before.languages == {"en", "ko", "zh"}
+    assert before.languages == frozenset({"en", "ko", "zh"})
     assert before.remedies == {}
     assert before.revision != after.revision
 

@@ -53,7 +53,8 @@ def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:
         size = (round(grey.width * growth), round(grey.height * growth))
         grey = grey.resize(size, Image.Resampling.BICUBIC)
     width, height = grey.size
-    _api.SetImageBytes(grey.tobytes(), width, height, 1, width)
+    raw: Any = grey.tobytes()  # its stubs say text
+    _api.SetImageBytes(raw, width, height, 1, width)
     _api.SetSourceResolution(min(_MOST_DPI, max(_LEAST_DPI, round(max(width, height) / _PAGE_INCHES))))
     try:
         _api.Recognize()

@@ -46,9 +46,10 @@ def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
     height, width = piece.shape
     gap, reach = max(1, round(height * _CLEAR)), round(height * (_CLEAR + _BESIDE))
     ink = np.concatenate([[0], piece.sum(axis=0).cumsum()])
-    strokes = np.diff(np.pad((_longest_runs(piece) >= _TALL * height).astype(np.int8), 1))
+    tall = np.pad(_longest_runs(piece) >= _TALL * height, 1)
+    starts, ends = np.flatnonzero(~tall[:-1] & tall[1:]), np.flatnonzero(tall[:-1] & ~tall[1:])
     leans: list[float] = []
-    for start, end in zip(np.flatnonzero(strokes > 0), np.flatnonzero(strokes < 0), strict=True):
+    for start, end in zip(starts, ends, strict=True):
         if end - start > _THIN * height or start < reach or end + reach > width:
             continue
         left = float(ink[start - gap] - ink[start - reach])
