@@ -19,7 +19,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
-from pecia import Client, DatabaseUnavailableError, ReadDocument
+from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
 from pecia_workers.broker import celery_settings, connect, transport
 from pecia_workers.bus import Bus
@@ -66,6 +66,20 @@ def test_a_client_submits_and_hears_with_its_own_account(stores: SecuredStores, 
 
         assert stores.admin.llen("read.normal") == 1
         assert client.job(job.id).wait(timeout=10)
+    assert stores.denied == set()
+
+
+def test_so_does_an_asynchronous_client(stores: SecuredStores, payload_url: str) -> None:
+    async def submit_and_hear() -> None:
+        urls = (stores.database_url(), stores.redis_url("client"), payload_url)
+        async with AsyncClient(*urls) as client:
+            job = await client.submit(ReadDocument(picture()))
+            with pytest.raises(JobTimeoutError):
+                await job.wait(timeout=0.5)
+            await job.cancel()
+
+    asyncio.run(submit_and_hear())
+    assert stores.admin.llen("read.normal") == 1
     assert stores.denied == set()
 
 

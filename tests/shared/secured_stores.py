@@ -108,7 +108,7 @@ def _lock_redis(server: EmbeddedRedis) -> Redis:
     admin = Redis(unix_socket_path=str(server.socket), username="test", password="test")
     with Redis(unix_socket_path=str(server.socket)) as opening:
         opening.execute_command("ACL", "SETUSER", "test", "on", ">test", "allkeys", "allchannels", "+@all")
-    for line in snippet("acl").splitlines():
+    for line in snippet("text").splitlines():
         admin.execute_command("ACL", "SETUSER", *line.split()[1:])  # type: ignore[no-untyped-call]
     return admin
 
