@@ -23,6 +23,7 @@ from pecia_workers.engines import EngineRequest, Generation, create_engine
 from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.media.preparation import prepare
 from pecia_workers.runtime import Runtime
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
@@ -176,3 +177,11 @@ def test_a_fleet_that_lacks_the_data_says_what_to_install(
         JobFailedError, match=r"pip install 'pecia\[korean\]' .*tesseract-ocr-kor.*TESSDATA_PREFIX"
     ):
         next(client.jobs()).result(timeout=0)
+
+
+def test_korean_pages_that_lie_turned_come_back_and_upright_ones_stay(pages: tuple[KoreanPage, ...]) -> None:
+    upright = [prepare(page.pixels).rotation for page in pages]
+    on_head = [prepare(np.ascontiguousarray(np.rot90(page.pixels, 2))).rotation for page in pages]
+
+    assert upright == [0] * len(pages)
+    assert on_head.count(180) >= len(pages) - 1

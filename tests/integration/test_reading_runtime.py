@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from chat_server import Behaviour, ChatServerDouble, picture_of, serving
-from pecia import Client, GenerationOptions, Job, Page, Preset, ReadDocument, Verdict
+from pecia import Client, GenerationOptions, Job, Page, Preparation, Preset, ReadDocument, Verdict
 from pecia_schemas import Document, DocumentType, Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
@@ -223,3 +223,16 @@ def test_what_the_engine_cannot_do_fails_at_once_and_says_so(
 ) -> None:
     with pytest.raises(PartFailedError, match=code):
         work(ReadDocument(scan, **asked), engine=engine, engine_processes=1)
+
+
+def test_how_a_page_is_prepared_is_the_fleets_choice_unless_the_task_makes_one(work: Work) -> None:
+    file = io.BytesIO()
+    SAMPLE.pages[0].image.rotate(180).save(file, "PNG")
+    upside_down = file.getvalue()
+
+    as_it_is = only_page(work(ReadDocument(upside_down), engine="simulated:instant", prepare=()))
+    turned = only_page(
+        work(ReadDocument(upside_down, prepare=(Preparation.ORIENT,)), engine="simulated:instant", prepare=())
+    )
+
+    assert (as_it_is.rotation, turned.rotation) == (0, 180)

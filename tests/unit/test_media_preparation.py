@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from drawn_pages import NEEDED, askew_pages, synthetic_page, turned
-from pecia_schemas import Preparation
+from pecia_schemas import Page, Preparation, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan, prepare
+from pecia_workers.reading.page import _moved
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")
 
@@ -184,3 +188,16 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
     )
 
     assert ran.stdout == "0 -3\n", ran.stderr
+
+
+def test_a_page_found_in_the_cache_tells_how_this_one_was_prepared() -> None:
+    earlier = Page(
+        number=4, text="", verdict=Verdict.OK, width=2, height=2, engine="e", rotation=90, skew=1.5
+    )
+    pixels = np.zeros((2, 2, 3), dtype=np.uint8)
+
+    part: Any = SimpleNamespace(ordinal=0)
+
+    moved = _moved(earlier, part, PageImage(pixels=pixels, rotation=180, scale=0.5), Timings())
+
+    assert (moved.number, moved.rotation, moved.skew, moved.scale) == (1, 180, 0, 0.5)
