@@ -86,7 +86,7 @@ class House:
     def holdings(self) -> dict[str | None, tuple[int, int, int]]:
         """Documents, schemas and results by key."""
         held: list[Holdings] = self.ask(holdings)
-        return {one.key: (one.payloads, one.schemas, one.results) for one in held}
+        return {one.key: (one.payloads, one.tasks, one.results) for one in held}
 
     def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
         async def story() -> R:
@@ -266,7 +266,7 @@ def test_after_a_rotation_the_former_key_is_not_needed(house: House, former: dic
     name = next(iter(house.files()))
     assert house.holdings() == {next(iter(former), None): (1, 1, 1)}
 
-    assert house.rotate(NEW | former) == Rekeyed(payloads=1, schemas=0, results=1)
+    assert house.rotate(NEW | former) == Rekeyed(payloads=1, tasks=0, results=1)
 
     assert house.holdings() == {"new": (1, 1, 1)}
     assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
@@ -330,7 +330,7 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
 def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> None:
     job = house.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
 
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, schemas=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
 
     task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
@@ -341,7 +341,7 @@ def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> Non
 def test_the_password_of_a_job_that_goes_on_is_encrypted_anew(house: House, former: dict[str, str]) -> None:
     job = house.client(former).submit(ReadDocument(DOCUMENT, password=PLANTED))
 
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, schemas=1)
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
     assert house.rotate(NEW | OLD) == Rekeyed(in_use=1)
 
     assert PLANTED not in house.tables()

@@ -585,7 +585,7 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
     done = ward.ask(rotate)
     ward.keys = {"newer": NEWER["newer"]}
 
-    assert (done.payloads, done.schemas, done.refused) == (1, 1, 0)
+    assert (done.payloads, done.tasks, done.refused) == (1, 1, 0)
     again = ward.submit(urls[0], idempotency_key=urls[0])
     assert (again.id, again.created) == (fetched.id, False)
     ward.run(waiting)

@@ -18,7 +18,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_workers.ledger.rekeying import (
     PAYLOADS,
     RESULTS,
-    SCHEMAS,
+    TASKS,
     Kind,
     PayloadDue,
     Resealed,
@@ -26,7 +26,7 @@ from pecia_workers.ledger.rekeying import (
     move_payload,
     payloads_due,
     reseal_results,
-    reseal_schemas,
+    reseal_tasks,
     spans,
 )
 
@@ -40,7 +40,7 @@ class Rekeyed:
     """What was done, and what was left."""
 
     payloads: int = 0
-    schemas: int = 0
+    tasks: int = 0
     """Tasks with `fields`, a password or a URL."""
     results: int = 0
     in_use: int = 0
@@ -63,7 +63,7 @@ class Rekeying:
     async def run(self, told: Told) -> Rekeyed:
         """Go through all; `told` hears how many things were seen to. Raises what the stores raise if they are away."""
         await self._documents(told)
-        self.done.schemas = await self._rows(SCHEMAS, reseal_schemas, told)
+        self.done.tasks = await self._rows(TASKS, reseal_tasks, told)
         self.done.results = await self._rows(RESULTS, reseal_results, told)
         return self.done
 

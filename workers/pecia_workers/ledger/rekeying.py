@@ -60,7 +60,7 @@ PAYLOADS = _kind(
     "SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after",
     f"SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number FROM jobs WHERE {_PAYLOADS_OF_SPAN}",  # noqa: S608
 )
-SCHEMAS = _kind(
+TASKS = _kind(
     _NO_UUID,
     "SELECT id FROM jobs WHERE id > CAST(:after AS uuid)",
     f"SELECT {_KEY_OF_SECRETS} AS key, count(*) AS number FROM jobs WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS}",  # noqa: S608
@@ -146,7 +146,7 @@ class Holdings:
 
     key: str | None
     payloads: int
-    schemas: int
+    tasks: int
     """Jobs whose task has `fields`, a password or a URL."""
     results: int
 
@@ -183,10 +183,10 @@ async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> Asyn
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    payloads, schemas, results = [await _counted(database, kind) for kind in (PAYLOADS, SCHEMAS, RESULTS)]
+    payloads, tasks, results = [await _counted(database, kind) for kind in (PAYLOADS, TASKS, RESULTS)]
     return [
-        Holdings(key=key, payloads=payloads[key], schemas=schemas[key], results=results[key])
-        for key in sorted({*payloads, *schemas, *results}, key=lambda key: (key is None, key))
+        Holdings(key=key, payloads=payloads[key], tasks=tasks[key], results=results[key])
+        for key in sorted({*payloads, *tasks, *results}, key=lambda key: (key is None, key))
     ]
 
 
@@ -243,7 +243,7 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
     }
 
 
-async def reseal_schemas(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
+async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
     """Encrypt the `fields`, passwords and URLs of the tasks of a span under the current key."""
 
     def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
