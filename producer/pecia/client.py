@@ -165,7 +165,7 @@ class Client:
     def dead_parts(
         self,
         *,
-        job: UUID | str | None = None,
+        job: Job[Any] | UUID | str | None = None,
         code: FailureCode | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
@@ -174,7 +174,7 @@ class Client:
 
         These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
         """
-        job_id = None if job is None else asking.identifier(job)
+        job_id = None if job is None else asking.id_of(job)
         return self._open().dead.latest(job_id=job_id, code=code, since=asking.past(since), limit=limit)
 
     def dead_part(self, part_id: UUID | str) -> DeadPart:
