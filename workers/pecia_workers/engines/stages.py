@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
 """What every engine can do that runs a vision-language model."""
 
-_OTHERS: Final = dict.fromkeys(("cpu", "rapidocr", "tesseract"), frozenset({Stage.READ}))
+_OTHERS: Final[dict[str, frozenset[Stage]]] = dict.fromkeys(
+    ("cpu", "rapidocr", "tesseract"), frozenset({Stage.READ})
+)
 _KINDS: Final = {
     "": LANGUAGE_MODEL,
     "read": frozenset({Stage.READ}),

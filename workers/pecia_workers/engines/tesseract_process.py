@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import tesserocr  # type: ignore[import-untyped]  # its stubs lie in a package without the marker
+import tesserocr
 from PIL import Image
 
 from pecia_schemas.results import Box, Line
