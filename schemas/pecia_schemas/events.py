@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.states import JobState, Lane
+from pecia_schemas.states import JobState, Lane, Stage
 
 
 class _Event(BaseModel):
@@ -57,6 +57,10 @@ class NoticeType(StrEnum):
     FAILED = "job.failed"
     CANCELLED = "job.cancelled"
     EXPIRED = "job.expired"
+    PART_DONE = "part.done"
+    """A page, a segment or a summary has its result. Told only to who asks for it."""
+    TEST = "webhook.test"
+    """Nothing happened: somebody tries whether an endpoint takes what it is told."""
 
     @classmethod
     def of(cls, state: JobState) -> NoticeType:
@@ -64,17 +68,39 @@ class NoticeType(StrEnum):
         return cls(f"job.{state}")
 
 
+ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
+"""What a webhook is told that asks for nothing else: how a job ended."""
+
+
 class Webhook(_Event):
     """Where to POST signed notices about a job, and which."""
 
     url: AnyHttpUrl
-    events: tuple[NoticeType, ...] = Field(default=tuple(NoticeType), min_length=1)
+    events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1)
 
 
-class NoticeData(_Event):
-    """The job a notice is about, as it was when it finished."""
+class _Notice(BaseModel):
+    # A receiver is not updated with the fleet: it passes over what it does not know.
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+
+class NoticePart(_Notice):
+    """The part that a notice is about."""
+
+    id: UUID
+    stage: Stage
+    number: int
+    """Page or segment, counted from 1; that of a summary follows its segments'."""
+    attempt: int
+
+
+class NoticeData(_Notice):
+    """The job a notice is about, as it was then."""
 
     job_id: UUID
+    sequence: int = 0
+    """Of two notices about a job the one with the greater number tells of what came later, whichever arrives first. It
+    is the sequence of that job's event."""
     kind: str
     state: JobState
     lane: Lane
@@ -82,11 +108,16 @@ class NoticeData(_Event):
     failure: FailureCode | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     """What the submitter attached: choose keys and values that may leave the house."""
+    links: dict[str, str] = Field(default_factory=dict)
+    """Where to look further, as the fleet's `PECIA_WEBHOOK_LINKS` says."""
+    part: NoticePart | None = None
+    """The part that is done, in a `part.done`."""
     created_at: datetime
-    finished_at: datetime
+    finished_at: datetime | None = None
+    """None while the job goes on."""
 
 
-class JobNotice(_Event):
+class JobNotice(_Notice):
     """The body of a webhook call: Standard Webhooks' `type`, `timestamp` and `data`."""
 
     type: NoticeType

@@ -1,23 +1,59 @@
-"""The one statement by which finishing a job promises its callbacks.
+"""The statements by which what happens to a job promises its callbacks, in the same transaction.
 
-Whoever moves a job to a terminal state, the fleet's ledger or a client that cancels, runs it in the same transaction.
+Whoever moves a job to a terminal state, the fleet's ledger or a client that cancels, runs the first. The job's lock is
+held, and its events are written: the newest gives the notice its place among those of the job.
 """
 
 from sqlalchemy import text
 
+_DATA = """
+    'job_id', jobs.id, 'kind', kind, 'state', state, 'lane', lane,
+    'progress', jsonb_build_object('total', total, 'done', done, 'failed', failed, 'cancelled', cancelled),
+    'failure', failure->'code', 'metadata', metadata, 'created_at', jobs.created_at, 'finished_at', jobs.finished_at
+"""
+
+# Who wants to know of an event: the webhook that came with the job, and the endpoints that are registered.
+_TARGETS = """
+    SELECT jobs.webhook->>'url' AS url, CAST(NULL AS uuid) AS endpoint_id WHERE jobs.webhook->'events' ? noticed.type
+    UNION ALL
+    SELECT url, id FROM endpoints WHERE disabled_at IS NULL AND noticed.type = ANY(events)
+"""
+
 PROMISE_CALLBACKS = text(
-    """
-    INSERT INTO deliveries (job_id, type, url, body)
-    SELECT id, 'job.' || state, webhook->>'url', jsonb_build_object(
-        'type', 'job.' || state,
-        'timestamp', finished_at,
-        'data', jsonb_build_object(
-            'job_id', id, 'kind', kind, 'state', state, 'lane', lane,
-            'progress', jsonb_build_object('total', total, 'done', done, 'failed', failed, 'cancelled', cancelled),
-            'failure', failure->'code', 'metadata', metadata,
-            'created_at', created_at, 'finished_at', finished_at))
+    f"""
+    INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
+    SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
+        'type', noticed.type, 'timestamp', finished_at, 'data', jsonb_build_object({_DATA}, 'sequence', coalesce(
+            (SELECT max(sequence) FROM job_events WHERE job_events.job_id = jobs.id), 0)))
     FROM jobs
-    WHERE id = ANY(:job_ids) AND webhook IS NOT NULL AND webhook->'events' ? ('job.' || state)
-    """
+    CROSS JOIN LATERAL (SELECT 'job.' || jobs.state AS type) AS noticed
+    CROSS JOIN LATERAL ({_TARGETS}) AS target
+    WHERE jobs.id = ANY(:job_ids)
+    """  # noqa: S608  constants of this module
 )
-"""Takes `job_ids`; writes one row for each of these jobs whose webhook wants to know. The body is a `JobNotice`."""
+"""Takes `job_ids`; writes a row for each that wants to know how one of these jobs ended. The body is a `JobNotice`."""
+
+TELLS_PARTS = """
+    coalesce(webhook->'events' ? 'part.done', false)
+    OR EXISTS (SELECT FROM endpoints WHERE disabled_at IS NULL AND 'part.done' = ANY(events))
+"""
+"""Whether somebody wants to know of every part of a job, as an expression over its row."""
+
+PROMISE_PARTS = text(
+    f"""
+    INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
+    SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
+        'type', noticed.type, 'timestamp', part.finished_at, 'data', jsonb_build_object(
+            {_DATA}, 'sequence', coalesce((
+                SELECT sequence FROM job_events
+                WHERE job_events.job_id = jobs.id AND job_events.part_id = part.id ORDER BY sequence DESC LIMIT 1), 0),
+            'part', jsonb_build_object(
+                'id', part.id, 'stage', part.stage, 'number', part.ordinal + 1, 'attempt', part.attempt)))
+    FROM jobs
+    JOIN (SELECT id, job_id, stage, ordinal, attempt, finished_at FROM parts) AS part ON part.job_id = jobs.id
+    CROSS JOIN (SELECT 'part.done' AS type) AS noticed
+    CROSS JOIN LATERAL ({_TARGETS}) AS target
+    WHERE part.id = ANY(:part_ids) AND part.stage <> 'ingest'
+    """  # noqa: S608  constants of this module
+)
+"""Takes `part_ids`, which are done; writes a row for each that wants to know of one of them."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Computed,
     DateTime,
     Double,
     ForeignKey,
@@ -217,20 +218,44 @@ class JobEventRow(Base):
     __table_args__ = (Index("job_events_job_id_sequence_idx", "job_id", "sequence"),)
 
 
+class EndpointRow(Base):
+    """Where all jobs are told of: a registered receiver with a secret of its own."""
+
+    __tablename__ = "endpoints"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    url: Mapped[str]
+    events: Mapped[list[str]]  # `NoticeType`
+    secret: Mapped[Any] = mapped_column(JSONB())  # text, or its envelope
+    former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other
+    former_until: Mapped[datetime | None]
+    client: Mapped[str]  # who registered it
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
+
+
 class DeliveryRow(Base):
-    """The outbox: one promised callback, written in the transaction that finished the job."""
+    """The outbox: one promised callback, written in the transaction in which happened what it tells."""
 
     __tablename__ = "deliveries"
 
     id: Mapped[UUID] = mapped_column(
         primary_key=True, server_default=func.gen_random_uuid()
     )  # the `webhook-id`
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[UUID | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))  # None: a test
+    endpoint_id: Mapped[UUID | None] = mapped_column(
+        ForeignKey("endpoints.id", ondelete="CASCADE")
+    )  # None: the job's own webhook
     type: Mapped[str]
     url: Mapped[str]
+    receiver: Mapped[str] = mapped_column(
+        Computed("COALESCE((endpoint_id)::text, split_part(url, '?'::text, 1))", persisted=True)
+    )  # whose patience it shares with others
     body: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(server_default="pending")
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    replayed_after: Mapped[int] = mapped_column(server_default=text("0"))  # attempts before the last replay
+    promised_at: Mapped[datetime] = mapped_column(server_default=func.now())  # or replayed last
     next_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_status: Mapped[int | None]  # HTTP
     last_error: Mapped[str | None]
@@ -240,9 +265,41 @@ class DeliveryRow(Base):
     __table_args__ = (
         CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
         Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending'")),
+        Index("deliveries_receiver_idx", "receiver", "next_at", postgresql_where=text("state = 'pending'")),
+        Index("deliveries_promised_at_idx", "promised_at", postgresql_where=text("state = 'pending'")),
+        Index("deliveries_endpoint_id_idx", "endpoint_id", "created_at"),
+        Index("deliveries_created_at_idx", "created_at"),
         Index("deliveries_job_id_idx", "job_id"),
         Index("deliveries_finished_at_idx", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     )
+
+
+class DeliveryAttemptRow(Base):
+    """One try to deliver a callback, and what came of it."""
+
+    __tablename__ = "delivery_attempts"
+
+    delivery_id: Mapped[UUID] = mapped_column(
+        ForeignKey("deliveries.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True)  # counted from 1
+    at: Mapped[datetime]  # when it began
+    duration_s: Mapped[float]
+    status: Mapped[int | None]  # HTTP
+    error: Mapped[str | None]
+    reply: Mapped[str | None]  # its beginning
+
+
+class ReceiverRow(Base):
+    """A receiver whose last try failed; see `DeliveryRow.receiver`. It goes with the first that succeeds."""
+
+    __tablename__ = "receivers"
+
+    receiver: Mapped[str] = mapped_column(primary_key=True)
+    failures: Mapped[int]  # tries that failed, one after the other
+    failing_since: Mapped[datetime] = mapped_column(server_default=func.now())
+    failed_at: Mapped[datetime] = mapped_column(server_default=func.now())  # last
+    paused_until: Mapped[datetime | None]  # then one delivery goes out to see
 
 
 class FlowRow(Base):
