@@ -208,8 +208,9 @@ class WorkerSettings(ConnectionSettings):
     """Parts that one worker holds at a time. 0: as many as its engine wants."""
     max_tokens_in_flight: int = Field(default=0, ge=0)
     """Token budget of one worker. 0: what its engine can hold."""
-    admission: Literal["continuous", "dynamic", "static"] = "continuous"
-    """When requests enter the engine: as soon as they fit, or in batches that close when full or after a wait."""
+    admission: Literal["continuous", "shortest", "dynamic", "static"] = "continuous"
+    """When requests enter the engine: as soon as they fit, in the order of arrival or the shortest first, or in batches
+    that close when full or after a wait."""
     batch_tokens: int = Field(default=4_000, ge=1)
     """Most tokens of a dynamic batch. 24 GB GPU: 3000, 40 GB: 6000."""
     batch_min: int = Field(default=10, ge=1)

@@ -1,4 +1,4 @@
-"""Who may enter the engine, and when: three policies and what none of them may ever do."""
+"""Who may enter the engine, and when: four policies and what none of them may ever do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOM = Room(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
 
 
-def item(name: str, tokens: int = 10, rank: int = 1, arrived: float = 0.0) -> Item:
-    return Item(id=name, tokens=tokens, rank=rank, arrived=arrived)
+def item(name: str, tokens: int = 10, rank: int = 1, arrived: float = 0.0, *, output: int = 1) -> Item:
+    return Item(id=name, tokens=tokens, output=output, rank=rank, arrived=arrived)
 
 
 def names(starts: list[Start]) -> list[str]:
@@ -58,6 +58,29 @@ def test_a_request_larger_than_the_budget_runs_alone_and_is_marked() -> None:
     policy.withdraw("huge")
     (after,) = policy.start(0, ROOM)
     assert (after.item.id, after.oversize) == ("b", False)
+
+
+def test_what_writes_least_starts_first() -> None:
+    short = [item(f"short {number}", output=10) for number in range(20)]
+    policy = offered(PolicyName.SHORTEST, item("long", output=50), *short)
+    assert names(policy.start(0, Room(slots=2, tokens=None))) == ["short 0", "short 1"]
+
+
+def test_the_longest_starts_when_what_is_shorter_would_not_fill_the_engine_beside_it() -> None:
+    short = [item(f"short {number}", output=10) for number in range(9)]
+    policy = offered(PolicyName.SHORTEST, item("long", output=50), *short)
+    assert names(policy.start(0, Room(slots=2, tokens=None))) == ["long", "short 0"]
+
+
+def test_how_many_fit_by_their_tokens_tells_what_fills_the_engine() -> None:
+    short = [item(f"short {number}", 50, output=10) for number in range(20)]
+    policy = offered(PolicyName.SHORTEST, item("long", 50, output=90), *short)
+    assert names(policy.start(0, Room(slots=100, tokens=100))) == ["short 0", "short 1"]
+
+
+def test_an_urgent_long_request_goes_before_short_ones_of_another_lane() -> None:
+    policy = offered(PolicyName.SHORTEST, item("short", rank=1), item("urgent", rank=0, output=900))
+    assert names(policy.start(0, Room(slots=1, tokens=None))) == ["urgent"]
 
 
 def test_a_batch_waits_for_its_size_or_its_window() -> None:
@@ -135,10 +158,10 @@ class Admission(RuleBasedStateMachine):
         self.started: list[Item] = []
         self.count = 0
 
-    @rule(tokens=st.integers(1, 130), rank=st.integers(0, 2))
-    def arrive(self, tokens: int, rank: int) -> None:
+    @rule(tokens=st.integers(1, 130), rank=st.integers(0, 2), output=st.integers(1, 50))
+    def arrive(self, tokens: int, rank: int, output: int) -> None:
         self.count += 1
-        new = item(str(self.count), tokens, rank, self.now)
+        new = item(str(self.count), tokens, rank, self.now, output=output)
         self.waiting[new.id] = new
         self.policy.offer(new)
         self.start()
@@ -222,10 +245,15 @@ class StaticAdmission(OrderedAdmission):
     policy_name = PolicyName.STATIC
 
 
+class ShortestAdmission(Admission):
+    policy_name = PolicyName.SHORTEST
+
+
 class DynamicAdmission(Admission):
     policy_name = PolicyName.DYNAMIC
 
 
 TestContinuousAdmission = ContinuousAdmission.TestCase
 TestStaticAdmission = StaticAdmission.TestCase
+TestShortestAdmission = ShortestAdmission.TestCase
 TestDynamicAdmission = DynamicAdmission.TestCase

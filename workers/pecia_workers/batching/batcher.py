@@ -19,6 +19,7 @@ from pecia_workers.batching.packing import Packing
 from pecia_workers.batching.policies import Policy, Room
 from pecia_workers.batching.waiting import Item
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
+from pecia_workers.engines.pricing import expected_output
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -99,7 +100,13 @@ class Batcher:
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         entering = self._entering[request.id] = loop.create_future()
-        item = Item(id=request.id, tokens=tokens, rank=request.priority, arrived=loop.time())
+        item = Item(
+            id=request.id,
+            tokens=tokens,
+            output=expected_output(request),
+            rank=request.priority,
+            arrived=loop.time(),
+        )
         self._policy.offer(item)
         try:
             self._admit()

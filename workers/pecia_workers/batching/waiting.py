@@ -16,6 +16,8 @@ class Item:
     id: str
     tokens: int
     """What it takes of the engine's budget."""
+    output: int
+    """Tokens it is expected to write, which its time in the engine goes by."""
     rank: int
     """Of its lane: smaller is sooner."""
     arrived: float
@@ -72,6 +74,15 @@ class Waiting:
         """Return what waits, next first."""
         return sorted(self._items.values(), key=self._turn)
 
+    def next_lane(self) -> list[Item]:
+        """Return what waits in the lane whose turn it is, by arrival; one that was overtaken too often, alone."""
+        head = self.head
+        if head is None:
+            return []
+        if self._is_impatient(head):
+            return [head]
+        return [item for item in self._items.values() if item.rank == head.rank]
+
     def like_head(self) -> list[Item]:
         """Return the next request, then the others by how near they are to it in size."""
         if not self._items:
@@ -80,5 +91,8 @@ class Waiting:
         return [head, *sorted(others, key=lambda item: abs(item.tokens - head.tokens))]
 
     def _turn(self, item: Item) -> tuple[bool, int]:
-        impatient = self._overtaken[item.id] >= PATIENCE
+        impatient = self._is_impatient(item)
         return (not impatient, 0 if impatient else item.rank)
+
+    def _is_impatient(self, item: Item) -> bool:
+        return self._overtaken[item.id] >= PATIENCE
