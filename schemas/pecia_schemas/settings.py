@@ -357,6 +357,11 @@ class WorkerSettings(ConnectionSettings):
     remote_control: Literal["look", "revoke"] = "look"
     """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`
     parts. `pecia cancel` needs neither."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.
+    0: not at all."""
+    metrics_address: str = "127.0.0.1"
+    """The address it listens on. They tell counts and no ids, and ask for no password."""
     flower_port: int = Field(default=5555, ge=0, le=65535)
     """Where `pecia up` serves Flower, on loopback. 0: not at all."""
 

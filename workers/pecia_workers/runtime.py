@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -62,6 +63,7 @@ from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
+from pecia_workers.metrics import recording
 from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
@@ -90,6 +92,7 @@ class Runtime:
         self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
+        self._engine_seen: recording.EngineWatch | None = None
         self._admission: Batcher | None = None
         self._meter = Meter()
         self._cache = ResultCache.off()
@@ -112,6 +115,7 @@ class Runtime:
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell, keys=settings.keyring)
         budget = await self._start_stages(engine, priced)
         self._engine = engine
+        self._engine_seen = recording.EngineWatch(engine.capabilities.name) if engine else None
         registered = identity.running(engine) if engine else identity
         await self._resources.enter_async_context(keep_registered(self._database, registered))
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
@@ -196,8 +200,8 @@ class Runtime:
         """Return once the engine has died, of a part or of itself; never for a worker without one."""
         with suppress(EngineDeadError):
             while True:
-                if self._engine:
-                    self._engine.load()
+                if self._engine and self._engine_seen:
+                    self._engine_seen.saw(self._engine.load(), self.room)
                 await asyncio.sleep(_LOOK_S)
         self._died_on.update(self._running)  # the pool may cancel them before they find out
 
@@ -211,11 +215,14 @@ class Runtime:
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
+        recording.begun(claimed)
+        began = monotonic()
         try:
             outcome = await self._work(claimed)
             committed = await self._ledger.commit(Finished(part=claimed, outcome=outcome))
         finally:
             self._cache.ended(part)
+        recording.ended(claimed, outcome, monotonic() - began, committed=committed)
         if not committed:
             raise Ignore("the part was cancelled or taken over meanwhile")
         if isinstance(outcome, Cut) or claimed.stage is Stage.CAPTION:

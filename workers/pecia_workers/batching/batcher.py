@@ -20,6 +20,7 @@ from pecia_workers.batching.policies import Policy, Room
 from pecia_workers.batching.waiting import Item
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
 from pecia_workers.engines.pricing import expected_output
+from pecia_workers.metrics import recording
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -123,13 +124,16 @@ class Batcher:
     def _admit(self) -> None:
         now = asyncio.get_running_loop().time()
         room = self._available(now)
-        for start in self._policy.start(now, room):
+        starts = self._policy.start(now, room)
+        for start in starts:
             if start.oversize:
                 log.warning("larger_than_the_budget", request=start.item.id, tokens=start.item.tokens)
             entering = self._entering.pop(start.item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet
                 entering.set_result(None)
             self.packing.started(start.item, room, now, self._policy.waiting)
+        if starts:
+            recording.admitted(self.packing.requests, self.packing.token_share)
         self._look_again(now)
 
     def _available(self, now: float) -> Room:

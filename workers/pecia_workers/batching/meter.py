@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pecia_schemas.results import Timings, TokenUsage
 from pecia_workers.ledger import Done
 from pecia_workers.ledger.accounts import Spent
+from pecia_workers.metrics import recording
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -84,8 +85,10 @@ class _Metered:
         try:
             generation = await self._generator.generate(request)
         finally:
-            reading.seconds += monotonic() - began
+            seconds = monotonic() - began
+            reading.seconds += seconds
         reading.engine = generation.engine or reading.engine
+        recording.generated(reading.engine, generation, seconds)
         reading.usage += generation.usage
         reading.waited += generation.waited_s
         reading.first_token_s = reading.first_token_s or generation.first_token_s

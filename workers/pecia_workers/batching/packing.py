@@ -26,6 +26,18 @@ class Packing:
         """Mean share of the tokens, or of the slots where they are what is full; None before anything waited."""
         return self._used_s / self._waited_s if self._waited_s else None
 
+    @property
+    def requests(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    @property
+    def token_share(self) -> float | None:
+        """Share of the room's tokens that they take; None where only slots count, or before the first."""
+        if self._room is None or self._room.tokens is None:
+            return None
+        return self._tokens / max(1, self._room.tokens)
+
     def started(self, item: Item, room: Room, now: float, waiting: int) -> None:
         """Take note that a request entered; so many still wait."""
         self._pass(now)

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 
 from redis import RedisError
 
-from pecia_workers.broker.leases import Claim, Leases
+from pecia_workers.broker.leases import Claim, Claimed, Leases
 from pecia_workers.broker.owners import is_gone, new_owner
+from pecia_workers.metrics import declared as metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +79,7 @@ class LeaseKeeper:
         self._lease = lease
         self._hold_limit_s = hold_limit.total_seconds()
         self._held: dict[str, float] = {}
+        self._moved_at = time.monotonic()
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
         self._suspects: dict[str, None] = {}
@@ -90,6 +92,21 @@ class LeaseKeeper:
     def of(owner: str) -> LeaseKeeper:
         """Return this process's keeper of that name."""
         return _keepers[owner]
+
+    @property
+    def held(self) -> int:
+        """How many leases there are."""
+        return len(self._held)
+
+    @property
+    def moved_at(self) -> float:
+        """When a part was last claimed or finished or given back, by the monotonic clock."""
+        return self._moved_at
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a gate: the worker has started and is not stopping."""
+        return self.gate is not None
 
     @property
     def capacity(self) -> Capacity:
@@ -112,9 +129,20 @@ class LeaseKeeper:
         except RedisError:
             self._in_doubt = True
             raise
-        now = time.monotonic()
-        self._held.update((claimed.part, now) for claimed in claim.parts)
+        if claim.parts:
+            self._took(claim.parts, capacity.tokens)
         return claim
+
+    def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
+        now = self._moved_at = time.monotonic()
+        self._held.update((claimed.part, now) for claimed in parts)
+        metrics.CLAIMS.inc()
+        metrics.CLAIM_SIZE.observe(len(parts))
+        if free is not None:
+            metrics.CLAIM_FILL.observe(sum(claimed.cost for claimed in parts) / free)
+        for claimed in parts:
+            metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
+        metrics.PARTS_HELD.set(len(self._held))
 
     def dispatch(self) -> None:
         """Tell the gate that a whole claim was delivered."""
@@ -169,6 +197,8 @@ class LeaseKeeper:
         for part in parts:
             self._held.pop(part, None)
             noted.pop(part, None)
+        self._moved_at = time.monotonic()
+        metrics.PARTS_HELD.set(len(self._held))
 
     def tend(self) -> None:
         """Settle, return what was taken unseen, and quarantine what dead workers held. Raises `redis.RedisError`."""
@@ -176,6 +206,7 @@ class LeaseKeeper:
         if self._in_doubt:
             self._return_unseen()
         if reaped := self._leases.reap(self._lease):
+            metrics.LEASES_REAPED.inc(reaped)
             _log.warning("%d leases ran out: their parts are in quarantine", reaped)
 
     def _return_unseen(self) -> None:
@@ -221,6 +252,7 @@ class LeaseKeeper:
         for part in lost + overdue:
             if self._held.get(part) == held[part] and part not in self._finished:
                 self._held.pop(part, None)
+                metrics.LEASES_LOST.inc()
                 _log.error("lease lost: %s", part)
                 self.on_lost(part)
 

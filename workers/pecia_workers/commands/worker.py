@@ -64,9 +64,9 @@ def worker(
     configure_logs(settings)
     forbid_core_files()
     if role in (Role.INGEST, Role.ENGINE):
-        _run_stages(_stages(role, settings), settings, name or role)
+        _run_stages(role, _stages(role, settings), settings, name or role)
     else:
-        _service(role)(settings)
+        _run_service(role, settings)
 
 
 def _check(settings: WorkerSettings) -> None:
@@ -93,12 +93,21 @@ def _stages(role: Role, settings: WorkerSettings) -> Collection[Stage]:
     return served
 
 
-def _run_stages(stages: Collection[Stage], settings: WorkerSettings, name: str) -> None:
-    from pecia_workers.app import app, worker_argv  # noqa: PLC0415
+def _run_stages(role: Role, stages: Collection[Stage], settings: WorkerSettings, name: str) -> None:
+    from pecia_workers.app import app, queues_of, worker_argv  # noqa: PLC0415
+    from pecia_workers.metrics.serving import worker_page  # noqa: PLC0415
 
     app.use(settings)
-    app.worker_main(worker_argv(stages, settings, name=name))
+    with worker_page(settings, role, app.keeper, queues_of(stages)):
+        app.worker_main(worker_argv(stages, settings, name=name))
     sys.exit(0)
+
+
+def _run_service(role: Role, settings: WorkerSettings) -> None:
+    from pecia_workers.metrics.serving import service_page  # noqa: PLC0415
+
+    with service_page(settings, role, fleet=role is Role.UPKEEP):
+        _service(role)(settings)
 
 
 def _service(role: Role) -> Callable[[WorkerSettings], None]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import structlog
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -26,6 +27,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 PATIENCE = timedelta(seconds=8)
 """How long a worker waits for an answer on a connection that does not break, so that it works again within 15 s."""
+
+_PATIENCE_WITH_A_QUESTION = timedelta(seconds=4)
 
 LONG_PATIENCE = timedelta(seconds=30)
 """The same for statements over whole tables."""
@@ -47,6 +50,18 @@ def open_database(database_url: str, *, connections: int = 4, patience: timedelt
     )
     close_after(engine.sync_engine, patience)
     return engine
+
+
+def answers(database_url: str) -> bool:
+    """Return whether Postgres does, asked on a connection of its own."""
+    engine = create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
+    close_after(engine, _PATIENCE_WITH_A_QUESTION)
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except UNAVAILABLE:
+        return False
+    return True
 
 
 async def outlast(run: Callable[[], Awaitable[R]]) -> R:

@@ -12,7 +12,10 @@ from redis.exceptions import RedisError
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
+from pecia_workers.metrics.health import PULSE
 from pecia_workers.service import serve
+from pecia_workers.upkeep.measuring import Measurement
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
     Reconciler,
@@ -64,6 +67,7 @@ class Upkeep:
         """Run one step; return the code of what kept it from its work. An outage is told once."""
         try:
             if count := await step():
+                UPKEEP_ACTIONS.labels(name).inc(count)
                 log.info("upkeep_step", step=name, count=count)
         except (RedisError, OSError) as error:
             return self._outage("redis_unavailable", error)
@@ -71,9 +75,12 @@ class Upkeep:
             return self._outage("database_unavailable", error)
         except Exception as error:  # noqa: BLE001  the other steps must go on
             return self._outage(f"{name}_failed", error)
+        finally:
+            PULSE.beat()
         return None
 
     def _outage(self, code: str, error: Exception) -> str:
+        UPKEEP_FAILURES.labels(code).inc()
         if code not in self._outages:
             log.warning("upkeep_outage", outage=code, error=type(error).__name__)
             self._outages.add(code)
@@ -83,6 +90,7 @@ class Upkeep:
 def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
     kept = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
+    seen = {"measure": partial(Measurement(), stores)} if settings.metrics_port else {}
     return {
         "leases": partial(return_expired_leases, stores, settings),
         "orphans": partial(requeue_orphans, stores, settings),
@@ -92,6 +100,7 @@ def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
         **kept,
+        **seen,
     }
 
 

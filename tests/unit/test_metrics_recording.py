@@ -1,0 +1,207 @@
+"""What is counted of parts and requests, and that nothing of a document comes with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prometheus_client import generate_latest
+
+from pecia_schemas import (
+    Failure,
+    FailureCode,
+    Lane,
+    Page,
+    Stage,
+    Timings,
+    TokenUsage,
+    Verdict,
+)
+from pecia_workers.engines.base import Generation, Load
+from pecia_workers.ledger import ClaimedPart, Cut, Done, Failed, NewPart, Outcome
+from pecia_workers.ledger.accounts import Spent
+from pecia_workers.metrics import gpus, recording
+from pecia_workers.metrics.declared import REGISTRY
+
+WORD = "Quillfeather"
+
+
+def part(stage: Stage = Stage.READ) -> ClaimedPart:
+    return ClaimedPart(
+        id=uuid4(),
+        job_id=uuid4(),
+        stage=stage,
+        ordinal=0,
+        attempt=1,
+        strikes=0,
+        deaths=0,
+        lane=Lane.URGENT,
+        start_s=None,
+        end_s=None,
+        kind="document.read",
+        stored_task={"note": WORD},
+        queued_s=7.0,
+        client=WORD,
+        metadata={"ward": WORD},
+    )
+
+
+def page(**more: Any) -> Page:
+    about = {"number": 1, "text": WORD, "verdict": Verdict.OK, "width": 1, "height": 1, "engine": "test"}
+    return Page.model_validate({**about, **more})
+
+
+class Counts:
+    """What a metric has grown by since the test began."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for family in REGISTRY.collect():
+            for sample in family.samples:
+                self._before[sample.name, frozenset(sample.labels.items())] = sample.value
+
+    def __call__(self, name: str, **labels: str) -> float:
+        now = REGISTRY.get_sample_value(name, labels) or 0.0
+        return now - self._before.get((name, frozenset(labels.items())), 0.0)
+
+
+@pytest.fixture
+def grown() -> Counts:
+    return Counts()
+
+
+def test_an_attempt_is_counted_with_its_wait(grown: Counts) -> None:
+    recording.begun(part())
+    assert grown("pecia_attempts_total", stage="read", lane="urgent") == 1
+    assert grown("pecia_queue_seconds_sum", stage="read", lane="urgent") == 7
+
+
+_FAILURE = Failure.of(FailureCode.ENGINE_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "committed", "name"),
+    [
+        (Done(page()), True, "done"),
+        (Cut(Stage.READ, [NewPart(ordinal=0, cost=1)]), True, "done"),
+        (Failed(_FAILURE), True, "failed"),
+        (Failed(_FAILURE, timedelta(seconds=2)), True, "retried"),
+        (Done(page()), False, "lost"),
+    ],
+    ids=["done", "cut", "failed", "retried", "lost"],
+)
+def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str, grown: Counts) -> None:
+    recording.ended(part(), outcome, 3.0, committed=committed)
+    ends = {
+        end: grown("pecia_parts_total", stage="read", outcome=end)
+        for end in ("done", "failed", "retried", "lost")
+    }
+    assert ends == {**dict.fromkeys(ends, 0), name: 1}
+    assert grown("pecia_part_seconds_sum", stage="read") == 3
+
+
+def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts) -> None:
+    usage = TokenUsage(prompt=100, output=20)
+    recording.ended(
+        part(),
+        Failed(_FAILURE, None, Spent(engine="test", usage=usage, timings=Timings())),
+        1,
+        committed=True,
+    )
+    assert grown("pecia_failures_total", stage="read", code="engine_error") == 1
+    assert grown("pecia_wasted_tokens_total", engine="test") == 120
+
+
+def test_a_page_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(grown: Counts) -> None:
+    recording.ended(part(), Done(page(usage=TokenUsage(prompt=100, output=20, wasted=60))), 1, committed=True)
+    assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
+    assert grown("pecia_wasted_tokens_total", engine="test") == 60
+
+
+def test_what_was_not_committed_is_no_page_and_no_waste(grown: Counts) -> None:
+    recording.ended(part(), Done(page(usage=TokenUsage(wasted=60))), 1, committed=False)
+    assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
+    assert grown("pecia_wasted_tokens_total", engine="test") == 0
+
+
+def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Counts) -> None:
+    generation = Generation(
+        text=WORD,
+        verdict=Verdict.OK,
+        usage=TokenUsage(prompt=100, cached=40, output=20),
+        first_token_s=0.5,
+        waited_s=2.0,
+    )
+    recording.generated("test", generation, 5.0)
+    assert grown("pecia_prompt_tokens_total", engine="test") == 100
+    assert grown("pecia_cached_tokens_total", engine="test") == 40
+    assert grown("pecia_output_tokens_total", engine="test") == 20
+    assert grown("pecia_engine_request_seconds_sum", engine="test") == 3
+    assert grown("pecia_admission_wait_seconds_sum") == 2
+    assert grown("pecia_first_token_seconds_sum", engine="test") == 0.5
+
+
+def test_an_engine_that_streams_nothing_has_no_first_token(grown: Counts) -> None:
+    recording.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
+    assert grown("pecia_first_token_seconds_count", engine="mute") == 0
+
+
+def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
+    seen = recording.EngineWatch("test")
+    for _ in range(3):
+        seen.saw(Load(running=4, waiting=2, kv_used=0.5, preemptions=7, drifted=3), 0.75)
+    assert grown("pecia_engine_preemptions_total", engine="test") == 7
+    assert grown("pecia_engine_mispriced_requests_total", engine="test") == 3
+    assert REGISTRY.get_sample_value("pecia_engine_running_requests", {"engine": "test"}) == 4
+    assert REGISTRY.get_sample_value("pecia_engine_kv_cache_used_ratio", {"engine": "test"}) == 0.5
+    assert REGISTRY.get_sample_value("pecia_engine_budget_share_ratio", {"engine": "test"}) == 0.75
+
+
+def test_nothing_of_a_part_is_in_the_metrics() -> None:
+    claimed = part()
+    recording.begun(claimed)
+    recording.ended(claimed, Done(page()), 1, committed=True)
+    recording.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
+    told = generate_latest(REGISTRY).decode()
+    assert WORD not in told
+    assert str(claimed.id) not in told
+    assert str(claimed.job_id) not in told
+
+
+class Driver:
+    """NVML as `pynvml` binds it, for a machine without a card: two GPUs, one of which tells nothing of its use."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802
+        return int(handle[-1])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802, ARG002
+        return SimpleNamespace(total=80 * 2**30, used=60 * 2**30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+        if handle.endswith("1"):
+            raise self.NVMLError
+        return SimpleNamespace(gpu=87)
+
+
+def test_a_gpu_tells_its_use_and_memory_as_far_as_its_driver_does() -> None:
+    samples = {
+        (sample.name, sample.labels["gpu"]): sample.value
+        for family in gpus.GpuCollector(Driver(), ["GPU-0", "GPU-1"]).collect()
+        for sample in family.samples
+    }
+    assert samples == {
+        ("pecia_gpu_utilization_ratio", "0"): 0.87,
+        ("pecia_gpu_memory_used_bytes", "0"): 60 * 2**30,
+        ("pecia_gpu_memory_used_bytes", "1"): 60 * 2**30,
+        ("pecia_gpu_memory_bytes", "0"): 80 * 2**30,
+        ("pecia_gpu_memory_bytes", "1"): 80 * 2**30,
+    }

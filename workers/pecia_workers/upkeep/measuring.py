@@ -1,0 +1,66 @@
+"""What nobody but upkeep can tell of the fleet as a whole: put into the metrics, for all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from redis import Redis
+
+from pecia_schemas import Lane
+from pecia_workers.broker.leases import DEAD, LEASED, QUARANTINES, QUEUES
+from pecia_workers.ledger.lag import Lag
+from pecia_workers.ledger.standing import Standing, standing
+from pecia_workers.metrics import declared as metrics
+from pecia_workers.upkeep.queues import count_waiting
+from pecia_workers.upkeep.steps import Stores
+
+_EVERY_S = 5.0
+_ROLES = ("ingest", "engine", "webhooks", "upkeep")
+
+
+class Measurement:
+    """A step of upkeep that changes nothing. A few short look-ups, every five seconds at most."""
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+
+    async def __call__(self, stores: Stores) -> int:
+        """Look, and return 0."""
+        if time.monotonic() < self._not_before:
+            return 0
+        await asyncio.to_thread(_show_redis, stores.redis)
+        async with stores.database.connect() as connection:
+            _show_postgres(await connection.run_sync(standing))
+        metrics.MEASURED.set_to_current_time()
+        self._not_before = time.monotonic() + _EVERY_S
+        return 0
+
+
+def _show_redis(redis: Redis) -> None:
+    for queue, count in count_waiting(redis).items():
+        stage, lane = (QUARANTINES[queue], "quarantine") if queue in QUARANTINES else QUEUES[queue]
+        metrics.QUEUE_PARTS.labels(stage, lane).set(count)
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.hlen(LEASED)
+        pipe.llen(DEAD)
+        leased, strange = pipe.execute()
+    metrics.LEASED_PARTS.set(leased)
+    metrics.STRANGE_MESSAGES.set(strange)
+
+
+def _show_postgres(found: Standing) -> None:
+    for lane in Lane:
+        metrics.QUEUE_OLDEST.labels(lane).set(found.oldest_s.get(lane, 0.0))
+    for role in _ROLES:
+        metrics.WORKERS.labels(role).set(found.roles.get(role, 0))
+    metrics.REMOVALS.set(found.removals)
+    metrics.REMOVALS_OLDEST.set(found.removals_s)
+    _show_lag(found.lag)
+
+
+def _show_lag(lag: Lag) -> None:
+    metrics.UNPUBLISHED.set(lag.unpublished)
+    metrics.UNPUBLISHED_OLDEST.set(lag.unpublished_s)
+    metrics.DUE_WEBHOOKS.set(lag.deliveries)
+    metrics.DUE_WEBHOOKS_OLDEST.set(lag.deliveries_s)
