@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pecia.audit import AuditAction, AuditEntry
     from pecia.client import Client
     from pecia.dead import DeadPart
+    from pecia.deliveries import Delivery, DeliveryAttempt
+    from pecia.endpoints import Endpoint
     from pecia.errors import (
         ConfigurationError,
         DatabaseUnavailableError,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from pecia_schemas.settings import ClientSettings
-    from pecia_schemas.states import JobState, Lane
+    from pecia_schemas.states import DeliveryState, JobState, Lane
     from pecia_schemas.tasks import (
         CaptionStyle,
         CaptionVideo,
@@ -80,6 +82,8 @@ _HOMES = {
     "pecia.audit": ["AuditAction", "AuditEntry"],
     "pecia.client": ["Client"],
     "pecia.dead": ["DeadPart"],
+    "pecia.deliveries": ["Delivery", "DeliveryAttempt"],
+    "pecia.endpoints": ["Endpoint"],
     "pecia.errors": [
         "ConfigurationError",
         "DatabaseUnavailableError",
@@ -128,7 +132,7 @@ _HOMES = {
         "Verdict",
     ],
     "pecia_schemas.settings": ["ClientSettings"],
-    "pecia_schemas.states": ["JobState", "Lane"],
+    "pecia_schemas.states": ["DeliveryState", "JobState", "Lane"],
     "pecia_schemas.tasks": [
         "CaptionStyle",
         "CaptionVideo",
@@ -158,10 +162,14 @@ __all__ = [
     "ConfigurationError",
     "DatabaseUnavailableError",
     "DeadPart",
+    "Delivery",
+    "DeliveryAttempt",
+    "DeliveryState",
     "Document",
     "DocumentFate",
     "DocumentGoneError",
     "DocumentType",
+    "Endpoint",
     "Erasure",
     "Failure",
     "FailureCode",

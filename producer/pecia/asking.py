@@ -7,14 +7,19 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from pecia import submission
 from pecia.dead import DeadPart
+from pecia.deliveries import Delivery
+from pecia.endpoints import CHOICE, Endpoint
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle
 from pecia.purging import Selection
 from pecia.store import Listing
 from pecia.view import JobView
-from pecia_schemas.states import JobState
+from pecia_schemas.events import ENDINGS, NoticeType, Webhook
+from pecia_schemas.states import DeliveryState, JobState
 from pecia_schemas.tasks import Task
 
 
@@ -58,10 +63,45 @@ def id_of(job: JobHandle[Any] | UUID | str) -> UUID:
 
 def identifier(text: UUID | str) -> UUID:
     """Return the id that a text stands for. Raises `InvalidOptionError` if it is none."""
+    return _uuid(text, "A job's id is a UUID, as `submit` returned it.")
+
+
+def _uuid(text: UUID | str, otherwise: str) -> UUID:
     try:
         return text if isinstance(text, UUID) else UUID(text)
     except ValueError:
-        raise InvalidOptionError("A job's id is a UUID, as `submit` returned it.") from None
+        raise InvalidOptionError(otherwise) from None
+
+
+def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
+    """Return where to post what. Raises `InvalidOptionError` if there is no such event, or it is no address."""
+    try:
+        asked = ENDINGS if events is None else tuple(NoticeType(event) for event in events)
+    except ValueError:
+        raise InvalidOptionError(f"An endpoint is told of {', '.join(CHOICE)}.") from None
+    if not asked or NoticeType.TEST in asked:
+        raise InvalidOptionError(f"An endpoint is told of one or more of {', '.join(CHOICE)}.")
+    try:
+        return Webhook.model_validate({"url": url, "events": tuple(dict.fromkeys(asked))})
+    except ValidationError:
+        raise InvalidOptionError("An endpoint is an absolute http or https URL.") from None
+
+
+def endpoint_id(endpoint: Endpoint | UUID | str) -> UUID:
+    """Return the id of an endpoint that is named in any way. Raises `InvalidOptionError` if it is none."""
+    return endpoint.id if isinstance(endpoint, Endpoint) else _uuid(endpoint, "An endpoint's id is a UUID.")
+
+
+def delivery_id(delivery: Delivery | UUID | str) -> UUID:
+    """Return the id of a delivery that is named in any way. Raises `InvalidOptionError` if it is none."""
+    return delivery.id if isinstance(delivery, Delivery) else _uuid(delivery, "A delivery's id is a UUID.")
+
+
+def overlap(asked: timedelta) -> timedelta:
+    """Return for how long two secrets are valid. Raises `InvalidOptionError` if that cannot be meant."""
+    if asked < timedelta():
+        raise InvalidOptionError("overlap is a length of time: 0 ends the former secret at once.")
+    return asked
 
 
 def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None) -> JobView:
@@ -83,6 +123,14 @@ def by_job(parts: Iterable[DeadPart]) -> dict[UUID, list[UUID]]:
     for part in parts:
         chosen.setdefault(part.job_id, []).append(part.id)
     return chosen
+
+
+def delivery_state(state: DeliveryState | str | None) -> DeliveryState | None:
+    """Return the state that is meant. Raises `InvalidOptionError` if there is no such state."""
+    try:
+        return None if state is None else DeliveryState(state)
+    except ValueError:
+        raise InvalidOptionError(f"A delivery's state is one of {', '.join(DeliveryState)}.") from None
 
 
 def _states(status: JobState | str | Iterable[JobState | str]) -> tuple[JobState, ...]:

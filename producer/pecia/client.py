@@ -23,16 +23,18 @@ from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.dead import DeadPart
+from pecia.deliveries import Delivery
+from pecia.endpoints import DAY, Endpoint
 from pecia.errors import SubmitError
 from pecia.job import Job, JobGroup
 from pecia.purging import Erasure
 from pecia.store import Listing
 from pecia.submission import Options
 from pecia.usage import Usage
-from pecia_schemas.events import Webhook
+from pecia_schemas.events import NoticeType, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import JobState, Lane
+from pecia_schemas.states import DeliveryState, JobState, Lane
 from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
@@ -231,6 +233,62 @@ class Client:
         """
         job_id = None if job is None else asking.id_of(job)
         return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
+
+    def add_endpoint(self, url: str, *, events: Iterable[NoticeType | str] | None = None) -> Endpoint:
+        """Register a receiver that is told of every job from now on; return it with its secret, which is told once.
+
+        `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
+        """
+        return self._open().endpoints.add(asking.webhook(url, events))
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the registered endpoints and how each does, the oldest first, without their secrets."""
+        return self._open().endpoints.all()
+
+    def remove_endpoint(self, endpoint: Endpoint | UUID | str) -> None:
+        """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
+        self._open().endpoints.remove(asking.endpoint_id(endpoint))
+
+    def rotate_endpoint(self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = DAY) -> Endpoint:
+        """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
+        return self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
+
+    def test_endpoint(self, endpoint: Endpoint | UUID | str) -> Delivery:
+        """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
+
+        One that takes it is told of jobs again. Look at `delivery` for what came of it.
+        """
+        connections = self._open()
+        return connections.deliveries.one(connections.endpoints.test(asking.endpoint_id(endpoint)))
+
+    def deliveries(
+        self,
+        *,
+        job: Job[Any] | UUID | str | None = None,
+        endpoint: Endpoint | UUID | str | None = None,
+        state: DeliveryState | str | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[Delivery]:
+        """Return what webhooks were told or are to be told, with every try, newest first."""
+        return self._open().deliveries.latest(
+            job_id=None if job is None else asking.id_of(job),
+            endpoint_id=None if endpoint is None else asking.endpoint_id(endpoint),
+            state=asking.delivery_state(state),
+            since=asking.past(since),
+            limit=limit,
+        )
+
+    def delivery(self, delivery: Delivery | UUID | str) -> Delivery:
+        """Return a delivery as it is now. Raises `InvalidOptionError` if there is no such delivery."""
+        return self._open().deliveries.one(asking.delivery_id(delivery))
+
+    def replay(self, deliveries: Iterable[Delivery | UUID | str]) -> None:
+        """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
+
+        Raises `InvalidOptionError` for one that is not over, before anything is done.
+        """
+        self._open().deliveries.replay([asking.delivery_id(one) for one in deliveries])
 
     def group(self, jobs: Iterable[Job[R]]) -> JobGroup[R]:
         """Return the jobs as one, to wait for or to cancel together."""

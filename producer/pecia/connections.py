@@ -15,6 +15,8 @@ from pecia.backlog import Backlog
 from pecia.configuration import client_name
 from pecia.database import Database
 from pecia.dead import DeadParts
+from pecia.deliveries import Deliveries
+from pecia.endpoints import Endpoints
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
 from pecia.publishing import Bus
 from pecia.purging import Purging
@@ -45,6 +47,8 @@ class Holdings(Generic[D]):
         self.transitions = Transitions(database, client=self.client)
         self.accounts = Accounts(database)
         self.dead = DeadParts(database)
+        self.endpoints = Endpoints(database, self.keys, client=self.client)
+        self.deliveries = Deliveries(database)
         self.backlog = Backlog(settings.max_backlog)
 
     @cached_property

@@ -60,3 +60,17 @@ class PartState(StrEnum):
     def is_terminal(self) -> bool:
         """Whether nothing but an explicit retry can change it."""
         return self not in (PartState.QUEUED, PartState.RUNNING)
+
+
+class DeliveryState(StrEnum):
+    """Life of a callback."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    """Given up: its tries are used up, or it is too old, or its receiver is gone or must not be called."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing more happens unless somebody has it replayed."""
+        return self is not DeliveryState.PENDING

@@ -161,7 +161,7 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     unknown = sealed.pecia("keys", "status", new=NEW)
 
     assert (told.code, told.err) == (0, "")
-    stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "available": True}
+    stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "secrets": 0, "available": True}
     assert json.loads(told.out) == {"current": "new", "stored": [stored]}
     assert unknown.code == 1
     assert "not here" in unknown.out

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, LiteralString
 from uuid import UUID
@@ -34,8 +34,10 @@ from pecia_schemas import JobState, NoticeType, new_id
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.outbox import DeliveryOutcome, DeliveryState, claim_deliveries, record_outcome
+from pecia_workers.ledger.outbox import DeliveryOutcome, Room, Try, claim_deliveries, record_outcome
+from pecia_workers.ledger.receivers import PausePolicy
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.webhooks.delivery import WebhookWorker
 from pecia_workers.webhooks.schedule import RetrySchedule
@@ -43,6 +45,7 @@ from pecia_workers.webhooks.schedule import RetrySchedule
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)
 DOCUMENT_TEXT = "Hemoglobin 13.2"
+ROOM = Room(deliveries=10, each=10, busy={}, signs=True)
 
 
 @dataclass(frozen=True)
@@ -369,9 +372,13 @@ def test_a_worker_that_was_overtaken_records_nothing(outbox: Outbox, receiver: R
 
     async def story() -> bool:
         database = open_database(outbox.database_url)
-        late, *_ = await claim_deliveries(database, limit=1, visibility=timedelta())
-        await claim_deliveries(database, limit=1, visibility=timedelta(minutes=1))
-        recorded = await record_outcome(database, late, DeliveryOutcome(state=DeliveryState.DEAD))
+        late, *_ = await claim_deliveries(database, ROOM, visibility=timedelta())
+        await claim_deliveries(database, ROOM, visibility=timedelta(minutes=1))
+        tried = Try(at=datetime.now(UTC), duration=timedelta(seconds=9), reply=None)
+        pause = PausePolicy(after=1, first=timedelta(hours=1))
+        recorded = await record_outcome(
+            database, late, DeliveryOutcome(state=DeliveryState.DEAD), tried, pause
+        )
         await database.dispose()
         return recorded
 
@@ -382,7 +389,7 @@ def test_a_worker_that_was_overtaken_records_nothing(outbox: Outbox, receiver: R
 def claim(outbox: Outbox, *, visibility: timedelta) -> None:
     async def story() -> None:
         database = open_database(outbox.database_url)
-        assert await claim_deliveries(database, limit=10, visibility=visibility)
+        assert await claim_deliveries(database, ROOM, visibility=visibility)
         await database.dispose()
 
     asyncio.run(story())
@@ -404,6 +411,7 @@ def test_the_worker_outlasts_a_restart_of_postgres(
 
 RUN = """
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import DeliveryState
 from pecia_workers.webhooks.delivery import run_webhooks
 
 run_webhooks(WorkerSettings())

@@ -30,6 +30,7 @@ from pecia.testing import FakeFleet, ScriptError
 from pecia.testing.connections import MemoryPurging, MemoryTrail
 from pecia.testing.reports import MemoryAccounts, MemoryDeadParts
 from pecia.testing.stores import MemoryStore, MemoryTransitions
+from pecia.testing.webhooks import MemoryDeliveries, MemoryEndpoints
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -46,7 +47,17 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize(
-    "twin", [MemoryStore, MemoryTransitions, MemoryAccounts, MemoryDeadParts, MemoryTrail, MemoryPurging]
+    "twin",
+    [
+        MemoryStore,
+        MemoryTransitions,
+        MemoryAccounts,
+        MemoryDeadParts,
+        MemoryTrail,
+        MemoryPurging,
+        MemoryEndpoints,
+        MemoryDeliveries,
+    ],
 )
 def test_every_statement_of_the_client_has_a_twin_in_memory(twin: type[Any]) -> None:
     ours = {base for base in twin.__mro__ if base.__module__.startswith("pecia.testing")}

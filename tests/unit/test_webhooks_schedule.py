@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_workers.ledger.outbox import DeliveryState
+from pecia_schemas.states import DeliveryState
 from pecia_workers.outgoing.guard import Refusal
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after

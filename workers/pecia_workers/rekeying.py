@@ -18,6 +18,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_workers.ledger.rekeying import (
     PAYLOADS,
     RESULTS,
+    SECRETS,
     TASKS,
     Kind,
     PayloadDue,
@@ -26,6 +27,7 @@ from pecia_workers.ledger.rekeying import (
     move_payload,
     payloads_due,
     reseal_results,
+    reseal_secrets,
     reseal_tasks,
     spans,
 )
@@ -43,6 +45,8 @@ class Rekeyed:
     tasks: int = 0
     """Tasks with `fields`, a password or a URL."""
     results: int = 0
+    secrets: int = 0
+    """Endpoints, each with its secrets."""
     in_use: int = 0
     """Documents that were left because a job that needs them is not over."""
     refused: int = 0
@@ -65,6 +69,7 @@ class Rekeying:
         await self._documents(told)
         self.done.tasks = await self._rows(TASKS, reseal_tasks, told)
         self.done.results = await self._rows(RESULTS, reseal_results, told)
+        self.done.secrets = await self._rows(SECRETS, reseal_secrets, told)
         return self.done
 
     async def _documents(self, told: Told) -> None:

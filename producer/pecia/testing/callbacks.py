@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from standardwebhooks import Webhook as Signer
 
-from pecia.testing.records import JobRecord
-from pecia_schemas.events import JobNotice, NoticeData, NoticeType
-
-_SECRET_BYTES = 24
+from pecia.endpoints import new_secret
+from pecia.testing.memory import Memory
+from pecia.testing.records import DeliveryRecord, EndpointRecord, JobRecord, PartRecord, now
+from pecia_schemas.events import JobNotice, NoticeData, NoticePart, NoticeType
+from pecia_schemas.states import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class Callback:
     url: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-    """What `pecia.webhooks.verify` takes, with the headers and the fleet's `webhook_secret`."""
+    """What `pecia.webhooks.verify` takes, with the headers and the fleet's `webhook_secret`, or an endpoint's own."""
     notice: JobNotice
     """What it says."""
 
@@ -32,37 +31,67 @@ class Callback:
 class Callbacks:
     """All that were promised, in order."""
 
-    def __init__(self) -> None:
-        self.secret = "whsec_" + base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
+    def __init__(self, memory: Memory) -> None:
+        self.secret = new_secret()
         self.posted: list[Callback] = []
+        self._memory = memory
+        memory.post = self._post
 
     def promise(self, job: JobRecord) -> None:
-        """Keep the callback of a job that is over, if its webhook wants to know (`pecia_schemas/outbox.py`)."""
-        kind = NoticeType.of(job.state)
-        if job.webhook is None or kind not in job.webhook["events"] or job.finished_at is None:
-            return
-        data = NoticeData(
+        """Tell of a job that is over whoever wants to know (`pecia_schemas/outbox.py`)."""
+        self._tell(NoticeType.of(job.state), job, job.finished_at)
+
+    def promise_part(self, part: PartRecord) -> None:
+        """Tell of a part that has its result whoever wants to know (`pecia_schemas/outbox.py`)."""
+        if part.stage is not Stage.INGEST:
+            about = NoticePart(id=part.id, stage=part.stage, number=part.ordinal + 1, attempt=part.attempt)
+            self._tell(NoticeType.PART_DONE, part.job, part.finished_at, about)
+
+    def _tell(
+        self, kind: NoticeType, job: JobRecord, at: datetime | None, part: NoticePart | None = None
+    ) -> None:
+        for url, endpoint in self._receivers(kind, job):
+            notice = JobNotice(type=kind, timestamp=at or now(), data=self._data(job, part))
+            delivery = DeliveryRecord(
+                id=uuid4(), job_id=job.id, endpoint=endpoint, url=url, notice=notice, created_at=now()
+            )
+            self._post(delivery)
+
+    def _receivers(self, kind: NoticeType, job: JobRecord) -> Iterator[tuple[str, EndpointRecord | None]]:
+        if job.webhook is not None and kind in job.webhook["events"]:
+            yield job.webhook["url"], None
+        for endpoint in self._memory.endpoints.values():
+            if kind in endpoint.events:
+                yield endpoint.url, endpoint
+
+    def _data(self, job: JobRecord, part: NoticePart | None) -> NoticeData:
+        events = self._memory.events(job.id)
+        return NoticeData(
             job_id=job.id,
+            sequence=events[-1].sequence if events else 0,
             kind=job.kind,
             state=job.state,
             lane=job.lane,
             progress=job.view.progress,
             failure=job.failure and job.failure.code,
             metadata=dict(job.metadata),
+            part=part,
             created_at=job.created_at,
             finished_at=job.finished_at,
         )
-        job.deliveries += 1
-        self.posted.append(
-            self._signed(job.webhook["url"], JobNotice(type=kind, timestamp=job.finished_at, data=data))
-        )
 
-    def _signed(self, url: str, notice: JobNotice) -> Callback:
-        delivery, at, text = str(uuid4()), datetime.now(UTC), notice.model_dump_json()
+    def _post(self, delivery: DeliveryRecord) -> None:
+        delivery.tries.append(now())
+        self._memory.deliveries[delivery.id] = delivery
+        secrets = delivery.endpoint.secrets if delivery.endpoint else [self.secret]
+        at, text = datetime.now(UTC), delivery.notice.model_dump_json()
+        signatures = [Signer(secret).sign(str(delivery.id), at, text) for secret in secrets]
         headers = {
             "content-type": "application/json",
-            "webhook-id": delivery,
+            "webhook-id": str(delivery.id),
             "webhook-timestamp": str(int(at.timestamp())),
-            "webhook-signature": Signer(self.secret).sign(delivery, at, text),
+            "webhook-signature": " ".join(signatures),
         }
-        return Callback(url=url, headers=headers, body=text.encode(), notice=notice)
+        self.posted.append(
+            Callback(url=delivery.url, headers=headers, body=text.encode(), notice=delivery.notice)
+        )

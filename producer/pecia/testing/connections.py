@@ -19,6 +19,7 @@ from pecia.testing.memory import Memory
 from pecia.testing.payloads import MemoryPayloads
 from pecia.testing.reports import MemoryAccounts, MemoryDeadParts, MemoryTrailPages
 from pecia.testing.stores import MemoryStore, MemoryTransitions
+from pecia.testing.webhooks import MemoryDeliveries, MemoryEndpoints
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import Lane
 
@@ -66,6 +67,8 @@ class MemoryConnections(Connections):
         self.transitions = MemoryTransitions(database, client=self.client)
         self.accounts = MemoryAccounts(database)
         self.dead = MemoryDeadParts(database)
+        self.endpoints = MemoryEndpoints(database, self.keys, client=self.client)
+        self.deliveries = MemoryDeliveries(database)
         self.trail = MemoryTrail(database)
         self.purging = MemoryPurging(database, client=self.client)
         self.bus = MemoryBus(servers.memory, servers.switchboard)
@@ -83,6 +86,8 @@ class AsyncMemoryConnections(AsyncConnections):
         self.transitions = MemoryTransitions(database, client=self.client)
         self.accounts = MemoryAccounts(database)
         self.dead = MemoryDeadParts(database)
+        self.endpoints = MemoryEndpoints(database, self.keys, client=self.client)
+        self.deliveries = MemoryDeliveries(database)
         self.trail = AsyncMemoryTrail(database)
         self.purging = AsyncMemoryPurging(database, client=self.client)
         self.bus = AsyncMemoryBus(MemoryBus(servers.memory, servers.switchboard), servers.switchboard)

@@ -38,7 +38,7 @@ class MemoryPurgingSteps(PurgingSteps[D_co]):
     def look_at(self, memory: Memory, job_ids: Sequence[UUID]) -> list[Erasure]:
         """Return what there is to erase of these jobs."""
         return [
-            _erasure(job, sum(event.reason is not None for event in memory.events(job.id)))
+            _erasure(memory, job, sum(event.reason is not None for event in memory.events(job.id)))
             for job in memory.known(job_ids)
         ]
 
@@ -50,7 +50,7 @@ class MemoryPurgingSteps(PurgingSteps[D_co]):
         for job in unfinished:
             memory.rules.cancel(job, self._actor, None, promise=False)
         payloads = {job.id: job.payload for job in jobs}
-        erasures = [_erasure(job, memory.forget_reasons(job.id)) for job in jobs]
+        erasures = [_erasure(memory, job, memory.forget_reasons(job.id)) for job in jobs]
         for job, erasure in zip(jobs, erasures, strict=True):
             _erase(memory, job)
             _record(memory, erasure, self._actor, checked_reason(reason))
@@ -69,9 +69,10 @@ class MemoryPurgingSteps(PurgingSteps[D_co]):
         return DocumentFate.ERASED
 
 
-def _erasure(job: JobRecord, reasons: int) -> Erasure:
+def _erasure(memory: Memory, job: JobRecord, reasons: int) -> Erasure:
     results = sum(part.content is not None for part in job.parts)
-    return Erasure(job_id=job.id, results=results, deliveries=job.deliveries, reasons=reasons)
+    deliveries = len(memory.deliveries_of(job.id))
+    return Erasure(job_id=job.id, results=results, deliveries=deliveries, reasons=reasons)
 
 
 def _erase(memory: Memory, job: JobRecord) -> None:
@@ -80,7 +81,8 @@ def _erase(memory: Memory, job: JobRecord) -> None:
     del memory.by_key[job.key]
     job.key = f"erased/{job.id}"
     memory.by_key[job.key] = job
-    job.metadata, job.webhook, job.digest, job.payload, job.deliveries = {}, None, "", "", 0
+    memory.forget_deliveries(memory.deliveries_of(job.id))
+    job.metadata, job.webhook, job.digest, job.payload = {}, None, "", ""
     job.task = {name: value for name, value in job.task.items() if name not in _OF_THE_DOCUMENT}
     job.erased_at = now()
 

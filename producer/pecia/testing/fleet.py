@@ -62,10 +62,10 @@ class FakeFleet:
     def __init__(self, *, held: bool = False) -> None:
         self._memory = Memory()
         self._servers = Servers(self._memory, MemoryPayloads.over(self._memory))
-        self._callbacks = Callbacks()
+        self._callbacks = Callbacks(self._memory)
         self._workers = Workers(self._memory, self._servers.payloads)
         self._workers.held = held
-        self._memory.rules = Rules(self._memory, self._callbacks.promise)
+        self._memory.rules = Rules(self._memory, self._callbacks.promise, self._callbacks.promise_part)
         self._memory.settle = self._workers.settle
         self._memory.announce = self._announce
 
@@ -179,7 +179,7 @@ class FakeFleet:
 
     @property
     def webhook_secret(self) -> str:
-        """What the callbacks are signed with."""
+        """What the callbacks to jobs' own webhooks are signed with."""
         return self._callbacks.secret
 
     def __enter__(self) -> Self:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pecia.errors import DatabaseUnavailableError
-from pecia.testing.records import AuditRecord, JobRecord, PartRecord, now
+from pecia.testing.records import (
+    AuditRecord,
+    DeliveryRecord,
+    EndpointRecord,
+    JobRecord,
+    PartRecord,
+    now,
+)
 from pecia_schemas.events import JobEvent
 from pecia_schemas.states import JobState
 
@@ -32,6 +39,11 @@ class Memory:
         self.open: dict[UUID, JobRecord] = {}
         """Those that are not over."""
         self.trail: list[AuditRecord] = []
+        self.endpoints: dict[UUID, EndpointRecord] = {}
+        self.deliveries: dict[UUID, DeliveryRecord] = {}
+        """In the order in which they were promised."""
+        self.post: Callable[[DeliveryRecord], None]
+        """Makes a callback of a delivery."""
         self.removed: set[str] = set()
         """Documents that were purged, by name."""
         self.rules: Rules
@@ -101,6 +113,15 @@ class Memory:
         """Return what was told of a job, in order."""
         return list(self._events.get(job_id, ()))
 
+    def deliveries_of(self, job_id: UUID) -> list[DeliveryRecord]:
+        """Return the callbacks about a job."""
+        return [delivery for delivery in self.deliveries.values() if delivery.job_id == job_id]
+
+    def forget_deliveries(self, deliveries: Iterable[DeliveryRecord]) -> None:
+        """Take callbacks out of memory."""
+        for delivery in deliveries:
+            del self.deliveries[delivery.id]
+
     def forget_reasons(self, job_id: UUID) -> int:
         """Take the reasons out of a job's events; return how many there were."""
         told = self.events(job_id)
@@ -113,8 +134,8 @@ class Memory:
             job.age(by)
             for part in job.parts:
                 part.age(by)
-        for entry in self.trail:
-            entry.age(by)
+        for record in (*self.trail, *self.endpoints.values(), *self.deliveries.values()):
+            record.age(by)
         self._events = {job_id: [_aged(event, by) for event in told] for job_id, told in self._events.items()}
 
     def known(self, job_ids: Iterable[UUID]) -> list[JobRecord]:

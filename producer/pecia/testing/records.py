@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from pecia.view import JobView
+from pecia_schemas.events import JobNotice, NoticeType
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import CachedFrom, Page, Segment, Summary, Timings, TokenUsage
 from pecia_schemas.states import JobState, Lane, PartState, Stage
@@ -120,8 +121,6 @@ class JobRecord(Aging):
     finished_at: datetime | None = None
     erased_at: datetime | None = None
     parts: list[PartRecord] = field(default_factory=list)
-    deliveries: int = 0
-    """Callbacks that were promised."""
     script: Any = None
     """What comes of its parts in this run; None: nobody has asked yet."""
 
@@ -170,3 +169,36 @@ class AuditRecord(Aging):
     action: str
     reason: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class EndpointRecord(Aging):
+    """A row of `endpoints`."""
+
+    id: UUID
+    url: str
+    events: tuple[NoticeType, ...]
+    secret: str
+    former_secret: str | None = None
+    former_until: datetime | None = None
+    client: str
+    created_at: datetime
+
+    @property
+    def secrets(self) -> list[str]:
+        """What it is signed with now."""
+        valid = self.former_until is not None and self.former_until > now()
+        return [self.secret, *([self.former_secret] if self.former_secret and valid else [])]
+
+
+@dataclass(slots=True, kw_only=True)
+class DeliveryRecord(Aging):
+    """A row of `deliveries`: it arrived when it was promised."""
+
+    id: UUID
+    job_id: UUID | None
+    endpoint: EndpointRecord | None
+    url: str
+    notice: JobNotice
+    created_at: datetime
+    tries: list[datetime] = field(default_factory=list)

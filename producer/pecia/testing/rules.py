@@ -24,9 +24,15 @@ UPKEEP = "upkeep"
 class Rules:
     """The moves of one fleet's jobs. The caller holds the memory's lock."""
 
-    def __init__(self, memory: Memory, promise: Callable[[JobRecord], None]) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        promise: Callable[[JobRecord], None],
+        promise_part: Callable[[PartRecord], None],
+    ) -> None:
         self._memory = memory
         self._promise = promise
+        self._promise_part = promise_part
 
     def claim(self, part: PartRecord) -> None:
         """Begin an attempt at a part (`ledger/claim.py`)."""
@@ -69,6 +75,7 @@ class Rules:
         part.spent.add(content)
         self._end(part, PartState.DONE)
         part.job.done += 1
+        self._promise_part(part)
         self._settle(part.job)
 
     def fail(self, part: PartRecord, failure: Failure) -> None:

@@ -102,7 +102,7 @@ async def _rotate(database: AsyncEngine, settings: WorkerSettings, *, quiet: boo
         spool=Path(settings.spool_dir) if settings.spool_dir else None,
     )
     due = sum(
-        one.payloads + one.tasks + one.results
+        one.payloads + one.tasks + one.results + one.secrets
         for one in await holdings(database)
         if one.key != keyring.current
     )
@@ -146,10 +146,10 @@ def _status_json(held: list[Holdings], keyring: Keyring) -> dict[str, Any]:
 
 def _status_table(held: list[Holdings], keyring: Keyring) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("key", "", "documents", "results", "tasks"):
+    for title in ("key", "", "documents", "results", "tasks", "secrets"):
         table.add_column(title, justify="left" if title in ("key", "") else "right")
     for one in held:
-        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks)]
+        counts = [f"{number:,}" for number in (one.payloads, one.results, one.tasks, one.secrets)]
         table.add_row(one.key or "none", _mark(one.key, keyring), *counts)
     return table
 
@@ -165,7 +165,7 @@ def _mark(key: str | None, keyring: Keyring) -> str:
 def _tell(rekeyed: Rekeyed) -> None:
     typer.echo(
         f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
-        "schemas, passwords or URLs."
+        f"schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
     )
     if rekeyed.in_use:
         typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)

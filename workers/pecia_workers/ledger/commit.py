@@ -7,7 +7,7 @@ cancellations and recovery never wait for each other in a circle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -29,6 +29,7 @@ from pecia_schemas import (
 )
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.held import HELD
+from pecia_schemas.outbox import PROMISE_PARTS, TELLS_PARTS
 from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
 from pecia_workers.ledger.claim import ClaimedPart
 from pecia_workers.ledger.finish import finish_jobs
@@ -102,7 +103,10 @@ class Committed:
 
 
 _LOCK_JOBS = text(
-    "SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE"
+    f"""
+    SELECT id, ({TELLS_PARTS}) AS tells_parts FROM jobs
+    WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE
+    """  # noqa: S608  a constant
 )
 
 # The fence: only the attempt that runs now may move its part.
@@ -198,7 +202,7 @@ def _refused(part: ClaimedPart) -> Finished:
 async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring) -> Committed:
     job_ids = list({finished.part.job_id for finished in group})
     async with database.begin() as connection:
-        await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})
+        jobs = (await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})).all()
         moved = await _move(connection, worker, group, keys)
         taken = [finished for finished in group if finished.part.id in moved]
         for finished in taken:
@@ -207,12 +211,26 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished],
         if not taken:
             return Committed()
         await _count(connection, worker, taken)
+        await _promise_parts(connection, taken, {job.id for job in jobs if job.tells_parts})
         if any(finished.part.stage is Stage.CAPTION for finished in taken):
             await release_summaries(connection, job_ids, actor=worker)
         ended = await finish_jobs(connection, job_ids, actor=worker)
         await keep_results(connection, _cache_keys(taken))
     touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
     return Committed(parts=moved, jobs=touched | ended)
+
+
+async def _promise_parts(
+    connection: AsyncConnection, taken: Sequence[Finished], telling: Collection[UUID]
+) -> None:
+    """Promise the callbacks of parts that have a result, for jobs of which somebody wants to know them."""
+    done = [
+        finished.part.id
+        for finished in taken
+        if isinstance(finished.outcome, Done) and finished.part.job_id in telling
+    ]
+    if done:
+        await connection.execute(PROMISE_PARTS, {"part_ids": done})
 
 
 def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:

@@ -13,7 +13,8 @@ _LAG = text(
         FROM parts WHERE state = 'queued' AND published_at IS NULL AND run_at <= now()
     ) AS unpublished, (
         SELECT count(*) AS deliveries, extract(epoch FROM now() - min(next_at)) AS deliveries_s
-        FROM deliveries WHERE state = 'pending' AND next_at <= now()
+        FROM deliveries WHERE state = 'pending' AND next_at <= now() AND receiver NOT IN (
+            SELECT receiver FROM receivers WHERE paused_until IS NOT NULL)
     ) AS deliveries
     """
 )
@@ -28,7 +29,7 @@ class Lag:
     unpublished_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     deliveries: int
-    """Callbacks that nobody is trying: the webhook workers' work."""
+    """Callbacks that nobody is trying, although their receiver is not paused: the webhook workers' work."""
     deliveries_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
 

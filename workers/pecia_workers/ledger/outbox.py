@@ -1,23 +1,29 @@
-"""The outbox: claims promised callbacks that are due and records what became of each try."""
+"""The outbox: claims promised callbacks that are due, and records what became of each try."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pecia_schemas.states import DeliveryState
+from pecia_workers.ledger.receivers import PausePolicy, note_failure, note_gone, note_success
 
 
-class DeliveryState(StrEnum):
-    """Life of a delivery."""
+class ReceiverState(StrEnum):
+    """What a try tells of its receiver."""
 
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    DEAD = "dead"
+    WELL = "well"
+    FAILING = "failing"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """It was not reached, for a reason on our side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +31,22 @@ class ClaimedDelivery:
     """A callback to try now."""
 
     id: UUID
-    job_id: UUID
+    job_id: UUID | None
+    """None: a test of an endpoint."""
+    endpoint_id: UUID | None
+    """None: the webhook that came with the job, signed by the fleet's secret."""
     url: str
+    receiver: str
+    """Whose patience it shares with other deliveries."""
     body: dict[str, Any]
     attempt: int
     """Counted from 1, at the claim; the fence of what is recorded."""
+    turn: int
+    """The same, but counted anew after a replay."""
+    secret: Any = None
+    """The endpoint's, as it is stored."""
+    former_secret: Any = None
+    """The one before, while it is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +54,7 @@ class DeliveryOutcome:
     """What became of a try."""
 
     state: DeliveryState
+    receiver: ReceiverState = ReceiverState.UNKNOWN
     status: int | None = None
     """HTTP status, if there was an answer."""
     error: str | None = None
@@ -44,55 +62,161 @@ class DeliveryOutcome:
     retry_in: timedelta = timedelta()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """A try, as it is kept."""
+
+    at: datetime
+    """When it began."""
+    duration: timedelta
+    reply: str | None
+    """The beginning of the answer's body, if there was one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a worker can take now."""
+
+    deliveries: int
+    each: int
+    """Deliveries to one receiver at a time."""
+    busy: Mapping[str, int]
+    """How many are under way to each receiver."""
+    signs: bool
+    """Whether the fleet has a secret, for webhooks that came with jobs."""
+
+
+# Receiver by receiver, so that the backlog of one costs the others nothing; a failing one is tried by one delivery.
 # A claim is a promise to record within `visibility`. Whoever dies meanwhile leaves the row pending, and it comes again.
 _CLAIM = text(
     """
-    WITH due AS (
-        SELECT id FROM deliveries
-        WHERE state = 'pending' AND next_at <= now()
-        ORDER BY next_at
+    WITH RECURSIVE waiting (receiver) AS (
+        SELECT min(receiver) FROM deliveries WHERE state = 'pending'
+        UNION ALL
+        SELECT (SELECT min(receiver) FROM deliveries WHERE state = 'pending' AND receiver > waiting.receiver)
+        FROM waiting WHERE waiting.receiver IS NOT NULL
+    ), room AS (
+        SELECT waiting.receiver, CASE WHEN receivers.paused_until IS NULL THEN CAST(:each AS int) ELSE 1 END
+               - coalesce(busy.number, 0) AS number
+        FROM waiting
+        LEFT JOIN receivers ON receivers.receiver = waiting.receiver
+        LEFT JOIN unnest(CAST(:busy AS text[]), CAST(:numbers AS int[])) AS busy (receiver, number)
+               ON busy.receiver = waiting.receiver
+        WHERE waiting.receiver IS NOT NULL AND coalesce(receivers.paused_until <= now(), true)
+    ), due AS (
+        SELECT one.id, endpoints.secret,
+               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret
+        FROM room
+        CROSS JOIN LATERAL (
+            SELECT id, next_at, endpoint_id FROM deliveries
+            WHERE state = 'pending' AND deliveries.receiver = room.receiver AND next_at <= now()
+              AND (endpoint_id IS NOT NULL OR :signs)
+            ORDER BY next_at
+            LIMIT greatest(room.number, 0)
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS one
+        LEFT JOIN endpoints ON endpoints.id = one.endpoint_id
+        ORDER BY one.next_at
         LIMIT :limit
-        FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE deliveries
     SET attempts = attempts + 1, next_at = now() + :visibility
     FROM due
     WHERE deliveries.id = due.id
-    RETURNING deliveries.id, job_id, url, body, attempts AS attempt
+    RETURNING deliveries.id, job_id, endpoint_id, url, receiver, body, attempts AS attempt,
+              attempts - replayed_after AS turn, due.secret, due.former_secret
     """
 )
 
+_LOCK = text("SELECT FROM deliveries WHERE id = :id FOR NO KEY UPDATE")
+
+_KEEP = text(
+    """
+    INSERT INTO delivery_attempts (delivery_id, number, at, duration_s, status, error, reply)
+    VALUES (:id, :attempt, :at, :duration_s, :status, :error, :reply)
+    ON CONFLICT DO NOTHING
+    """
+)
+
+# What arrived has arrived, even if it was given up meanwhile.
 _RECORD = text(
     """
     UPDATE deliveries
     SET state = :state, last_status = :status, last_error = :error, next_at = now() + :retry_in,
         finished_at = CASE WHEN :state = 'pending' THEN NULL ELSE now() END
-    WHERE id = :id AND attempts = :attempt AND state = 'pending'
+    WHERE id = :id AND attempts = :attempt AND (state = 'pending' OR CAST(:state AS text) = 'delivered')
+    """
+)
+
+_GIVE_UP = text(
+    """
+    UPDATE deliveries SET state = 'dead', last_error = 'given_up', finished_at = now()
+    WHERE id IN (
+        SELECT id FROM deliveries WHERE state = 'pending' AND promised_at < now() - :age
+        ORDER BY promised_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    )
     """
 )
 
 
 async def claim_deliveries(
-    database: AsyncEngine, *, limit: int, visibility: timedelta
+    database: AsyncEngine, room: Room, *, visibility: timedelta
 ) -> list[ClaimedDelivery]:
-    """Return up to `limit` deliveries that are due, each to this caller alone until `visibility` has passed."""
+    """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
+    asked = {
+        "limit": room.deliveries,
+        "each": room.each,
+        "busy": list(room.busy),
+        "numbers": list(room.busy.values()),
+        "signs": room.signs,
+        "visibility": visibility,
+    }
     async with database.begin() as connection:
-        rows = await connection.execute(_CLAIM, {"limit": limit, "visibility": visibility})
+        rows = await connection.execute(_CLAIM, asked)
         return [ClaimedDelivery(**row) for row in rows.mappings()]
 
 
-async def record_outcome(database: AsyncEngine, delivery: ClaimedDelivery, outcome: DeliveryOutcome) -> bool:
-    """Write down what became of a try. Returns False if another worker has taken the delivery over meanwhile."""
+async def record_outcome(
+    database: AsyncEngine, delivery: ClaimedDelivery, outcome: DeliveryOutcome, tried: Try, pause: PausePolicy
+) -> bool:
+    """Write down a try and what became of it.
+
+    Returns False if another worker has taken the delivery over meanwhile, or it was erased.
+    """
+    written = {
+        "id": delivery.id,
+        "attempt": delivery.attempt,
+        "state": outcome.state,
+        "status": outcome.status,
+        "error": outcome.error,
+        "retry_in": outcome.retry_in,
+        "at": tried.at,
+        "duration_s": tried.duration.total_seconds(),
+        "reply": tried.reply,
+    }
     async with database.begin() as connection:
-        result = await connection.execute(
-            _RECORD,
-            {
-                "id": delivery.id,
-                "attempt": delivery.attempt,
-                "state": outcome.state,
-                "status": outcome.status,
-                "error": outcome.error,
-                "retry_in": outcome.retry_in,
-            },
-        )
-        return result.rowcount == 1
+        if (await connection.execute(_LOCK, written)).one_or_none() is None:
+            return False
+        await connection.execute(_KEEP, written)
+        recorded = (await connection.execute(_RECORD, written)).rowcount == 1
+        if recorded:
+            await _note(connection, delivery, outcome.receiver, pause)
+        return recorded
+
+
+async def _note(
+    connection: AsyncConnection, delivery: ClaimedDelivery, state: ReceiverState, pause: PausePolicy
+) -> None:
+    """Let the receiver's other deliveries have what this one found out."""
+    if state is ReceiverState.WELL:
+        await note_success(connection, delivery.receiver, delivery.endpoint_id)
+    elif state is ReceiverState.FAILING:
+        await note_failure(connection, delivery.receiver, pause)
+    elif state is ReceiverState.GONE:
+        await note_gone(connection, delivery.receiver, delivery.endpoint_id, url=delivery.url)
+
+
+async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) -> int:
+    """End up to `limit` deliveries that were promised, or replayed last, longer ago than `age`; return how many."""
+    async with database.begin() as connection:
+        return (await connection.execute(_GIVE_UP, {"age": age, "limit": limit})).rowcount

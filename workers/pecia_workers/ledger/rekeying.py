@@ -35,6 +35,7 @@ _HAS_SECRETS = (
 _KEY_OF_SECRETS = "coalesce(task->'fields'->>'enc', task->'password'->>'enc', task->'url'->>'enc')"
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
+_ENDPOINTS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
 _RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
 
 
@@ -69,6 +70,14 @@ RESULTS = _kind(
     _NO_UUID,
     "SELECT part_id FROM results WHERE part_id > CAST(:after AS uuid)",
     f"SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE {_RESULTS_OF_SPAN}",  # noqa: S608
+)
+SECRETS = _kind(
+    _NO_UUID,
+    "SELECT id FROM endpoints WHERE id > CAST(:after AS uuid)",
+    f"""
+    SELECT stored->>'enc' AS key, count(*) AS number
+    FROM endpoints, unnest(ARRAY[secret, former_secret]) AS stored WHERE {_ENDPOINTS_OF_SPAN} AND stored IS NOT NULL
+    """,  # noqa: S608
 )
 
 # A worker may have read the name of a document whose job goes on: its former copy must not be removed.
@@ -131,6 +140,26 @@ _WRITE_RESULTS = text(
     """
 )
 
+_LOCK_SECRETS = text(
+    f"""
+    SELECT id, jsonb_build_object('secret', secret, 'former_secret', former_secret) AS content FROM endpoints
+    WHERE {_ENDPOINTS_OF_SPAN} AND (secret->>'enc' IS DISTINCT FROM :current
+          OR former_secret IS NOT NULL AND former_secret->>'enc' IS DISTINCT FROM :current)
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    """  # noqa: S608  constants of this module
+)
+_WRITE_SECRETS = text(
+    """
+    UPDATE endpoints
+    SET secret = new.content->'secret', former_secret = nullif(new.content->'former_secret', 'null')
+    FROM (
+        SELECT id, CAST(content AS jsonb) AS content
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
+    ) AS new
+    WHERE endpoints.id = new.id
+    """
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -149,6 +178,8 @@ class Holdings:
     tasks: int
     """Jobs whose task has `fields`, a password or a URL."""
     results: int
+    secrets: int
+    """Of endpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +214,17 @@ async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> Asyn
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    payloads, tasks, results = [await _counted(database, kind) for kind in (PAYLOADS, TASKS, RESULTS)]
+    kinds = (PAYLOADS, TASKS, RESULTS, SECRETS)
+    payloads, tasks, results, secrets = [await _counted(database, kind) for kind in kinds]
     return [
-        Holdings(key=key, payloads=payloads[key], tasks=tasks[key], results=results[key])
-        for key in sorted({*payloads, *tasks, *results}, key=lambda key: (key is None, key))
+        Holdings(
+            key=key,
+            payloads=payloads[key],
+            tasks=tasks[key],
+            results=results[key],
+            secrets=secrets[key],
+        )
+        for key in sorted({*payloads, *tasks, *results, *secrets}, key=lambda key: (key is None, key))
     ]
 
 
@@ -261,6 +299,20 @@ async def reseal_results(database: AsyncEngine, span: Span, keys: Keyring) -> Re
 
     asked = asdict(span) | {"current": keys.current}
     return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, resealed)
+
+
+async def reseal_secrets(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
+    """Encrypt the secrets of the endpoints of a span under the current key."""
+
+    def resealed(endpoint: UUID, content: Mapping[str, Any]) -> str:
+        sealed = {
+            name: stored and json.loads(keys.seal(json.dumps(keys.unseal(stored, endpoint)), endpoint))
+            for name, stored in content.items()
+        }
+        return json.dumps(sealed)
+
+    asked = asdict(span) | {"current": keys.current}
+    return await _rewrite(database, _LOCK_SECRETS, _WRITE_SECRETS, asked, resealed)
 
 
 async def _rewrite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -12,18 +13,23 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database, outlast
-from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome, claim_deliveries, record_outcome
-from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
+from pecia_workers.ledger.outbox import ClaimedDelivery, Room, claim_deliveries, give_up, record_outcome
+from pecia_workers.ledger.receivers import PausePolicy
+from pecia_workers.metrics.declared import WEBHOOK_SECONDS, WEBHOOKS
+from pecia_workers.metrics.health import PULSE
+from pecia_workers.outgoing.guard import GuardedBackend
 from pecia_workers.service import serve
+from pecia_workers.webhooks.courier import Courier, Secrets
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.schedule import RetrySchedule
-from pecia_workers.webhooks.sender import Sender, SendError, SendFailure
-from pecia_workers.webhooks.signing import Signer
+from pecia_workers.webhooks.sender import Sender
 
 log = structlog.get_logger(__name__)
 
-_CONCURRENCY = 32
+_CONCURRENCY = 64
 _POLL_S = 0.25
+_GIVING_UP_S = 60.0
+"""How often it is looked for what is too old."""
 _MARGIN = timedelta(seconds=30)
 """What a claim is good for beyond the receiver's time: to write the outcome down, Postgres being slow or away."""
 
@@ -33,26 +39,33 @@ class WebhookWorker:
 
     def __init__(self, settings: WorkerSettings, *, schedule: RetrySchedule | None = None) -> None:
         self._settings = settings
-        self._policy = DeliveryPolicy(
-            attempts=settings.webhook_attempts, schedule=schedule or RetrySchedule()
+        self._secrets = Secrets.of(settings)
+        self._pause = PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
+        self._schedule = schedule or RetrySchedule(
+            first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest
         )
-        self._stopping = asyncio.Event()
+        self._under_way: Counter[str] = Counter()
+        self._stopping = False
+        self._stirred = asyncio.Event()
 
     def stop(self) -> None:
         """Take nothing new; `run` returns when what is under way has been recorded."""
-        self._stopping.set()
+        self._stopping = True
+        self._stirred.set()
 
     async def run(self) -> None:
-        """Deliver until `stop`. Without a secret nothing can be signed: then callbacks wait, and the log says so."""
-        if not self._settings.webhook_secret.get_secret_value():
+        """Deliver until `stop`. Without the fleet's secret the webhooks of jobs wait, and the log says so."""
+        if not self._secrets.fleet:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
-            await self._stopping.wait()
-            return
-        signer = Signer(self._settings.webhook_secret)
         sender = self._open_sender()
+        policy = DeliveryPolicy(attempts=self._settings.webhook_attempts, schedule=self._schedule)
+        courier = Courier(sender, self._secrets, policy, self._settings.webhook_links)
         database = open_database(self._settings.database_url.get_secret_value())
         try:
-            await self._deliver(database, _Courier(sender, signer, self._policy))
+            async with asyncio.TaskGroup() as tasks:
+                giving_up = tasks.create_task(self._give_up(database))
+                await self._deliver(database, courier)
+                giving_up.cancel()
         finally:
             await sender.aclose()
             await database.dispose()
@@ -62,63 +75,61 @@ class WebhookWorker:
         backend = GuardedBackend(allow=settings.webhook_allow, ports=settings.webhook_ports)
         return Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
 
-    async def _deliver(self, database: AsyncEngine, courier: _Courier) -> None:
+    async def _deliver(self, database: AsyncEngine, courier: Courier) -> None:
         visibility = self._settings.webhook_timeout + _MARGIN
-        under_way: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as tries:
-            while not self._stopping.is_set():
-                claim = partial(
-                    claim_deliveries, database, limit=_CONCURRENCY - len(under_way), visibility=visibility
-                )
-                claimed = await outlast(claim)
+            while not self._stopping:
+                PULSE.beat()
+                self._stirred.clear()
+                claim = partial(claim_deliveries, database, self._room(), visibility=visibility)
+                claimed = await outlast(claim) if self._under_way.total() < _CONCURRENCY else []
                 for delivery in claimed:
-                    task = tries.create_task(_attempt(database, courier, delivery))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
+                    self._under_way[delivery.receiver] += 1
+                    tries.create_task(self._attempt(database, courier, delivery))
                 if not claimed:
-                    await self._pause()
-                elif len(under_way) == _CONCURRENCY:
-                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                    await self._until_stirred()
 
-    async def _pause(self) -> None:
+    def _room(self) -> Room:
+        return Room(
+            deliveries=_CONCURRENCY - self._under_way.total(),
+            each=self._settings.webhook_concurrency,
+            busy=dict(self._under_way),
+            signs=bool(self._secrets.fleet),
+        )
+
+    async def _until_stirred(self) -> None:
+        """Wait until a try has ended, and with it the reason why nothing was claimed, or for a moment."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), _POLL_S)
+            await asyncio.wait_for(self._stirred.wait(), _POLL_S)
 
-
-class _Courier:
-    """Signs a delivery, posts it and judges the answer."""
-
-    def __init__(self, sender: Sender, signer: Signer, policy: DeliveryPolicy) -> None:
-        self._sender = sender
-        self._signer = signer
-        self._policy = policy
-
-    async def carry(self, delivery: ClaimedDelivery) -> DeliveryOutcome:
-        notice = self._signer.sign(delivery.id, delivery.body)
+    async def _attempt(self, database: AsyncEngine, courier: Courier, delivery: ClaimedDelivery) -> None:
         try:
-            reply = await self._sender.post(delivery.url, notice.body, notice.headers)
-        except RefusedTargetError as error:
-            return self._policy.refused(error.refusal)
-        except SendError as error:
-            return self._policy.unanswered(delivery.attempt, error.failure)
-        except Exception as error:  # noqa: BLE001  one bad delivery must not stop the others
-            log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
-            return self._policy.unanswered(delivery.attempt, SendFailure.INTERNAL)
-        return self._policy.answered(delivery.attempt, reply)
+            outcome, tried = await courier.carry(delivery)
+            await outlast(partial(record_outcome, database, delivery, outcome, tried, self._pause))
+        finally:
+            self._under_way -= Counter([delivery.receiver])  # forgets receivers that have none
+            self._stirred.set()
+        WEBHOOKS.labels(outcome.state).inc()
+        WEBHOOK_SECONDS.observe(tried.duration.total_seconds())
+        log.info(
+            "callback_tried",
+            delivery=str(delivery.id),
+            job=str(delivery.job_id),
+            attempt=delivery.attempt,
+            state=outcome.state.value,
+            status=outcome.status,
+            error=outcome.error,
+            seconds=round(tried.duration.total_seconds(), 3),
+        )
 
-
-async def _attempt(database: AsyncEngine, courier: _Courier, delivery: ClaimedDelivery) -> None:
-    outcome = await courier.carry(delivery)
-    await outlast(partial(record_outcome, database, delivery, outcome))
-    log.info(
-        "callback_tried",
-        delivery=str(delivery.id),
-        job=str(delivery.job_id),
-        attempt=delivery.attempt,
-        state=outcome.state.value,
-        status=outcome.status,
-        error=outcome.error,
-    )
+    async def _give_up(self, database: AsyncEngine) -> None:
+        """End what nobody took in time: also what waits for a paused receiver, or for a secret, has an end."""
+        age = self._settings.webhook_give_up
+        while True:
+            ended = await outlast(partial(give_up, database, age=age))
+            if ended:
+                log.warning("callbacks_given_up", number=ended)
+            await asyncio.sleep(min(_GIVING_UP_S, age.total_seconds() / 4))
 
 
 def run_webhooks(settings: WorkerSettings) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 
-from pecia_workers.ledger.outbox import DeliveryOutcome, DeliveryState
+from pecia_schemas.states import DeliveryState
+from pecia_workers.ledger.outbox import DeliveryOutcome, ReceiverState
 from pecia_workers.outgoing.guard import Refusal
 from pecia_workers.webhooks.schedule import RetrySchedule, parse_retry_after
 from pecia_workers.webhooks.sender import Reply, SendFailure
@@ -23,24 +24,43 @@ class DeliveryPolicy:
         """Return the outcome for a target that may not be called."""
         return DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
 
-    def unanswered(self, attempt: int, failure: SendFailure) -> DeliveryOutcome:
+    def unanswered(self, turn: int, failure: SendFailure) -> DeliveryOutcome:
         """Return the outcome of a try that got no answer."""
-        return self._again(attempt, error=failure.value)
+        ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
+        receiver = ReceiverState.UNKNOWN if ours else ReceiverState.FAILING
+        return self._again(turn, error=failure.value, receiver=receiver)
 
-    def answered(self, attempt: int, reply: Reply) -> DeliveryOutcome:
+    def answered(self, turn: int, reply: Reply) -> DeliveryOutcome:
         """Return the outcome of a try that got this answer. A redirect is an answer, and not followed."""
         if HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
-            return DeliveryOutcome(state=DeliveryState.DELIVERED, status=reply.status)
+            return DeliveryOutcome(
+                state=DeliveryState.DELIVERED, status=reply.status, receiver=ReceiverState.WELL
+            )
         error = f"http_{reply.status}"
         if reply.status == HTTPStatus.GONE:
-            return DeliveryOutcome(state=DeliveryState.DEAD, status=reply.status, error=error)
+            return DeliveryOutcome(
+                state=DeliveryState.DEAD, status=reply.status, error=error, receiver=ReceiverState.GONE
+            )
         asked = parse_retry_after(reply.retry_after)
-        return self._again(attempt, error=error, status=reply.status, asked=asked)
+        return self._again(
+            turn, error=error, receiver=ReceiverState.FAILING, status=reply.status, asked=asked
+        )
 
     def _again(
-        self, attempt: int, *, error: str, status: int | None = None, asked: timedelta | None = None
+        self,
+        turn: int,
+        *,
+        error: str,
+        receiver: ReceiverState,
+        status: int | None = None,
+        asked: timedelta | None = None,
     ) -> DeliveryOutcome:
-        if attempt >= self.attempts:
-            return DeliveryOutcome(state=DeliveryState.DEAD, status=status, error=error)
-        wait = self.schedule.after(attempt, asked=asked)
-        return DeliveryOutcome(state=DeliveryState.PENDING, status=status, error=error, retry_in=wait)
+        if turn >= self.attempts:
+            return DeliveryOutcome(state=DeliveryState.DEAD, status=status, error=error, receiver=receiver)
+        return DeliveryOutcome(
+            state=DeliveryState.PENDING,
+            status=status,
+            error=error,
+            receiver=receiver,
+            retry_in=self.schedule.after(turn, asked=asked),
+        )

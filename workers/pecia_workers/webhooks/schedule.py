@@ -13,7 +13,7 @@ _MOST_STEPS = 64  # by then the longest wait is reached; a float holds what come
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySchedule:
-    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, a day and a half over twelve tries."""
+    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, two days and a half over fourteen tries."""
 
     first: timedelta = timedelta(seconds=5)
     factor: float = 3.0

@@ -14,7 +14,10 @@ import httpcore2
 from pecia_workers.outgoing.guard import GuardedBackend, parse_target
 
 MAX_REPLY_BYTES = 64 * 1024
-"""Of a reply's body, this much is read at most. It is thrown away: a status is all that a receiver can tell us."""
+"""Of a reply's body, this much is read at most: a status is all that a receiver can tell us."""
+
+KEPT_REPLY_BYTES = 512
+"""Of that, this much is kept, for whoever looks for what went wrong."""
 
 
 class SendFailure(StrEnum):
@@ -26,6 +29,8 @@ class SendFailure(StrEnum):
     BROKEN = "connection_broken"
     PROTOCOL = "not_http"
     INTERNAL = "internal"
+    KEY = "secret_unreadable"
+    """The endpoint's secret is encrypted under a key that is not here."""
 
 
 class SendError(Exception):
@@ -43,6 +48,8 @@ class Reply:
     status: int
     retry_after: str | None
     """The header of that name, as sent."""
+    text: str = ""
+    """The beginning of its body, without what no terminal and no database takes."""
 
 
 class Sender:
@@ -101,14 +108,21 @@ class Sender:
         response = await self._pool.handle_async_request(request)
         try:
             # Raw bytes: a compressed reply stays as small as it came.
-            read = 0
+            read, kept = 0, b""
             async for chunk in response.aiter_stream():
                 read += len(chunk)
+                kept += chunk[: KEPT_REPLY_BYTES - len(kept)]
                 if read >= MAX_REPLY_BYTES:
                     break
         finally:
             await response.aclose()
-        return Reply(status=response.status, retry_after=_header(response, b"retry-after"))
+        return Reply(
+            status=response.status, retry_after=_header(response, b"retry-after"), text=_printable(kept)
+        )
+
+
+def _printable(kept: bytes) -> str:
+    return "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace")).strip()
 
 
 def _header(response: httpcore2.Response, name: bytes) -> str | None:

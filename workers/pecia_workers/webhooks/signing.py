@@ -22,10 +22,10 @@ class SignedNotice:
 
 
 class Signer:
-    """Signs notices with one secret, in the form that `WorkerSettings` admits."""
+    """Signs notices with a secret in the form that `WorkerSettings` admits; with several, so that each verifies."""
 
-    def __init__(self, secret: SecretStr) -> None:
-        self._webhook = Webhook(secret.get_secret_value())
+    def __init__(self, *secrets: SecretStr) -> None:
+        self._webhooks = [Webhook(secret.get_secret_value()) for secret in secrets]
 
     def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
         """Return the notice as it goes out now. The delivery's id is the same in every try, the time is not."""
@@ -36,6 +36,8 @@ class Signer:
             "content-type": "application/json",
             "webhook-id": str(delivery),
             "webhook-timestamp": str(int(moment.timestamp())),
-            "webhook-signature": self._webhook.sign(str(delivery), moment, text),
+            "webhook-signature": " ".join(
+                webhook.sign(str(delivery), moment, text) for webhook in self._webhooks
+            ),
         }
         return SignedNotice(body=text.encode(), headers=headers)

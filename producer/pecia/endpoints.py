@@ -1,0 +1,190 @@
+"""Registered endpoints: receivers that are told of every job, each with a secret of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection, text
+
+from pecia.errors import InvalidOptionError
+from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.events import ENDINGS, NoticeType, Webhook
+from pecia_schemas.ids import new_id
+
+DAY = timedelta(days=1)
+CHOICE = (*ENDINGS, NoticeType.PART_DONE)
+"""What an endpoint can ask for."""
+
+_SECRET_BYTES = 24
+
+_ADD = text(
+    """
+    INSERT INTO endpoints (id, url, events, secret, client)
+    VALUES (:id, :url, :events, CAST(:secret AS jsonb), :client)
+    """
+)
+
+_LIST = text(
+    """
+    SELECT endpoints.id, url, events, former_until, client, endpoints.created_at, disabled_at,
+           coalesce(failures, 0) AS failures, failing_since, paused_until,
+           (SELECT count(*) FROM deliveries
+            WHERE state = 'pending' AND receiver = CAST(endpoints.id AS text)) AS waiting
+    FROM endpoints LEFT JOIN receivers ON receivers.receiver = CAST(endpoints.id AS text)
+    WHERE CAST(:id AS uuid) IS NULL OR endpoints.id = :id
+    ORDER BY endpoints.id
+    """
+)
+
+_REMOVE = text("DELETE FROM endpoints WHERE id = :id RETURNING id")
+_FORGET = text("DELETE FROM receivers WHERE receiver = CAST(CAST(:id AS uuid) AS text)")
+
+_ROTATE = text(
+    """
+    UPDATE endpoints
+    SET secret = CAST(:secret AS jsonb), former_secret = secret, former_until = now() + :overlap
+    WHERE id = :id RETURNING id
+    """
+)
+
+# It goes before what waits, and a paused endpoint is tried by it.
+_TEST = text(
+    """
+    WITH woken AS (
+        UPDATE receivers SET paused_until = now()
+        WHERE receiver = CAST(CAST(:id AS uuid) AS text) AND paused_until > now()
+    ), first AS (
+        SELECT least(min(next_at), now()) - interval '1 microsecond' AS at FROM deliveries
+        WHERE state = 'pending' AND receiver = CAST(CAST(:id AS uuid) AS text)
+    )
+    INSERT INTO deliveries (endpoint_id, type, url, next_at, body)
+    SELECT endpoints.id, 'webhook.test', url, first.at, CAST(:body AS jsonb) || jsonb_build_object('timestamp', now())
+    FROM endpoints, first WHERE endpoints.id = :id
+    RETURNING id
+    """
+)
+
+
+class Endpoint(BaseModel):
+    """A receiver that is told of every job, and how it does."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    url: str
+    events: tuple[NoticeType, ...]
+    """What it is told."""
+    secret: str | None = Field(default=None, repr=False)
+    """`whsec_…`: what its notices verify with. Told once, when the endpoint is added or its secret rotated."""
+    former_until: datetime | None = None
+    """Until when notices bear the signature of the former secret too."""
+    client: str
+    """Who registered it."""
+    created_at: datetime
+    disabled_at: datetime | None = None
+    """Since when it is told nothing, because it answered 410. A test that it takes enables it again."""
+    failures: int = 0
+    """Tries that failed since the last that did not."""
+    failing_since: datetime | None = None
+    paused_until: datetime | None = None
+    """It failed so often that one delivery at a time tries it, and none before then."""
+    waiting: int = 0
+    """Deliveries that are due, or wait to be tried again."""
+
+
+def test_body() -> dict[str, Any]:
+    """Return the notice of a test, but for its time: that of a job that there is not."""
+    progress = {"total": 0, "done": 0, "failed": 0, "cancelled": 0}
+    data = {
+        "job_id": str(UUID(int=0)),
+        "sequence": 0,
+        "kind": NoticeType.TEST,
+        "state": "succeeded",
+        "lane": "normal",
+        "progress": progress,
+        "failure": None,
+        "metadata": {},
+        "created_at": "1970-01-01T00:00:00Z",
+        "finished_at": None,
+    }
+    return {"type": NoticeType.TEST, "data": data}
+
+
+def new_secret() -> str:
+    """Return a fresh secret, as Standard Webhooks write it."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def missing(endpoint: UUID) -> InvalidOptionError:
+    """Return what is raised for an endpoint that there is not."""
+    return InvalidOptionError(f"There is no endpoint {endpoint}; `pecia webhook list` shows those there are.")
+
+
+class Endpoints(Statements[D_co]):
+    """All of them, as a client may change them."""
+
+    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+        super().__init__(database)
+        self._keys = keys
+        self._client = client
+
+    @unrepeatable
+    def add(self, connection: Connection, asked: Webhook) -> Endpoint:
+        """Register an endpoint; return it with its secret."""
+        endpoint, secret = new_id(), new_secret()
+        written = {
+            "id": endpoint,
+            "url": str(asked.url),
+            "events": list(asked.events),
+            "secret": self._keys.seal(json.dumps(secret), endpoint),
+            "client": self._client,
+        }
+        connection.execute(_ADD, written)
+        return _one(connection, endpoint).model_copy(update={"secret": secret})
+
+    @transaction
+    def all(self, connection: Connection) -> list[Endpoint]:
+        """Return all endpoints, the oldest first."""
+        return [_of(row) for row in connection.execute(_LIST, {"id": None}).mappings()]
+
+    @transaction
+    def remove(self, connection: Connection, endpoint: UUID) -> None:
+        """Forget an endpoint, and what it was told or was to be told."""
+        if connection.execute(_REMOVE, {"id": endpoint}).one_or_none() is None:
+            raise missing(endpoint)
+        connection.execute(_FORGET, {"id": endpoint})
+
+    @unrepeatable
+    def rotate(self, connection: Connection, endpoint: UUID, overlap: timedelta) -> Endpoint:
+        """Give an endpoint a fresh secret, beside which the former one signs for so long."""
+        secret = new_secret()
+        sealed = self._keys.seal(json.dumps(secret), endpoint)
+        asked = {"id": endpoint, "secret": sealed, "overlap": overlap}
+        if connection.execute(_ROTATE, asked).one_or_none() is None:
+            raise missing(endpoint)
+        return _one(connection, endpoint).model_copy(update={"secret": secret})
+
+    @unrepeatable
+    def test(self, connection: Connection, endpoint: UUID) -> UUID:
+        """Promise a test, to go before all else; return its delivery."""
+        asked = {"id": endpoint, "body": json.dumps(test_body())}
+        delivery: UUID | None = connection.execute(_TEST, asked).scalar()
+        if delivery is None:
+            raise missing(endpoint)
+        return delivery
+
+
+def _one(connection: Connection, endpoint: UUID) -> Endpoint:
+    return _of(connection.execute(_LIST, {"id": endpoint}).mappings().one())
+
+
+def _of(row: Mapping[Any, Any]) -> Endpoint:
+    return Endpoint.model_validate(dict(row))

@@ -1,0 +1,72 @@
+"""How receivers of callbacks are: who fails is paused, who is gone is told nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+# Tries that were under way when the pause began make it no longer.
+_FAILED = text(
+    """
+    INSERT INTO receivers AS known (receiver, failures, paused_until)
+    VALUES (:receiver, 1, CASE WHEN CAST(:after AS int) <= 1 THEN now() + CAST(:first AS interval) END)
+    ON CONFLICT (receiver) DO UPDATE
+    SET failures = known.failures + 1, failed_at = now(),
+        paused_until = CASE WHEN known.failures + 1 >= :after THEN now() + least(
+            CAST(:first AS interval) * power(2, least(known.failures + 1 - :after, 30)), CAST(:longest AS interval)) END
+    WHERE coalesce(known.paused_until <= now(), true)
+    """
+)
+
+_RECOVERED = text("DELETE FROM receivers WHERE receiver = :receiver")
+
+_ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at IS NOT NULL")
+
+_DISABLE = text("UPDATE endpoints SET disabled_at = now() WHERE id = :endpoint AND disabled_at IS NULL")
+
+# What somebody else holds finds out for itself.
+_END = text(
+    """
+    UPDATE deliveries SET state = 'dead', last_error = 'endpoint_gone', finished_at = now()
+    WHERE id IN (
+        SELECT id FROM deliveries WHERE state = 'pending' AND receiver = :receiver AND url = :url
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    """
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePolicy:
+    """When a receiver is paused, and for how long."""
+
+    after: int
+    """Tries that fail, one after the other."""
+    first: timedelta
+    """Length of the first pause; each further one is twice as long."""
+    longest: timedelta = timedelta(hours=1)
+
+
+async def note_failure(connection: AsyncConnection, receiver: str, pause: PausePolicy) -> None:
+    """Count a failure; after enough of them pause the receiver."""
+    asked = {"receiver": receiver, "after": pause.after, "first": pause.first, "longest": pause.longest}
+    await connection.execute(_FAILED, asked)
+
+
+async def note_success(connection: AsyncConnection, receiver: str, endpoint: UUID | None) -> None:
+    """Forget failures, and that the endpoint was gone."""
+    await connection.execute(_RECOVERED, {"receiver": receiver})
+    if endpoint is not None:
+        await connection.execute(_ENABLE, {"endpoint": endpoint})
+
+
+async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> None:
+    """Disable the endpoint, and end what waits for that URL."""
+    await connection.execute(_RECOVERED, {"receiver": receiver})
+    if endpoint is not None:
+        await connection.execute(_DISABLE, {"endpoint": endpoint})
+    await connection.execute(_END, {"receiver": receiver, "url": url})
