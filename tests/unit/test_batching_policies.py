@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +92,16 @@ def test_a_batch_waits_for_its_size_or_its_window() -> None:
     assert names(policy.start(0.1, ROOM)) == ["a"]
     full = offered(PolicyName.DYNAMIC, item("a"), item("b"), item("c"))
     assert names(full.start(0, ROOM)) == ["a", "b", "c"]
+
+
+@given(arrived=st.floats(0, 1e6), window=st.floats(0.001, 10))
+def test_a_batch_starts_when_its_window_ends_whatever_the_last_digit(arrived: float, window: float) -> None:
+    policy = policy_named(PolicyName.DYNAMIC, replace(LIMITS, window_s=window))
+    policy.offer(item("a", arrived=arrived))
+    assert policy.due(arrived) is not None
+    end = arrived + window
+    assert policy.due(end) is None
+    assert names(policy.start(end, ROOM)) == ["a"]
 
 
 def test_a_batch_that_has_its_tokens_does_not_wait() -> None:

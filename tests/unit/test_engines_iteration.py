@@ -19,6 +19,9 @@ models = st.builds(
     max_num_seqs=st.integers(1, 8),
     max_num_batched_tokens=st.integers(8, 256),
     kv_blocks=st.integers(27, 60),
+    chunk_tokens=st.none() | st.integers(1, 64),
+    prefill_share=st.floats(0.1, 1.0),
+    preemption=st.sampled_from(["recompute", "swap"]),
 )
 
 
@@ -85,6 +88,25 @@ def test_nobody_starves_the_oldest_always_advances(model: IterationModel, of: Le
         assert oldest.is_finished or oldest.computed + oldest.generated > before
 
 
+@settings(deadline=None)
+@given(model=models, of=lengths, most=st.integers(1, 50))
+def test_to_coast_comes_to_what_single_steps_come_to(model: IterationModel, of: Lengths, most: int) -> None:
+    expected = run(IterationScheduler(model), sequences(of))
+    scheduler = IterationScheduler(model)
+    for sequence in sequences(of):
+        scheduler.add(sequence)
+
+    ended, seconds = [], 0.0
+    while scheduler.running or scheduler.waiting:
+        seconds += model.duration(0, len(scheduler.running)) * scheduler.coast(most)
+        iteration = scheduler.step()
+        seconds += iteration.duration
+        ended += [sequence.id for sequence in iteration.finished]
+
+    assert ended == [sequence.id for iteration in expected for sequence in iteration.finished]
+    assert seconds == pytest.approx(sum(iteration.duration for iteration in expected))
+
+
 def test_a_long_prompt_is_read_in_chunks_beside_decoding_sequences() -> None:
     scheduler = IterationScheduler(IterationModel(max_num_batched_tokens=100))
     short, long = Sequence(id="short", prompt=10, output=50), Sequence(id="long", prompt=250, output=1)
@@ -93,6 +115,41 @@ def test_a_long_prompt_is_read_in_chunks_beside_decoding_sequences() -> None:
 
     assert [(i.prefilled, i.decoded) for i in iterations[:3]] == [(100, 0), (99, 1), (61, 1)]
     assert iterations[2].finished == (long,)
+
+
+def test_a_prompt_is_read_in_as_many_chunks_as_it_holds() -> None:
+    scheduler = IterationScheduler(IterationModel(chunk_tokens=512))
+
+    iterations = run(scheduler, [Sequence(id="1", prompt=2836, output=2)])
+
+    assert [i.prefilled for i in iterations] == [512, 512, 512, 512, 512, 276, 0], "ceil(2836 / 512) = 6"
+
+
+def test_prompts_take_their_share_of_an_iteration_and_writing_goes_on_beside_them() -> None:
+    model = IterationModel(max_num_batched_tokens=100, prefill_share=0.5)
+    writing, long = Sequence(id="1", prompt=10, output=50), Sequence(id="2", prompt=120, output=1)
+
+    iterations = run(IterationScheduler(model), [writing, long])
+
+    assert [(i.prefilled, i.decoded) for i in iterations[:4]] == [(50, 0), (50, 1), (30, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("decoding", "budget"), [(0, 512), (16_000, 384), (16_384, 1)], ids=["the chunk", "what is left", "least"]
+)
+def test_the_prefill_budget_is_the_least_of_share_rest_and_chunk(decoding: int, budget: int) -> None:
+    assert IterationModel(chunk_tokens=512, prefill_share=0.5).prefill_budget(decoding) == budget
+
+
+def test_what_is_swapped_out_is_moved_and_not_computed_again() -> None:
+    model = IterationModel(kv_blocks=4, preemption="swap", swap_block_s=1.0)
+    old, new = Sequence(id="old", prompt=31, output=20), Sequence(id="new", prompt=31, output=20)
+
+    iterations = run(IterationScheduler(model), [old, new])
+
+    assert sum(i.preempted for i in iterations) == 1
+    assert sum(i.prefilled for i in iterations) == 62, "each prompt is read once"
+    assert sum(i.duration > 1 for i in iterations) == 2, "out, and in again"
 
 
 def test_a_finished_sequence_makes_room_at_once() -> None:

@@ -249,17 +249,17 @@ class BatchPolicy:
         oldest = self._queue.oldest
         if oldest is None or len(self._left) >= self._limits.concurrent:
             return None
-        wait = oldest.arrived + self._limits.window_s - now
-        return wait if wait > 0 else None
+        end = oldest.arrived + self._limits.window_s
+        return end - now if now < end else None
 
     def _is_due(self, now: float) -> bool:
         oldest = self._queue.oldest
         if oldest is None:
             return False
         full = len(self._queue) >= self._limits.size(self._queue.mean_tokens)
-        return (
-            full or self._queue.tokens >= self._limits.tokens or now - oldest.arrived >= self._limits.window_s
-        )
+        # as `due` reckons: seconds that are taken apart otherwise may miss the window's end by their last digit
+        waited = now >= oldest.arrived + self._limits.window_s
+        return full or self._queue.tokens >= self._limits.tokens or waited
 
     def _batch(self, room: Room) -> list[Item]:
         batch: list[Item] = []

@@ -2,13 +2,16 @@
 
 Pure and without a clock. Each iteration gives every running sequence one token of decode, or a chunk of its prefill,
 within `max_num_batched_tokens`; waiting sequences are admitted first come first served while slots and KV blocks last.
-When blocks run out, the newest sequence gives up all of its own, waits at the head of the queue and is computed again.
+When blocks run out, the newest sequence gives up all of its own, waits at the head of the queue and is computed again,
+or with `swap` is kept in the host's memory and brought back. With `chunk_tokens` and `prefill_share` a long prompt
+takes only a part of each iteration, so that those which write wait less for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 BLOCK_TOKENS = 16
 
@@ -22,14 +25,28 @@ class IterationModel:
     kv_blocks: int = 8_192
     memory_tokens: int | None = None
     """Tokens of running sequences for which there is memory; None: for all that the cache holds."""
+    chunk_tokens: int | None = None
+    """Most tokens of prompts in an iteration; None: as many as it has left."""
+    prefill_share: float = 1.0
+    """Most that prompts take of an iteration's tokens."""
+    preemption: Literal["recompute", "swap"] = "recompute"
+    swap_block_s: float = 0.000_04
+    """Seconds to move one block to the host's memory or back: 1 MiB at 25 GB/s, half of what PCIe 5 can do."""
     base_s: float = 0.008
     """Seconds each iteration takes whatever it does."""
     prefill_token_s: float = 0.000_02
     decode_sequence_s: float = 0.000_1
 
-    def duration(self, prefilled: int, decoded: int) -> float:
-        """Return the seconds of an iteration."""
-        return self.base_s + prefilled * self.prefill_token_s + decoded * self.decode_sequence_s
+    def prefill_budget(self, decoding: int) -> int:
+        """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""
+        share = int(self.prefill_share * self.max_num_batched_tokens)
+        left = self.max_num_batched_tokens - decoding
+        return max(1, min(share, left, self.chunk_tokens or left))
+
+    def duration(self, prefilled: int, decoded: int, swapped: int = 0) -> float:
+        """Return the seconds of an iteration that moved so many blocks."""
+        computing = prefilled * self.prefill_token_s + decoded * self.decode_sequence_s
+        return self.base_s + computing + swapped * self.swap_block_s
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -44,6 +61,8 @@ class Sequence:
     """Tokens whose keys and values are in the cache."""
     generated: int = field(default=0, init=False)
     blocks: int = field(default=0, init=False)
+    swapped: int = field(default=0, init=False)
+    """Blocks that lie in the host's memory."""
 
     @property
     def is_decoding(self) -> bool:
@@ -72,6 +91,11 @@ class Sequence:
     def restart(self) -> int:
         """Give up all blocks, to be computed again with what it has written; return how many they were."""
         freed, self.blocks, self.computed = self.blocks, 0, 0
+        return freed
+
+    def swap_out(self) -> int:
+        """Move all blocks to the host's memory; return how many they were."""
+        freed, self.swapped, self.blocks = self.blocks, self.blocks, 0
         return freed
 
 
@@ -103,6 +127,7 @@ class IterationScheduler:
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._free = model.kv_blocks
+        self._moved = 0
 
     @property
     def kv_used(self) -> float:
@@ -127,37 +152,67 @@ class IterationScheduler:
 
     def step(self) -> Iteration:
         """Run one iteration. Raises `OutOfMemoryError`; then remove what runs."""
+        self._moved = 0
         plan, preempted = self._continue_running()
         if not preempted:
             self._admit(plan)
         self._check_memory(plan)
         return self._compute(plan, preempted)
 
+    def coast(self, most: int) -> int:
+        """Run up to `most` iterations in which every sequence writes and none begins, ends or gives way.
+
+        Return how many they were, perhaps 0; all take the same time. A simulator that steps through them one by one
+        comes to the same, much later.
+        """
+        model, running = self.model, self.running
+        writing = all(sequence.is_decoding for sequence in running)
+        if self.waiting or not running or not writing or model.memory_tokens is not None:
+            return 0
+        steps = min(most, min(sequence.output - sequence.generated for sequence in running) - 1)
+        needed = sum(_blocks(sequence.computed + steps) - sequence.blocks for sequence in running)
+        if steps < 1 or needed > self._free or len(running) > model.max_num_batched_tokens:
+            return 0
+        for sequence in running:
+            self._reserve(sequence, steps)
+            sequence.computed += steps
+            sequence.generated += steps
+        return steps
+
     def _continue_running(self) -> tuple[dict[Sequence, int], int]:
         plan: dict[Sequence, int] = {}
         budget, preempted, index = self.model.max_num_batched_tokens, 0, 0
+        prompts = self._prefill_budget()
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
-            chunk = sequence.chunk(budget)
+            chunk = sequence.chunk(budget if sequence.is_decoding else min(budget, prompts))
             while not self._reserve(sequence, chunk):
                 preempted += 1
                 if self._preempt_newest() is sequence:
                     return plan, preempted
-            plan[sequence] = chunk
+            if chunk:
+                plan[sequence] = chunk
             budget -= chunk
+            prompts -= 0 if sequence.is_decoding else chunk
             index += 1
         return plan, preempted
 
     def _admit(self, plan: dict[Sequence, int]) -> None:
-        budget = self.model.max_num_batched_tokens - sum(plan.values())
+        read = sum(chunk for sequence, chunk in plan.items() if not sequence.is_decoding)
+        left = self.model.max_num_batched_tokens - sum(plan.values())
+        budget = min(left, self._prefill_budget() - read)
         while self.waiting and budget > 0 and len(self.running) < self.model.max_num_seqs:
             sequence = self.waiting[0]
             chunk = sequence.chunk(budget)
             if not self._reserve(sequence, chunk):
                 return
+            self._moved, sequence.swapped = self._moved + sequence.swapped, 0
             self.running.append(self.waiting.popleft())
             plan[sequence] = chunk
             budget -= chunk
+
+    def _prefill_budget(self) -> int:
+        return self.model.prefill_budget(sum(sequence.is_decoding for sequence in self.running))
 
     def _check_memory(self, plan: dict[Sequence, int]) -> None:
         limit = self.model.memory_tokens
@@ -174,7 +229,7 @@ class IterationScheduler:
             self.remove(sequence)
         prefilled = sum(plan.values()) - len(decoding)
         return Iteration(
-            duration=self.model.duration(prefilled, len(decoding)),
+            duration=self.model.duration(prefilled, len(decoding), self._moved),
             prefilled=prefilled,
             decoded=len(decoding),
             started=tuple(sequence for sequence in unwritten if sequence.generated),
@@ -192,7 +247,12 @@ class IterationScheduler:
 
     def _preempt_newest(self) -> Sequence:
         newest = self.running.pop()
-        self._free += newest.restart()
+        if self.model.preemption == "swap":
+            freed = newest.swap_out()
+            self._moved += freed
+        else:
+            freed = newest.restart()
+        self._free += freed
         self.waiting.appendleft(newest)
         return newest
 

@@ -1,0 +1,77 @@
+"""`pecia simulate`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner, Result
+
+from pecia_workers.commands.simulate import simulate
+
+app = typer.Typer(add_completion=False)
+app.command()(simulate)
+
+
+def typed(*words: str) -> Result:
+    return CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+
+
+def test_the_preset_prints_the_figures_of_the_source() -> None:
+    printed = typed("--preset", "seed").stdout
+
+    for figure in ("170.73", "1.17", "6.829", "9.98", "41.2%", "75.92", "2.63", "2.812", "7.72", "92.6%"):
+        assert figure in printed
+
+
+def test_every_policy_at_every_rate_is_a_line_of_json() -> None:
+    printed = typed(
+        "--pages",
+        "20",
+        "--rate",
+        "1",
+        "--rate",
+        "8",
+        "--policy",
+        "static",
+        "--policy",
+        "continuous",
+        "--json",
+    ).stdout
+    lines = [json.loads(line) for line in printed.splitlines()]
+
+    assert [(line["policy"], line["rate"]) for line in lines] == [
+        ("static", 1.0),
+        ("continuous", 1.0),
+        ("static", 8.0),
+        ("continuous", 8.0),
+    ]
+    assert all(line["requests"] == 20 for line in lines)
+
+
+def test_lanes_are_told_apart() -> None:
+    printed = typed("--pages", "30", "--arrivals", "all", "--lanes", "urgent=1,bulk=2").stdout
+
+    assert "urgent" in printed
+    assert "bulk" in printed
+
+
+def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"arrived": 0, "output": 10}\n{"arrived": 1, "output": 20}\n')
+    printed = typed("--arrivals", str(trace), "--policy", "continuous", "--json").stdout
+
+    assert json.loads(printed)["requests"] == 2
+
+
+def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for words, said in (
+        (("--mix", "novel"), "novel"),
+        (("--mix", "chart=few"), "no weight"),
+        (("--arrivals", str(tmp_path / "none")), "a file that can be read"),
+        (("--kv-tokens", "1000", "--pages", "3"), "--kv-tokens"),
+    ):
+        result = typed(*words)
+        assert result.exit_code == 2
+        assert said in result.output

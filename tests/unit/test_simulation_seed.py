@@ -1,0 +1,79 @@
+"""The comparison that the product grew out of, to the digit, and what the worker's own policies make of it."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from pecia_workers.batching.policies import PolicyName
+from pecia_workers.simulation.figures import Figures
+from pecia_workers.simulation.scenarios import simulated_seed
+from pecia_workers.simulation.seed import SLOTS, TOKEN_S, seed_requests
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[PolicyName, Figures]:
+    return {name: simulated_seed(name).figures for name in PolicyName}
+
+
+def printed(figures: Figures) -> tuple[str, str, str, str, str]:
+    return (
+        f"{figures.total:.2f}",
+        f"{figures.requests_per_s:.2f}",
+        f"{figures.service.mean:.3f}",
+        f"{figures.service.p95:.2f}",
+        f"{figures.utilisation:.1%}",
+    )
+
+
+def test_static_batches_come_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
+    assert printed(found[PolicyName.STATIC]) == ("170.73", "1.17", "6.829", "9.98", "41.2%")
+
+
+def test_a_refill_at_once_comes_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
+    assert printed(found[PolicyName.CONTINUOUS]) == ("75.92", "2.63", "2.812", "7.72", "92.6%")
+
+
+def test_the_gain_is_that_of_the_source(found: dict[PolicyName, Figures]) -> None:
+    continuous, static = found[PolicyName.CONTINUOUS], found[PolicyName.STATIC]
+    gain = round(continuous.requests_per_s, 2) / round(static.requests_per_s, 2) - 1
+
+    assert f"{gain:.1%}" == "124.8%"
+
+
+def test_the_shortest_first_is_sooner_done_and_waits_less(found: dict[PolicyName, Figures]) -> None:
+    shortest, continuous = found[PolicyName.SHORTEST], found[PolicyName.CONTINUOUS]
+
+    assert shortest.total <= 71.5
+    assert shortest.in_system.mean < continuous.in_system.mean
+    assert shortest.total >= sum(one.output for one in seed_requests()) * TOKEN_S / SLOTS, "the floor"
+
+
+def test_that_is_no_luck_of_one_draw() -> None:
+    totals, times = [], []
+    for number in range(20):
+        shortest = simulated_seed(PolicyName.SHORTEST, number=number).figures
+        continuous = simulated_seed(PolicyName.CONTINUOUS, number=number).figures
+        totals.append(shortest.total / continuous.total)
+        times.append(shortest.in_system.mean / continuous.in_system.mean)
+
+    assert fmean(totals) < 0.97
+    assert fmean(times) < 0.9
+
+
+def test_the_order_of_the_shortest_first_does_not_depend_on_what_nobody_can_know() -> None:
+    """All is admitted by type and arrival: the same types with other times start in the same order."""
+    run = simulated_seed(PolicyName.SHORTEST, ahead=None).run
+    known = {one.price for one in run.served}
+
+    assert known == {200, 400, 800, 2000}, "the product's table, not a drawn length"
+
+
+def test_dynamic_batches_of_like_lengths_pad_less_than_static_ones(found: dict[PolicyName, Figures]) -> None:
+    dynamic, static = found[PolicyName.DYNAMIC], found[PolicyName.STATIC]
+
+    assert dynamic.padding is not None
+    assert static.padding is not None
+    assert dynamic.padding < static.padding
+    assert dynamic.total < static.total

@@ -1,0 +1,161 @@
+"""What no simulated run may ever do, whatever arrives, by whichever policy."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecia_schemas import DocumentType, Lane
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.simulation.arrivals import all_at_once, poisson
+from pecia_workers.simulation.figures import figures
+from pecia_workers.simulation.formulas import in_flight
+from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
+from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.scenarios import simulated
+from pecia_workers.simulation.simulator import Run, Simulator
+
+LIMITS = BatchLimits(least=2, most=5, tokens=4_000, concurrent=2, window_s=0.05)
+MODEL = IterationModel(max_num_seqs=6, kv_blocks=400, max_num_batched_tokens=1_000)
+
+arriving = st.lists(
+    st.tuples(
+        st.floats(0, 5),
+        st.sampled_from(DocumentType),
+        st.integers(1, 900),
+        st.integers(1, 900),
+        st.sampled_from(Lane),
+    ),
+    min_size=1,
+    max_size=25,
+)
+Drawn = list[tuple[float, DocumentType, int, int, Lane]]
+
+
+def requests(of: Drawn) -> list[Request]:
+    return [
+        Request(id=str(number), arrived=arrived, workload=workload, prompt=prompt, output=output, lane=lane)
+        for number, (arrived, workload, prompt, output, lane) in enumerate(of)
+    ]
+
+
+def machines() -> list[Machine]:
+    return [
+        IterationMachine(MODEL),
+        SlotMachine(4, 0.01, whole_batches=False),
+        SlotMachine(4, 0.01, whole_batches=True),
+    ]
+
+
+def run(policy: PolicyName, machine: Machine, of: list[Request], ahead: int | None = None) -> Run:
+    return Simulator(policy_named(policy, LIMITS), machine, LearnedLengths(0.75), ahead=ahead).run(of)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    of=arriving,
+    policy=st.sampled_from(PolicyName),
+    kind=st.integers(0, 2),
+    ahead=st.none() | st.integers(1, 9),
+)
+def test_everything_that_arrives_is_served_once_and_not_before(
+    of: Drawn, policy: PolicyName, kind: int, ahead: int | None
+) -> None:
+    served = run(policy, machines()[kind], requests(of), ahead).served
+
+    assert sorted(int(one.request.id) for one in served) == list(range(len(of)))
+    for one in served:
+        assert one.request.arrived <= one.started < one.first_token <= one.ended + 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(of=arriving, policy=st.sampled_from(PolicyName), kind=st.integers(0, 2))
+def test_the_budget_is_never_exceeded_but_by_one_alone(of: Drawn, policy: PolicyName, kind: int) -> None:
+    machine = machines()[kind]
+    done = run(policy, machine, requests(of))
+
+    for use in done.use:
+        assert use.running <= machine.budget.slots
+        if machine.budget.tokens is not None:
+            assert use.price <= machine.budget.tokens or use.running == 1
+        assert use.busy <= 1 + 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(of=arriving, policy=st.sampled_from([PolicyName.CONTINUOUS, PolicyName.SHORTEST]))
+def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -> None:
+    done = run(policy, SlotMachine(4, 0.01, whole_batches=False), requests(of))
+
+    assert all(use.running == 4 or not use.waiting for use in done.use)
+
+
+@settings(deadline=None, max_examples=20)
+@given(of=arriving, policy=st.sampled_from(PolicyName))
+def test_the_same_requests_come_to_the_same(of: Drawn, policy: PolicyName) -> None:
+    assert run(policy, machines()[0], requests(of)) == run(policy, machines()[0], requests(of))
+
+
+def test_the_same_seed_draws_the_same_and_another_another() -> None:
+    mix = Mix(
+        types={DocumentType.CHART: 1, DocumentType.PRESCRIPTION: 3}, lanes={Lane.URGENT: 1, Lane.BULK: 4}
+    )
+
+    assert drawn(poisson(50, 2.0, 7), mix, 7) == drawn(poisson(50, 2.0, 7), mix, 7)
+    assert drawn(poisson(50, 2.0, 7), mix, 7) != drawn(poisson(50, 2.0, 8), mix, 8)
+
+
+def test_urgent_pages_wait_less_than_bulk_ones() -> None:
+    mix = Mix(lanes={Lane.URGENT: 1, Lane.BULK: 9})
+    found = simulated(
+        PolicyName.CONTINUOUS, drawn(all_at_once(200), mix, 1), IterationModel(), ahead=16
+    ).figures
+
+    assert found.lanes[Lane.URGENT].mean < found.lanes[Lane.BULK].mean / 2
+
+
+def test_a_chunked_prompt_keeps_those_who_write_waiting_less() -> None:
+    mix = Mix(types={DocumentType.PRESCRIPTION: 1})
+    arriving = drawn(poisson(60, 4.0, 3), mix, 3)
+    whole, chunked = IterationMachine(IterationModel()), IterationMachine(IterationModel(chunk_tokens=512))
+    for machine in (whole, chunked):
+        run(PolicyName.CONTINUOUS, machine, arriving)
+
+    assert chunked.longest_iteration < whole.longest_iteration / 3
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_what_gives_way_for_want_of_memory_is_served_all_the_same(preemption: str) -> None:
+    of = [
+        Request(id=str(number), arrived=0.0, workload=DocumentType.PRESCRIPTION, prompt=100, output=900)
+        for number in range(12)
+    ]
+    model = IterationModel(
+        kv_blocks=4_000 // BLOCK_TOKENS, preemption="swap" if preemption == "swap" else "recompute"
+    )
+    done = run(PolicyName.CONTINUOUS, IterationMachine(model), of)
+
+    assert done.preemptions > 0
+    assert len(done.served) == len(of)
+
+
+def test_lengths_are_learned_from_what_has_ended() -> None:
+    of = [
+        Request(id=str(number), arrived=number / 2, workload=DocumentType.PRESCRIPTION, prompt=100, output=64)
+        for number in range(60)
+    ]
+    prices = [one.price for one in run(PolicyName.CONTINUOUS, IterationMachine(MODEL), of).served]
+
+    assert (prices[0], prices[-1]) == (300, 164)
+
+
+def test_as_many_are_in_the_system_as_littles_law_says() -> None:
+    done = simulated(PolicyName.CONTINUOUS, drawn(poisson(400, 2.0, 5), Mix(), 5), IterationModel()).run
+    found = figures(done, batches=False)
+    held = sum((use.running + use.waiting) * (use.until - use.since) for use in done.use)
+
+    assert held / found.total == pytest.approx(
+        in_flight(found.requests_per_s, found.in_system.mean), rel=0.02
+    )

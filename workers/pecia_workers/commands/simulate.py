@@ -1,0 +1,198 @@
+"""`pecia simulate`: the worker's policies beside each other, in simulated time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.batching.policies import BatchLimits, PolicyName
+from pecia_workers.commands.choices import weights
+from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.simulation.arrivals import TraceError, all_at_once, bursts, poisson, read_trace
+from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
+
+_USAGE: Final = 2
+_AHEAD: Final = 16
+"""Two pages for each of eight decoding processes: what a worker claims beside what its engine runs."""
+
+
+class PresetName(StrEnum):
+    """Workloads with a name."""
+
+    SEED = "seed"
+
+
+class Preemption(StrEnum):
+    """What becomes of a sequence that gives way."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+Arrivals = Annotated[str, typer.Option(help="all, poisson, bursts, or a file: CSV, or a JSON object a line.")]
+Rates = Annotated[list[float] | None, typer.Option(help="Pages a second; several: one run each.", min=0.001)]
+Ahead = Annotated[
+    int | None,
+    typer.Option(help="Pages that wait at the worker, where policies choose. Default: all, or 16.", min=1),
+]
+
+
+def simulate(
+    *,
+    preset: Annotated[
+        PresetName | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
+    ] = None,
+    policy: Annotated[list[PolicyName] | None, typer.Option(help="Default: all of them.")] = None,
+    arrivals: Arrivals = "poisson",
+    rate: Rates = None,
+    pages: Annotated[int, typer.Option(help="How many arrive.", min=1)] = 500,
+    mix: Annotated[
+        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
+    ] = DocumentType.MIXED,
+    lanes: Annotated[str, typer.Option(help="Lanes by weight: urgent=1,bulk=9.")] = Lane.NORMAL,
+    ahead: Ahead = None,
+    slots: Annotated[int, typer.Option(help="Requests in the engine at a time.", min=1)] = 32,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens of its KV cache.", min=BLOCK_TOKENS)] = 131_072,
+    batched_tokens: Annotated[int, typer.Option(help="Most tokens of an iteration.", min=1)] = 16_384,
+    chunk: Annotated[
+        int, typer.Option(help="Most tokens of prompts in an iteration. 0: no limit.", min=0)
+    ] = 0,
+    prefill_share: Annotated[
+        float, typer.Option(help="Most that prompts take of an iteration.", min=0.01, max=1)
+    ] = 1.0,
+    preemption: Annotated[
+        Preemption, typer.Option(help="What gives way is computed again, or swapped.")
+    ] = Preemption.RECOMPUTE,
+    seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each run.")] = False,
+) -> None:
+    """Run the worker's own admission policies over a simulated engine, in seconds: who waits, and how full it is.
+
+    PECIA_BATCH_* settings count as they would for a worker.
+
+    Example: `pecia simulate --preset seed`
+    """
+    names = list(policy or PolicyName)
+    if preset is PresetName.SEED:
+        _show([(None, simulated_seed(name, ahead=ahead)) for name in names], as_json=as_json)
+        return
+    model = IterationModel(
+        max_num_seqs=slots,
+        kv_blocks=kv_tokens // BLOCK_TOKENS,
+        max_num_batched_tokens=batched_tokens,
+        chunk_tokens=chunk or None,
+        prefill_share=prefill_share,
+        preemption=preemption.value,
+    )
+    drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
+    limits = BatchLimits.of(settings_or_exit())
+    results: list[tuple[float | None, Result]] = []
+    for each in rate or [2.0]:
+        requests, load = _requests(arrivals, pages, each, drawn_from, seed)
+        results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
+        if load is None:
+            break
+    _show(results, as_json=as_json)
+
+
+def _requests(
+    arrivals: str, pages: int, rate: float, mix: Mix, seed: int
+) -> tuple[list[Request], float | None]:
+    """Return what arrives, and the rate if there is one."""
+    match arrivals:
+        case "all":
+            return drawn(all_at_once(pages), mix, seed), None
+        case "poisson":
+            return drawn(poisson(pages, rate, seed), mix, seed), rate
+        case "bursts":
+            return drawn(bursts(pages, rate), mix, seed), rate
+    try:
+        return read_trace(Path(arrivals), seed), None
+    except TraceError as error:
+        raise _refused(str(error)) from None
+    except OSError:
+        raise _refused("--arrivals is all, poisson, bursts, or a file that can be read.") from None
+
+
+def _run(
+    name: PolicyName, requests: list[Request], model: IterationModel, limits: BatchLimits, ahead: int
+) -> Result:
+    try:
+        return simulated(name, requests, model, limits=limits, ahead=ahead)
+    except ValueError as error:
+        raise _refused(f"{error} Give it more --kv-tokens.") from None
+
+
+def _refused(sentence: str) -> typer.Exit:
+    typer.echo(sentence, err=True)
+    return typer.Exit(_USAGE)
+
+
+def _show(results: list[tuple[float | None, Result]], *, as_json: bool) -> None:
+    if as_json:
+        for rate, result in results:
+            typer.echo(json.dumps({"policy": result.policy, "rate": rate} | asdict(result.figures)))
+        return
+    console = Console(highlight=False)
+    console.print(_table(results))
+    if len(results[0][1].figures.lanes) > 1:
+        console.print(_lanes(results))
+
+
+def _table(results: list[tuple[float | None, Result]]) -> Table:
+    table = Table(box=None)
+    names = (
+        "policy",
+        "rate/s",
+        "total s",
+        "pages/s",
+        "in engine s",
+        "p95",
+        "in system s",
+        "p95",
+        "first token s",
+    )
+    for name in (*names, "busy", "padding", "put back"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for rate, result in results:
+        found = result.figures
+        table.add_row(
+            result.policy,
+            _number(rate),
+            f"{found.total:.2f}",
+            f"{found.requests_per_s:.2f}",
+            f"{found.service.mean:.3f}",
+            f"{found.service.p95:.2f}",
+            f"{found.in_system.mean:.2f}",
+            f"{found.in_system.p95:.2f}",
+            f"{found.first_token.mean:.2f}",
+            f"{found.utilisation:.1%}",
+            "" if found.padding is None else f"{found.padding:.1%}",
+            str(found.preemptions),
+        )
+    return table
+
+
+def _lanes(results: list[tuple[float | None, Result]]) -> Table:
+    table = Table(box=None)
+    for name in ("policy", "rate/s", "lane", "in system s", "p95"):
+        table.add_column(name, justify="left" if name in {"policy", "lane"} else "right")
+    for rate, result in results:
+        for lane, times in result.figures.lanes.items():
+            table.add_row(result.policy, _number(rate), lane, f"{times.mean:.2f}", f"{times.p95:.2f}")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"

@@ -1,0 +1,61 @@
+"""Policies, machines and requests put together as a fleet does it, or as the source of the product did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.simulation import seed
+from pecia_workers.simulation.figures import Figures, figures
+from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
+from pecia_workers.simulation.requests import Request
+from pecia_workers.simulation.simulator import Run, Simulator
+
+SHARE: Final = 0.75
+"""Of a workload's outputs that the expected length covers: the worker's default."""
+BATCHED: Final = frozenset({PolicyName.STATIC, PolicyName.DYNAMIC})
+SEED_LIMITS: Final = BatchLimits(least=1, most=16, tokens=16_384, concurrent=1, window_s=0.1)
+"""Of the source's dynamic batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One policy's run and what it comes to."""
+
+    policy: PolicyName
+    figures: Figures
+    run: Run
+
+
+def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int | None = None) -> Result:
+    """Return what a policy makes of the source's comparison, or of another draw of its kind.
+
+    Batches run as a whole there: all of one leave with its longest.
+    """
+    machine = SlotMachine(seed.SLOTS, seed.TOKEN_S, whole_batches=name in BATCHED)
+    requests = seed.seed_requests() if number is None else seed.seed_requests(number)
+    return _result(name, SEED_LIMITS, machine, requests, ahead)
+
+
+def simulated(
+    name: PolicyName,
+    requests: Sequence[Request],
+    model: IterationModel,
+    *,
+    limits: BatchLimits | None = None,
+    ahead: int | None = None,
+) -> Result:
+    """Return what a policy makes of these requests on the simulated engine."""
+    return _result(name, limits or BatchLimits(), IterationMachine(model), requests, ahead)
+
+
+def _result(
+    name: PolicyName, limits: BatchLimits, machine: Machine, requests: Sequence[Request], ahead: int | None
+) -> Result:
+    simulator = Simulator(policy_named(name, limits), machine, LearnedLengths(SHARE), ahead=ahead)
+    run = simulator.run(requests)
+    return Result(policy=name, figures=figures(run, batches=name in BATCHED), run=run)
