@@ -100,7 +100,7 @@ class Endpoint(BaseModel):
     """Deliveries that are due, or wait to be tried again."""
 
 
-def test_body() -> dict[str, Any]:
+def body_of_test() -> dict[str, Any]:
     """Return the notice of a test, but for its time: that of a job that there is not."""
     progress = {"total": 0, "done": 0, "failed": 0, "cancelled": 0}
     data = {
@@ -175,7 +175,7 @@ class Endpoints(Statements[D_co]):
     @unrepeatable
     def test(self, connection: Connection, endpoint: UUID) -> UUID:
         """Promise a test, to go before all else; return its delivery."""
-        asked = {"id": endpoint, "body": json.dumps(test_body())}
+        asked = {"id": endpoint, "body": json.dumps(body_of_test())}
         delivery: UUID | None = connection.execute(_TEST, asked).scalar()
         if delivery is None:
             raise missing(endpoint)

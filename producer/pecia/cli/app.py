@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import captioning, dead, erasing, jobs, reading, results, watching
+from pecia.cli import captioning, dead, erasing, jobs, reading, results, watching, webhooks
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -50,3 +50,4 @@ app.command("usage")(accounts.usage)
 app.add_typer(dead.app, name="dead")
 app.command("purge")(erasing.purge)
 app.command("audit")(erasing.audit)
+app.add_typer(webhooks.app, name="webhook")

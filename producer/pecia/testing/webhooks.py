@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from pecia.deliveries import Deliveries, Delivery, DeliveryAttempt, missing, unreplayable
-from pecia.endpoints import Endpoint, Endpoints, new_secret, test_body
+from pecia.endpoints import Endpoint, Endpoints, body_of_test, new_secret
 from pecia.endpoints import missing as missing_endpoint
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.testing.memory import Memory
@@ -60,7 +60,7 @@ class MemoryEndpoints(Endpoints[D_co]):
     def test(self, memory: Memory, endpoint: UUID) -> UUID:
         """Send a test; return its delivery."""
         record = _found(memory, endpoint)
-        notice = JobNotice.model_validate({**test_body(), "timestamp": now()})
+        notice = JobNotice.model_validate({**body_of_test(), "timestamp": now()})
         delivery = DeliveryRecord(
             id=uuid4(), job_id=None, endpoint=record, url=record.url, notice=notice, created_at=now()
         )

@@ -1,0 +1,300 @@
+"""`pecia webhook`: receivers that are told of all jobs, what they were told, and one to try it with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from pecia.cli import endings, output, values
+from pecia.cli.endings import Ending
+from pecia.cli.listening import Heard, Listener
+from pecia.client import Client
+from pecia.deliveries import Delivery
+from pecia.endpoints import Endpoint
+from pecia_schemas.events import NoticeType
+from pecia_schemas.states import DeliveryState
+
+_LOOK_S = 0.2
+
+EndpointId = Annotated[UUID, typer.Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object on a line.")]
+OfJob = Annotated[UUID | None, typer.Option("--job", metavar="ID", help="Only about this job.")]
+OfEndpoint = Annotated[UUID | None, typer.Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
+Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Receivers that are told of all jobs: register and try them, see what they were told, tell it again.",
+)
+
+
+@app.command("add")
+def add(
+    url: Annotated[str, typer.Argument(help="Where to post to.")],
+    *,
+    event: Annotated[
+        list[NoticeType] | None, typer.Option(help="Only this; may be repeated. Default: how jobs end.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a receiver. Its secret is printed now and never again: hand it to whoever runs the receiver.
+
+    Example: `pecia webhook add https://example.org/pecia --event job.failed --event job.partial`
+    """
+    with Client() as client:
+        _tell_secret(client.add_endpoint(url, events=event), as_json=as_json)
+
+
+@app.command("list")
+def list_endpoints(*, as_json: AsJson = False) -> None:
+    """Show the registered receivers, and how each does.
+
+    Example: `pecia webhook list`
+    """
+    with Client() as client:
+        found = client.endpoints()
+    if as_json:
+        for endpoint in found:
+            output.json_line(endpoint.model_dump(mode="json", exclude={"secret"}))
+    else:
+        output.console().print(_endpoints(found))
+
+
+@app.command("remove")
+def remove(endpoint: EndpointId) -> None:
+    """Forget a receiver, what it was told and what it was to be told.
+
+    Example: `pecia webhook remove 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    with Client() as client:
+        client.remove_endpoint(endpoint)
+
+
+@app.command("rotate")
+def rotate(
+    endpoint: EndpointId,
+    *,
+    overlap: Annotated[
+        str, typer.Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
+    ] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """Give a receiver a fresh secret, and print it. Meanwhile notices bear both signatures.
+
+    Example: `pecia webhook rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
+    """
+    span = values.moment(overlap, "--overlap")
+    if not isinstance(span, timedelta):
+        raise typer.BadParameter("write 30m, 24h or 7d", param_hint="--overlap")
+    with Client() as client:
+        _tell_secret(client.rotate_endpoint(endpoint, overlap=span), as_json=as_json)
+
+
+@app.command("test")
+def try_out(
+    endpoint: EndpointId,
+    *,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the outcome.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is told again.
+
+    Example: `pecia webhook test 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    """
+    deadline = time.monotonic() + timeout
+    with Client() as client:
+        sent = client.test_endpoint(endpoint)
+        while not (sent.attempts or sent.state.is_terminal) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            sent = client.delivery(sent)
+    _tell_of([sent], as_json=as_json)
+    if sent.attempts or sent.state.is_terminal:
+        raise typer.Exit(Ending.DONE if sent.state is DeliveryState.DELIVERED else Ending.FAILED)
+    endings.complain(
+        f"nobody has tried it within {timeout:g} s: is a webhook worker on duty? See `pecia doctor`."
+    )
+    raise typer.Exit(Ending.TIMEOUT)
+
+
+@app.command("deliveries")
+def deliveries(
+    delivery: Annotated[
+        UUID | None, typer.Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
+    ] = None,
+    *,
+    job: OfJob = None,
+    endpoint: OfEndpoint = None,
+    state: Annotated[DeliveryState | None, typer.Option(help="Only those in it.")] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show what receivers were told or are to be told, the latest first, and how it went.
+
+    Example: `pecia webhook deliveries --state dead --since 2d`
+    """
+    with Client() as client:
+        if delivery is not None:
+            found = [client.delivery(delivery)]
+        else:
+            found = client.deliveries(
+                job=job, endpoint=endpoint, state=state, since=values.since(since), limit=limit
+            )
+    _tell_of(found, as_json=as_json)
+    if delivery is not None and not as_json:
+        output.console().print(_tries(found[0]))
+
+
+@app.command("replay")
+def replay(
+    delivery: Annotated[
+        list[UUID] | None, typer.Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
+    ] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All dead ones that `deliveries` shows with the same options.")
+    ] = False,
+    job: OfJob = None,
+    endpoint: OfEndpoint = None,
+    since: Since = None,
+) -> None:
+    """Tell again what arrived or was given up, under its former webhook-id, with all tries before it.
+
+    Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
+    """
+    if bool(delivery) is everything:
+        raise typer.BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
+    with Client() as client:
+        dead = (
+            client.deliveries(job=job, endpoint=endpoint, state=DeliveryState.DEAD, since=values.since(since))
+            if everything
+            else ()
+        )
+        chosen = delivery or [one.id for one in dead]
+        client.replay(chosen)
+    typer.echo(f"{len(chosen)} deliveries go out again.")
+
+
+@app.command("listen")
+def listen(
+    *,
+    secret: Annotated[
+        str,
+        typer.Option(
+            envvar="PECIA_WEBHOOK_SECRET",
+            help="The endpoint's, or the fleet's; better in the environment than on a command line.",
+        ),
+    ] = "",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8787,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Receive callbacks on this machine, verify them and print them, until it is stopped.
+
+    The fleet calls private addresses and other ports than 80 and 443 only if `PECIA_WEBHOOK_ALLOW` and
+    `PECIA_WEBHOOK_PORTS` say so.
+
+    Example: `pecia webhook listen --port 8787`
+    """
+    if not secret:
+        raise typer.BadParameter("set it, or PECIA_WEBHOOK_SECRET", param_hint="--secret")
+    heard: list[Heard] = []
+
+    def told(one: Heard) -> None:
+        heard.append(one)
+        _tell_heard(one, as_json=as_json)
+
+    with Listener(host, port, secret, told) as listener:
+        typer.echo(f"Listening on {listener.url}", err=True)
+        with suppress(KeyboardInterrupt):
+            while count is None or len(heard) < count:
+                listener.handle_request()
+
+
+def _tell_heard(heard: Heard, *, as_json: bool) -> None:
+    notice = heard.notice
+    if notice is None:
+        endings.complain(
+            f"{heard.delivery or 'a request'} is not signed with this secret, or is too old: answered 401."
+        )
+    elif as_json:
+        output.json_line({"delivery": heard.delivery, **notice.model_dump(mode="json")})
+    else:
+        data = notice.data
+        part = f" {data.part.stage} {data.part.number}" if data.part else ""
+        typer.echo(
+            f"{_time(notice.timestamp)} {notice.type}{part} {data.job_id} {output.progress_text(data.progress)} "
+            f"sequence {data.sequence}, delivery {heard.delivery}"
+        )
+
+
+def _tell_secret(endpoint: Endpoint, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(endpoint.model_dump(mode="json"))
+        return
+    typer.echo(f"endpoint {endpoint.id}\nsecret   {endpoint.secret}")
+    if endpoint.former_until:
+        typer.echo(f"Until {_time(endpoint.former_until)} notices verify with the former secret too.")
+
+
+def _tell_of(found: Sequence[Delivery], *, as_json: bool) -> None:
+    if as_json:
+        for delivery in found:
+            output.json_line(delivery.model_dump(mode="json"))
+    else:
+        output.console().print(_deliveries(found))
+
+
+def _endpoints(found: Sequence[Endpoint]) -> Table:
+    made = _table("endpoint", "URL", "told of", "state", "waiting")
+    for one in found:
+        told = ", ".join(one.events)
+        made.add_row(str(one.id), one.url, told, _health(one), str(one.waiting))
+    return made
+
+
+def _health(endpoint: Endpoint) -> str:
+    if endpoint.disabled_at:
+        return f"gone since {_time(endpoint.disabled_at)}"
+    if endpoint.paused_until:
+        return f"paused until {_time(endpoint.paused_until)}, {endpoint.failures} failures"
+    return f"{endpoint.failures} failures" if endpoint.failures else "well"
+
+
+def _deliveries(found: Sequence[Delivery]) -> Table:
+    made = _table("delivery", "what", "job", "state", "tries", "last", "next")
+    for one in found:
+        last = one.last_error or ("" if one.last_status is None else str(one.last_status))
+        again = _time(one.next_at) if one.next_at else ""
+        tries = str(len(one.attempts))
+        made.add_row(str(one.id), one.type, str(one.job_id or ""), one.state, tries, last, again)
+    return made
+
+
+def _tries(delivery: Delivery) -> Table:
+    made = _table("try", "at", "seconds", "status", "why", "reply")
+    for one in delivery.attempts:
+        seconds = f"{one.duration.total_seconds():.3f}"
+        status = "" if one.status is None else str(one.status)
+        made.add_row(str(one.number), _time(one.at), seconds, status, one.error or "", one.reply or "")
+    return made
+
+
+def _table(*headings: str) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, no_wrap=heading in ("endpoint", "delivery", "job"), overflow="fold")
+    return made
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
