@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
+from pecia_workers.metrics.health import PULSE
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,7 @@ async def outlast(run: Callable[[], Awaitable[R]]) -> R:
         except UNAVAILABLE as error:
             if not pause:
                 log.warning("database_unavailable", error=name_of(error))
+            PULSE.beat()  # who waits for Postgres does not stand still
             pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
 

@@ -1,0 +1,147 @@
+"""What ships for Prometheus and Grafana asks for metrics that there are, and each alert says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import ProcessCollector
+
+from pecia_workers.metrics import declared
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
+BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
+RUNBOOK = ROOT / "docs" / "alerts.md"
+
+FUNCTIONS = {
+    *("sum", "max", "min", "avg", "rate", "increase", "absent", "time", "histogram_quantile"),
+    *("by", "and", "or"),
+}
+TARGET = {"instance", "job"}
+SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "info": ("_info",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+
+
+def exported() -> dict[str, set[str]]:
+    """Return every time series that a process of the fleet can show, with its labels."""
+    found: dict[str, set[str]] = {"up": TARGET}
+    collectors: list[Any] = [ProcessCollector(registry=None)]
+    for registry in (declared.REGISTRY, declared.FLEET, declared.GPUS):
+        collectors += registry._collector_to_names
+    for collector in collectors:
+        for family in collector.collect():
+            labels = {*getattr(collector, "_labelnames", ()), *TARGET}
+            for suffix in SUFFIXES[family.type]:
+                own = {"le"} if suffix == "_bucket" else set()
+                found[family.name + suffix] = labels | own
+    return found
+
+
+EXPORTED = exported()
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels(board: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(board.read_text())["panels"]
+    return found
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    for alert in alerts():
+        yield alert["alert"], alert["expr"]
+    for board in BOARDS:
+        for panel in panels(board):
+            for number, target in enumerate(panel.get("targets", [])):
+                yield f"{panel['title']} {number}", target["expr"]
+
+
+def names(expression: str) -> set[str]:
+    """Return the words of an expression that are neither functions, labels, numbers nor times."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", " ", expression)
+    return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
+
+
+def labels(expression: str) -> set[str]:
+    matchers = re.findall(r"\{([^}]*)\}", expression)
+    asked = {label for matcher in matchers for label in re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', matcher)}
+    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
+    return asked | {label.strip() for group in grouped for label in group.split(",")}
+
+
+@pytest.mark.parametrize(("name", "expression"), list(queries()), ids=[name for name, _ in queries()])
+def test_a_query_asks_for_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
+    asked = names(expression)
+    assert asked, name
+    assert asked <= EXPORTED.keys()
+    assert labels(expression) <= set().union(*(EXPORTED[metric] for metric in asked))
+
+
+@pytest.mark.parametrize("metric", [name for name in EXPORTED if name.startswith("pecia_engine")])
+def test_what_an_engine_says_is_on_the_dashboard(metric: str) -> None:
+    shown = {
+        name
+        for board in BOARDS
+        for panel in panels(board)
+        for target in panel.get("targets", [])
+        for name in names(target["expr"])
+    }
+    assert metric in shown or metric.endswith(("_sum", "_count"))
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_says_how_urgent_it_is_what_it_means_and_where_to_read_on(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("page", "ticket")
+    assert alert["annotations"]["summary"]
+    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    assert ROOT / page == RUNBOOK
+    assert anchor == alert["alert"].lower()
+
+
+def entries() -> dict[str, str]:
+    parts = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_runbook_has_an_entry_for_each_alert_and_no_other() -> None:
+    assert list(entries()) == [alert["alert"] for alert in alerts()]
+
+
+@pytest.mark.parametrize("entry", entries().values(), ids=list(entries()))
+def test_an_entry_goes_from_symptom_to_fix(entry: str) -> None:
+    told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
+    assert told == ["Symptom", "Check", "Cause", "Fix"]
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
+def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
+    found = panels(board)
+    assert len({panel["id"] for panel in found}) == len(found)
+    for one, other in combinations([panel["gridPos"] for panel in found], 2):
+        assert (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+def test_prometheus_takes_the_rules() -> None:
+    subprocess.run(["promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
