@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import typer
+from PIL import Image
 from typer.testing import CliRunner, Result
 
+from pecia_workers.batching.policies import PolicyName
+from pecia_workers.commands import drawing
 from pecia_workers.commands.simulate import simulate
+from pecia_workers.simulation.plots import _use_over_time
+from pecia_workers.simulation.scenarios import simulated_seed
 
 app = typer.Typer(add_completion=False)
 app.command()(simulate)
 
 
 def typed(*words: str) -> Result:
-    return CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, words, env={"COLUMNS": "80"})
 
 
 def test_the_preset_prints_the_figures_of_the_source() -> None:
@@ -63,6 +69,34 @@ def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
     printed = typed("--arrivals", str(trace), "--policy", "continuous", "--json").stdout
 
     assert json.loads(printed)["requests"] == 2
+
+
+def test_pictures_are_drawn_of_latency_and_use(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    result = typed(
+        "--pages", "30", "--rate", "1", "--rate", "9", "--policy", "continuous", "--plot", str(folder)
+    )
+
+    assert result.exit_code == 0
+    assert {path.name for path in folder.iterdir()} == {"latency_throughput.png", "utilisation.png"}
+    for path in folder.iterdir():
+        with Image.open(path) as picture:
+            assert len(set(picture.convert("L").tobytes())) > 2, "something is drawn"
+
+
+def test_the_use_that_is_drawn_is_the_use_that_was() -> None:
+    result = simulated_seed(PolicyName.STATIC)
+    drawn = [share for _, share in _use_over_time(result)]
+
+    assert sum(drawn) / len(drawn) == pytest.approx(result.figures.utilisation)
+
+
+def test_without_what_draws_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(drawing, "find_spec", lambda _: None)
+    result = typed("--preset", "seed", "--plot", str(tmp_path))
+
+    assert result.exit_code == 2
+    assert "pecia[plot]" in result.output
 
 
 def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
 from pecia_workers.commands.choices import weights
+from pecia_workers.commands.drawing import drawing_or_exit
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.tables import aligned
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.arrivals import TraceError, all_at_once, bursts, poisson, read_trace
 from pecia_workers.simulation.requests import Mix, Request, drawn
@@ -75,6 +77,9 @@ def simulate(
         Preemption, typer.Option(help="What gives way is computed again, or swapped.")
     ] = Preemption.RECOMPUTE,
     seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for pictures: latency against throughput, use over time.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each run.")] = False,
 ) -> None:
     """Run the worker's own admission policies over a simulated engine, in seconds: who waits, and how full it is.
@@ -84,8 +89,10 @@ def simulate(
     Example: `pecia simulate --preset seed`
     """
     names = list(policy or PolicyName)
+    if plot:
+        drawing_or_exit()
     if preset is PresetName.SEED:
-        _show([(None, simulated_seed(name, ahead=ahead)) for name in names], as_json=as_json)
+        _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
     model = IterationModel(
         max_num_seqs=slots,
@@ -103,7 +110,7 @@ def simulate(
         results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
         if load is None:
             break
-    _show(results, as_json=as_json)
+    _show(results, plot, as_json=as_json)
 
 
 def _requests(
@@ -139,7 +146,12 @@ def _refused(sentence: str) -> typer.Exit:
     return typer.Exit(_USAGE)
 
 
-def _show(results: list[tuple[float | None, Result]], *, as_json: bool) -> None:
+def _show(results: list[tuple[float | None, Result]], plot: Path | None, *, as_json: bool) -> None:
+    if plot:
+        from pecia_workers.simulation.plots import write_plots  # noqa: PLC0415  heavy, and not always installed
+
+        for picture in write_plots([result for _, result in results], plot):
+            typer.echo(f"Wrote {picture}.", err=True)
     if as_json:
         for rate, result in results:
             typer.echo(json.dumps({"policy": result.policy, "rate": rate} | asdict(result.figures)))
@@ -151,47 +163,38 @@ def _show(results: list[tuple[float | None, Result]], *, as_json: bool) -> None:
 
 
 def _table(results: list[tuple[float | None, Result]]) -> Table:
-    table = Table(box=None)
-    names = (
-        "policy",
-        "rate/s",
-        "total s",
-        "pages/s",
-        "in engine s",
-        "p95",
-        "in system s",
-        "p95",
-        "first token s",
-    )
-    for name in (*names, "busy", "padding", "put back"):
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for rate, result in results:
-        found = result.figures
-        table.add_row(
-            result.policy,
-            _number(rate),
-            f"{found.total:.2f}",
-            f"{found.requests_per_s:.2f}",
-            f"{found.service.mean:.3f}",
-            f"{found.service.p95:.2f}",
-            f"{found.in_system.mean:.2f}",
-            f"{found.in_system.p95:.2f}",
-            f"{found.first_token.mean:.2f}",
-            f"{found.utilisation:.1%}",
-            "" if found.padding is None else f"{found.padding:.1%}",
-            str(found.preemptions),
-        )
-    return table
+    rows = [
+        {
+            "policy": result.policy,
+            "rate/s": _number(rate),
+            "total s": f"{result.figures.total:.2f}",
+            "pages/s": f"{result.figures.requests_per_s:.2f}",
+            "in engine s": f"{result.figures.service.mean:.3f}",
+            "p95 ": f"{result.figures.service.p95:.2f}",
+            "in system s": f"{result.figures.in_system.mean:.2f}",
+            "p95": f"{result.figures.in_system.p95:.2f}",
+            "busy": f"{result.figures.utilisation:.1%}",
+            "padding": "" if result.figures.padding is None else f"{result.figures.padding:.1%}",
+            "put back": str(result.figures.preemptions or ""),
+        }
+        for rate, result in results
+    ]
+    return aligned(rows)
 
 
 def _lanes(results: list[tuple[float | None, Result]]) -> Table:
-    table = Table(box=None)
-    for name in ("policy", "rate/s", "lane", "in system s", "p95"):
-        table.add_column(name, justify="left" if name in {"policy", "lane"} else "right")
-    for rate, result in results:
-        for lane, times in result.figures.lanes.items():
-            table.add_row(result.policy, _number(rate), lane, f"{times.mean:.2f}", f"{times.p95:.2f}")
-    return table
+    rows = [
+        {
+            "policy": result.policy,
+            "rate/s": _number(rate),
+            "lane": lane,
+            "in system s": f"{times.mean:.2f}",
+            "p95": f"{times.p95:.2f}",
+        }
+        for rate, result in results
+        for lane, times in result.figures.lanes.items()
+    ]
+    return aligned(rows)
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,71 @@
+"""Pictures of what was simulated. Needs matplotlib, the extra `plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pecia_workers.simulation.scenarios import Result
+
+_SIZE: Final = (8.0, 4.5)
+_DPI: Final = 120
+_STRETCHES: Final = 100
+"""Into which the time of a run is divided: single iterations would be a grey area."""
+
+Point = tuple[float, float]
+
+
+def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Write latency against throughput of all runs, and utilisation over time of each policy's last; return both."""
+    folder.mkdir(parents=True, exist_ok=True)
+    points: dict[str, list[Point]] = {}
+    mean: dict[str, list[Point]] = {}
+    use: dict[str, list[Point]] = {}
+    for result in results:
+        found = result.figures
+        points.setdefault(f"{result.policy}, p95", []).append((found.requests_per_s, found.in_system.p95))
+        mean.setdefault(f"{result.policy}, mean", []).append((found.requests_per_s, found.in_system.mean))
+        use[result.policy] = _use_over_time(result)
+    latency = lines(mean | points, across="pages per second", up="seconds in system", marker="o")
+    busy = lines(use, across="seconds", up="share of the slots that computed", marker="")
+    busy.axes[0].set_ylim(0, 1.05)
+    return [
+        save(latency, folder / "latency_throughput.png"),
+        save(busy, folder / "utilisation.png"),
+    ]
+
+
+def lines(series: Mapping[str, Sequence[Point]], *, across: str, up: str, marker: str) -> Figure:
+    """Return a drawing with one line for each name."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes: Axes = figure.subplots()
+    for name, points in series.items():
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, label=name)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a drawing as PNG; return where."""
+    figure.savefig(path, dpi=_DPI)
+    return path
+
+
+def _use_over_time(result: Result) -> list[Point]:
+    """Return the mean share of busy slots in even stretches of the run's time."""
+    end = result.run.use[-1].until
+    stretch = end / _STRETCHES
+    busy = [0.0] * _STRETCHES
+    for use in result.run.use:
+        for number in range(int(use.since / stretch), min(_STRETCHES, int(use.until / stretch) + 1)):
+            inside = min(use.until, (number + 1) * stretch) - max(use.since, number * stretch)
+            busy[number] += use.busy * max(0.0, inside) / stretch
+    return [((number + 0.5) * stretch, share) for number, share in enumerate(busy)]
