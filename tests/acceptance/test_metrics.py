@@ -1,0 +1,121 @@
+"""A whole fleet as Prometheus and a health check see it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pecia import Client, ReadDocument
+
+WORD = "Quillfeather"
+ROLES = {"ingest", "engine", "webhooks", "upkeep"}
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """Return status and text; 0 where nobody listens."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+    except URLError:
+        return 0, ""
+
+
+class Pages:
+    """The pages of a fleet's processes."""
+
+    def __init__(self, first_port: int) -> None:
+        self._ports = range(first_port, first_port + 16)
+
+    def texts(self) -> list[str]:
+        return [text for status, text in (get(port, "/metrics") for port in self._ports) if status == 200]
+
+    def ports(self) -> list[int]:
+        return [port for port in self._ports if get(port, "/healthz")[0]]
+
+    def roles(self) -> set[str]:
+        infos = self.samples("pecia_worker_info")
+        return {labels["role"] for labels, _ in infos}
+
+    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        return [
+            (sample.labels, sample.value)
+            for text in self.texts()
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        ]
+
+    def sum(self, name: str, **labels: str) -> float:
+        return sum(value for found, value in self.samples(name) if labels.items() <= found.items())
+
+
+@pytest.fixture(scope="module")
+def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Client, Pages]]:
+    """A fleet whose every process has a page."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = min(listener.getsockname()[1], 65_000)
+    with run_fleet("metrics", engine="simulated:instant", metrics_port=port) as fleet:
+        yield fleet.client, Pages(port)
+
+
+def test_every_process_has_a_page_and_is_healthy_and_ready(
+    seen: tuple[Client, Pages], eventually: Callable[..., Any]
+) -> None:
+    _, pages = seen
+    assert pages.roles() == ROLES
+    assert [get(port, "/healthz")[0] for port in pages.ports()] == [200] * 4
+    eventually(lambda: [get(port, "/readyz")[0] for port in pages.ports()] == [200] * 4)
+
+
+def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
+    seen: tuple[Client, Pages],
+    drawn: Callable[..., bytes],
+    open_receiver: Callable[..., Any],
+    eventually: Callable[..., Any],
+) -> None:
+    client, pages = seen
+    receiver = open_receiver()
+    task = ReadDocument(drawn(WORD))
+    jobs = [client.submit(task, webhook=receiver.url, metadata={"ward": WORD}) for _ in range(5)]
+    for job in jobs:
+        job.result(timeout=30)
+    failed = client.submit(ReadDocument(b"%PDF-1.7 " + WORD.encode()))
+    with suppress(Exception):
+        failed.result(timeout=30)
+
+    eventually(lambda: pages.sum("pecia_webhook_attempts_total", outcome="delivered") == 5, timeout=20)
+    assert pages.sum("pecia_claimed_parts_total", stage="read") == 5
+    assert pages.sum("pecia_claim_parts_sum") == pages.sum("pecia_claimed_parts_total") == 6
+    assert pages.sum("pecia_attempts_total", stage="read") == 5
+    assert pages.sum("pecia_queue_seconds_count", stage="read") == 5
+    assert pages.sum("pecia_parts_total", stage="read", outcome="done") == 5
+    assert pages.sum("pecia_parts_total", stage="ingest", outcome="failed") == 1
+    assert pages.sum("pecia_failures_total") == 1
+    assert pages.sum("pecia_pages_read_total", engine="simulated") == 5
+    assert pages.sum("pecia_batch_requests_count") > 0
+    assert pages.sum("pecia_engine_request_seconds_count", engine="simulated") == 5
+    assert pages.sum("pecia_parts_held") == 0
+
+    told = "".join(pages.texts())
+    assert WORD not in told
+    assert not [job.id for job in (*jobs, failed) if str(job.id) in told]
+
+
+def test_upkeep_tells_how_the_fleet_stands(
+    seen: tuple[Client, Pages], eventually: Callable[..., Any]
+) -> None:
+    _, pages = seen
+    eventually(lambda: pages.sum("pecia_workers_on_duty") == 4, timeout=20)
+    assert pages.sum("pecia_measured_timestamp_seconds") > 1.7e9
+    assert pages.sum("pecia_queue_parts") == 0

@@ -1,0 +1,156 @@
+"""Health of a worker on real leases, lists and a real database."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+from uuid import uuid4
+
+import pytest
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker import Capacity, LeaseKeeper, connect
+from pecia_workers.ledger.database import answers
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.redis import EmbeddedRedis
+from pecia_workers.metrics.declared import REGISTRY
+from pecia_workers.metrics.serving import worker_page
+
+QUEUES = ["read.urgent", "read.normal", "read.bulk"]
+
+
+class Gate:
+    """Takes four parts at a time, a hundred tokens."""
+
+    def capacity(self) -> Capacity:
+        return Capacity(slots=4, tokens=100, idle=True)
+
+    def dispatch(self) -> None:
+        """Begin with nothing."""
+
+
+@pytest.fixture
+def keeper(redis_url: str) -> Iterator[LeaseKeeper]:
+    with closing(connect(redis_url)) as redis:
+        lease = timedelta(seconds=15)
+        yield LeaseKeeper(redis, lease=lease, hold_limit=timedelta(minutes=5) + lease)
+
+
+def queue_parts(redis_url: str, count: int) -> None:
+    parts = [uuid4() for _ in range(count)]
+    with closing(connect(redis_url)) as redis:
+        publish(
+            redis,
+            [
+                PartMessage(part=part, stage=Stage.READ, lane=Lane.NORMAL, cost=20, flow=part)
+                for part in parts
+            ],
+        )
+
+
+def value(name: str) -> float:
+    return REGISTRY.get_sample_value(name) or 0.0
+
+
+def test_leases_tell_what_is_held_and_when_it_moved(keeper: LeaseKeeper, redis_url: str) -> None:
+    queue_parts(redis_url, 6)
+    assert not keeper.is_open
+    keeper.gate = Gate()
+    assert keeper.is_open
+    begun, claims, filled = (
+        time.monotonic(),
+        value("pecia_claims_total"),
+        value("pecia_claim_token_fill_ratio_sum"),
+    )
+
+    claim = keeper.claim(QUEUES)
+
+    assert keeper.held == 4
+    claimed_at = keeper.moved_at
+    assert claimed_at >= begun
+    assert value("pecia_claims_total") - claims == 1
+    assert value("pecia_claim_token_fill_ratio_sum") - filled == pytest.approx(0.8)
+    assert value("pecia_parts_held") == 4
+
+    keeper.ack(claim.parts[0].part)
+    keeper.give_back(claim.parts[1].part)
+    keeper.settle()
+    assert keeper.held == 2
+    assert keeper.moved_at > claimed_at
+    assert value("pecia_parts_held") == 2
+
+
+def test_a_claim_that_brings_nothing_is_no_move(keeper: LeaseKeeper) -> None:
+    keeper.gate = Gate()
+    before = keeper.moved_at
+    keeper.claim(QUEUES)
+    assert keeper.moved_at == before
+
+
+def test_a_lost_lease_is_counted(keeper: LeaseKeeper, redis_url: str) -> None:
+    queue_parts(redis_url, 1)
+    keeper.gate = Gate()
+    keeper.claim(QUEUES)
+    lost = value("pecia_leases_lost_total")
+    with closing(connect(redis_url)) as redis:
+        redis.flushall()
+    keeper.renew()
+    assert value("pecia_leases_lost_total") - lost == 1
+
+
+def status(port: int, path: str) -> int:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+            return int(reply.status)
+    except HTTPError as refusal:
+        refusal.close()
+        return refusal.code
+
+
+def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
+    redis_server: Callable[..., EmbeddedRedis],
+    database_url: str,
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
+    server = redis_server()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        free = listener.getsockname()[1]
+    settings = WorkerSettings.model_validate(
+        {"redis_url": server.url, "database_url": database_url, "metrics_port": free}
+    )
+    with closing(connect(server.url)) as redis:
+        keeper = LeaseKeeper(redis, lease=settings.lease, hold_limit=settings.part_timeout)
+        with worker_page(settings, "engine", keeper, QUEUES) as port:
+            assert port
+            assert (status(port, "/healthz"), status(port, "/readyz")) == (200, 503)
+            keeper.gate = Gate()
+            eventually(lambda: status(port, "/readyz") == 200)
+            server.kill()
+            eventually(lambda: status(port, "/readyz") == 503, timeout=20)
+            assert status(port, "/healthz") == 200
+            redis_server(replaces=server)
+            eventually(lambda: status(port, "/readyz") == 200, timeout=20)
+
+
+def test_without_a_port_there_is_no_page(keeper: LeaseKeeper) -> None:
+    with worker_page(WorkerSettings(), "engine", keeper, QUEUES) as port:
+        assert port is None
+
+
+def test_whether_postgres_answers(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
+    server = postgres_server()
+    url = server.url_of("postgres")
+    assert answers(url)
+    server.kill()
+    assert not answers(url)

@@ -1,0 +1,92 @@
+"""What upkeep shows of the fleet as a whole is what the stores hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pecia_workers.metrics.declared import FLEET
+from pecia_workers.upkeep.measuring import Measurement
+from pecia_workers.upkeep.steps import relay
+
+Make = Callable[..., Any]
+
+
+def shown(name: str, **labels: str) -> float | None:
+    return FLEET.get_sample_value(name, labels)
+
+
+def test_what_waits_and_for_how_long(tables: Any, run: Make, claim_all: Make) -> None:
+    tables.add_job(parts=5)
+    tables.query("UPDATE parts SET run_at = now() - interval '90 seconds' WHERE ordinal = 3")
+    run(relay)
+    claim_all(slots=2)
+
+    run(Measurement())
+
+    assert shown("pecia_queue_parts", stage="read", lane="normal") == 3
+    assert shown("pecia_queue_parts", stage="read", lane="urgent") == 0
+    assert shown("pecia_leased_parts") == 2
+    assert shown("pecia_queue_oldest_seconds", lane="normal") == pytest.approx(90, abs=10)
+    assert shown("pecia_queue_oldest_seconds", lane="bulk") == 0
+    assert shown("pecia_unpublished_parts") == 0
+
+
+def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
+    tables.add_job(parts=3)
+    tables.query("UPDATE parts SET run_at = now() - interval '1 minute'")
+    tables.query(
+        "INSERT INTO discarded_payloads (payload, discarded_at) VALUES ('a', now() - interval '1 hour'), ('b', NULL)"
+    )
+    redis.lpush("pecia:dead", "strange")
+
+    run(Measurement())
+
+    assert shown("pecia_unpublished_parts") == 3
+    assert shown("pecia_unpublished_oldest_seconds") == pytest.approx(60, abs=10)
+    assert shown("pecia_documents_awaiting_removal") == 1
+    assert shown("pecia_documents_awaiting_removal_oldest_seconds") == pytest.approx(3600, abs=10)
+    assert shown("pecia_strange_messages") == 1
+
+
+def test_what_waits_for_its_time_is_not_old(tables: Any, run: Make) -> None:
+    tables.add_job()
+    tables.query("UPDATE parts SET run_at = now() + interval '1 hour'")
+    run(Measurement())
+    assert shown("pecia_queue_oldest_seconds", lane="normal") == 0
+
+
+def test_who_is_on_duty(tables: Any, run: Make) -> None:
+    tables.add_worker("alive")
+    tables.add_worker("silent", silent=timedelta(minutes=5))
+    tables.add_worker("gone", stopped=True)
+
+    run(Measurement())
+
+    assert shown("pecia_workers_on_duty", role="engine") == 1
+    assert shown("pecia_workers_on_duty", role="ingest") == 0
+
+
+def test_it_does_not_look_at_every_round(tables: Any, run: Make) -> None:
+    measurement = Measurement()
+    run(measurement)
+    tables.add_job(parts=2)
+    run(measurement)
+    assert shown("pecia_unpublished_parts") == 0
+
+
+def test_an_upkeep_without_a_page_looks_for_nobody(
+    settings_for: Make, keeping: Make, tables: Any, eventually: Make
+) -> None:
+    before = shown("pecia_measured_timestamp_seconds")
+    job_id = tables.add_job()
+    with keeping(settings_for()):
+        eventually(lambda: tables.parts(job_id)[0]["published_at"])
+    assert shown("pecia_measured_timestamp_seconds") == before
+
+    with keeping(settings_for(metrics_port=9464)):
+        eventually(lambda: shown("pecia_measured_timestamp_seconds") != before)
