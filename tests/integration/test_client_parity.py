@@ -253,6 +253,90 @@ def audit(world: World) -> Any:
     return [(entry.action, entry.actor, entry.reason, entry.counts) for entry in told], other
 
 
+def told(world: World, endpoint: Any) -> Any:
+    """Have a job told to an endpoint, and that delivery given up; return it."""
+    one = world.submit()
+    one.cancel()
+    (delivery,) = world.client.deliveries(job=one, endpoint=endpoint)
+    with psycopg.connect(world.scribe.database_url) as connection:
+        connection.execute("UPDATE deliveries SET state = 'dead', finished_at = now()")
+    return delivery
+
+
+def look(delivery: Any) -> tuple[Any, ...]:
+    return delivery.type, delivery.url, delivery.state, delivery.attempts, delivery.last_error
+
+
+def add_endpoint(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/add", events=["job.failed", "part.done"])
+    world.client.remove_endpoint(made)
+    refused = (
+        refusal(world.client.add_endpoint, "nowhere"),
+        refusal(world.client.add_endpoint, "https://example.org", events=["job.lost"]),
+    )
+    return made.url, made.events, made.client, str(made.secret)[:6], refused
+
+
+def endpoints(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/list")
+    (found,) = world.client.endpoints()
+    world.client.remove_endpoint(str(made.id))
+    return found.id == made.id, found.secret, found.waiting, found.failures, world.client.endpoints()
+
+
+def remove_endpoint(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/remove")
+    delivery = told(world, made)
+    world.client.remove_endpoint(made.id)
+    return refusal(world.client.remove_endpoint, made), refusal(world.client.delivery, delivery)
+
+
+def rotate_endpoint(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/rotate")
+    again = world.client.rotate_endpoint(made, overlap=timedelta(hours=1))
+    world.client.remove_endpoint(made)
+    negative = refusal(world.client.rotate_endpoint, made, overlap=timedelta(-1))
+    return (
+        again.secret != made.secret,
+        again.former_until is None,
+        negative,
+        refusal(world.client.rotate_endpoint, uuid4()),
+    )
+
+
+def client_test_endpoint(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/test")
+    sent = world.client.test_endpoint(made)
+    world.client.remove_endpoint(made)
+    return look(sent), sent.job_id, refusal(world.client.test_endpoint, "nonsense")
+
+
+def deliveries(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/deliveries")
+    delivery = told(world, made)
+    options = [{}, {"state": "dead"}, {"state": "pending"}, {"since": timedelta(hours=1), "limit": 1}]
+    found = [[look(one) for one in world.client.deliveries(endpoint=made, **asked)] for asked in options]
+    world.client.remove_endpoint(made)
+    return look(delivery), found, refusal(world.client.deliveries, state="lost")
+
+
+def delivery(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/delivery")
+    found = look(world.client.delivery(told(world, made)))
+    world.client.remove_endpoint(made)
+    return found, refusal(world.client.delivery, uuid4())
+
+
+def replay(world: World) -> Any:
+    made = world.client.add_endpoint("https://example.org/replay")
+    dead = told(world, made)
+    world.client.replay([dead])
+    again = look(world.client.delivery(dead))
+    refused = refusal(world.client.replay, [dead]), refusal(world.client.replay, [uuid4()])
+    world.client.remove_endpoint(made)
+    return again, refused
+
+
 def group(world: World) -> Any:
     one, other = world.submit(), world.submit()
     both = world.client.group([other, one, other])
@@ -391,6 +475,14 @@ CLIENT = [
     retry_dead,
     purge,
     audit,
+    add_endpoint,
+    endpoints,
+    remove_endpoint,
+    rotate_endpoint,
+    client_test_endpoint,
+    deliveries,
+    delivery,
+    replay,
     group,
     close,
 ]
@@ -408,7 +500,7 @@ JOB = [
 ]
 GROUP = [group_refresh, group_hints, group_as_completed, group_wait, group_results, group_cancel]
 TABLE: dict[str, Callable[[World], Any]] = {
-    **{f"Client.{row.__name__}": row for row in CLIENT},
+    **{f"Client.{row.__name__.removeprefix('client_')}": row for row in CLIENT},
     **{f"Job.{row.__name__.removeprefix('job_')}": row for row in JOB},
     **{f"JobGroup.{row.__name__.removeprefix('group_')}": row for row in GROUP},
 }

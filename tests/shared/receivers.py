@@ -1,0 +1,222 @@
+"""Receivers of callbacks that do as they are told, an outbox that a test can look into, and a worker between them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+from sqlalchemy import create_engine
+
+from pecia_schemas import new_id
+from pecia_schemas.database import sqlalchemy_url
+from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.webhooks.delivery import WebhookWorker
+from pecia_workers.webhooks.schedule import RetrySchedule
+
+SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)
+DOCUMENT_TEXT = "Hemoglobin 13.2"
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Answer:
+    """What a receiver does with a request."""
+
+    status: int = 204
+    delay_s: float = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    reset: bool = False
+    text: str = ""
+
+
+class Receiver(ThreadingHTTPServer):
+    """Gives the planned answers in turn, then the usual one for ever."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.planned: list[Answer] = []
+        self.usual = Answer()
+        self.requests: list[Request] = []
+        self.taken: list[str] = []
+        self.most = 0
+        self.under_way = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+    def take(self, request: Request) -> Answer:
+        with self.lock:
+            self.requests.append(request)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            return self.planned.pop(0) if self.planned else self.usual
+
+    def answered(self, delivery: str, answer: Answer) -> None:
+        with self.lock:
+            self.under_way -= 1
+            if answer.status == 204 and not answer.reset:
+                self.taken.append(delivery)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        answer = self.server.take(Request(self.path, dict(self.headers), body))
+        time.sleep(answer.delay_s)
+        self.server.answered(str(self.headers["webhook-id"]), answer)
+        if answer.reset:
+            self.reset()
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.text.encode())
+
+    def reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+
+@contextmanager
+def receiving(port: int = 0) -> Iterator[Receiver]:
+    """A receiver at work."""
+    with Receiver(port) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as server:
+        yield server
+
+
+@dataclass
+class Outbox:
+    """The outbox as the test sees it."""
+
+    database_url: str
+
+    def promise(self, url: str) -> UUID:
+        """Finish a job whose webhook is `url`, as the ledger does; return its delivery."""
+        found: UUID = self.rows("WHERE job_id = %s", self.finish(url))[0]["id"]
+        return found
+
+    def finish(self, url: str | None = None) -> UUID:
+        """Finish a job, as the ledger does; return its id."""
+        job_id, state = new_id(), "succeeded"
+        webhook = url and Jsonb({"url": url, "events": [f"job.{state}"]})
+        with psycopg.connect(self.database_url) as connection:
+            connection.execute(
+                """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
+                                     webhook, total, done, finished_at, metadata)
+                   VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
+                (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"})),
+            )
+            part = new_id()
+            connection.execute(
+                """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
+                   VALUES (%s, %s, 'read', 0, 'normal', 1, 'done')""",
+                (part, job_id),
+            )
+            connection.execute(
+                "INSERT INTO results (part_id, job_id, ordinal, attempt, content) VALUES (%s, %s, 0, 1, %s)",
+                (part, job_id, Jsonb({"text": DOCUMENT_TEXT})),
+            )
+        engine = create_engine(sqlalchemy_url(self.database_url))
+        with engine.begin() as transaction:
+            transaction.execute(PROMISE_CALLBACKS, {"job_ids": [job_id]})
+        engine.dispose()
+        return job_id
+
+    def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
+        with psycopg.connect(self.database_url) as connection:
+            cursor = connection.cursor(row_factory=dict_row)
+            return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()  # noqa: S608  literals
+
+    def row(self, delivery: UUID) -> dict[str, Any]:
+        return self.rows("WHERE id = %s", delivery)[0]
+
+    def state(self, delivery: UUID) -> str:
+        return str(self.row(delivery)["state"])
+
+
+@pytest.fixture
+def outbox(database_url: str) -> Outbox:
+    return Outbox(database_url)
+
+
+@pytest.fixture
+def settings(database_url: str) -> WorkerSettings:
+    return settings_for(database_url)
+
+
+def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
+    return WorkerSettings.model_validate(
+        {
+            "database_url": database_url,
+            "webhook_secret": SECRET,
+            "webhook_allow": ["127.0.0.0/8"],
+            "webhook_ports": [],
+            "webhook_timeout": timedelta(seconds=2),
+            **changes,
+        }
+    )
+
+
+@contextmanager
+def working(settings: WorkerSettings, schedule: RetrySchedule | None = AT_ONCE) -> Iterator[WebhookWorker]:
+    """A webhook worker at work, on a loop in a thread."""
+    worker = WebhookWorker(settings, schedule=schedule)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(worker.run()))
+    thread.start()
+    try:
+        yield worker
+    finally:
+        loop.call_soon_threadsafe(worker.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
