@@ -13,12 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pecia_schemas.settings import WorkerSettings
+from pecia_workers.commands.machines import asked_for, machine_named
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
-from pecia_workers.engines.gpus import visible_gpus
 from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
 from pecia_workers.engines.stages import only_captions
 
 if TYPE_CHECKING:
@@ -57,9 +55,9 @@ def plan(
 
     Example: `pecia engine plan --gpu l4 --quality`
     """
-    settings = _asked(settings_or_exit(), model=model, quality=quality)
+    settings = asked_for(settings_or_exit(), model=model, quality=quality)
     try:
-        profile, memory = _machine(gpu or settings.profile)
+        profile, memory = machine_named(gpu or settings.profile)
         captions = captions or only_captions(settings)
         planned = plan_engine(settings, profile, memory, captions=captions)
     except EngineUnavailableError as error:
@@ -98,25 +96,6 @@ def check(*, as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
         Console(highlight=False).print(_check_table(checked))
     if not checked.ok:
         raise typer.Exit(_FAILED)
-
-
-def _asked(settings: WorkerSettings, *, model: str, quality: bool) -> WorkerSettings:
-    changed: dict[str, Any] = {"engine": "vllm"}
-    if model:
-        changed["model"] = model
-    if quality:
-        changed["prefer_quality"] = True
-    return settings.model_copy(update=changed)
-
-
-def _machine(name: str) -> tuple[Profile, int]:
-    """Return the profile of this name and its GPU's memory; of the GPU that is here, without a name."""
-    if name and name != NO_PROFILE:
-        profile = profile_named(name)
-        return profile, profile.memory_bytes
-    gpus = visible_gpus()
-    profile = profile_of(gpus)
-    return profile, memory_of(profile, gpus)
 
 
 def _refused(error: Exception, code: int) -> typer.Exit:

@@ -36,6 +36,8 @@ class Model(BaseModel):
     weights_gb: float
     """In 10^9 bytes; 0: the weights are not here."""
     license: str = ""
+    parameters_b: float = 0
+    """10^9 weights that compute one token; 0: unknown."""
 
     def kv_shape(self, dtype_bytes: int) -> KvShape:
         """Return the shape of its KV cache with numbers of so many bytes."""

@@ -60,6 +60,10 @@ class Profile(_Data):
     memory_gib: float
     reserve_gib: float
     """What is needed beside weights and KV cache; an estimate."""
+    memory_gbs: float = 0
+    """10^9 bytes that its memory moves in a second; 0: unknown."""
+    tflops: float = 0
+    """10^12 operations a second, dense, in 16 bits; 0: unknown."""
     settings: dict[str, Any]
     """By the fleet's names."""
     engine_options: dict[str, Any]

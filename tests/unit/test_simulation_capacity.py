@@ -1,0 +1,178 @@
+"""How many engines a load needs: the formulas beside each other, and beside the simulator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from pecia_schemas import DocumentType
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.batching.policies import PolicyName
+from pecia_workers.commands.plan import plan
+from pecia_workers.engines import EngineUnavailableError
+from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.profiles import known_model, profile_named
+from pecia_workers.engines.speed import speed_of
+from pecia_workers.simulation.arrivals import all_at_once, poisson
+from pecia_workers.simulation.capacity import (
+    Load,
+    cost_per_million,
+    engines_needed,
+    erlang_c,
+    load_of,
+    places_in,
+    station,
+)
+from pecia_workers.simulation.formulas import in_flight
+from pecia_workers.simulation.requests import Mix, drawn
+from pecia_workers.simulation.scenarios import SHARE, simulated
+
+app = typer.Typer(add_completion=False)
+app.command()(plan)
+MIXED = Mix()
+MIXES = [MIXED, Mix(types={DocumentType.PRESCRIPTION: 3, DocumentType.CHART: 1})]
+
+
+def typed(*words: str) -> Result:
+    return CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+
+
+def told(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(typed(*words, "--json").stdout)
+    return found
+
+
+def load(mix: Mix) -> Load:
+    return load_of(drawn(all_at_once(2_000), mix, 0), SHARE)
+
+
+MIXED_LOAD = load(MIXED)
+
+
+def speed(gpu: str, held: float = 3_500, **settings: Any) -> IterationModel:
+    asked = WorkerSettings(engine="vllm", **settings)
+    profile = profile_named(gpu)
+    planned = plan_engine(asked, profile, profile.memory_bytes)
+    model = known_model(planned.model)
+    assert model is not None
+    return speed_of(planned, profile, model, held)
+
+
+@pytest.mark.parametrize(
+    ("places", "offered", "taken"), [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (8, 0.0, 0.0), (10, 8.0, 0.4092)]
+)
+def test_the_probability_that_all_places_are_taken_is_erlangs(
+    places: int, offered: float, taken: float
+) -> None:
+    assert erlang_c(places, offered) == pytest.approx(taken, abs=0.0001)
+
+
+@given(rate=st.floats(0.01, 0.5))
+def test_pages_at_a_time_and_seconds_keep_littles_law(rate: float) -> None:
+    found = station(IterationModel(), MIXED_LOAD, rate)
+
+    assert found is not None
+    assert found.in_engine == pytest.approx(in_flight(rate, found.service))
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=["mixed", "short and long"])
+@pytest.mark.parametrize("gpu", ["t4", "l4", "a100", "h100"])
+def test_the_formulas_come_near_what_is_simulated(gpu: str, mix: Mix) -> None:
+    pages = load(mix)
+    model = speed(gpu, pages.held)
+    found = engines_needed(model, pages, 10.0, 60.0)
+    assert found is not None
+    rate = 8.0 / found[0]  # near the most that it can do a wait is a matter of luck
+    one = station(model, pages, rate)
+    assert one is not None
+    seen = simulated(PolicyName.CONTINUOUS, drawn(poisson(1_500, rate, 0), mix, 0), model).figures
+
+    assert one.service == pytest.approx(seen.service.mean, rel=0.05)
+    assert one.in_system == pytest.approx(seen.in_system.mean, rel=0.1)
+
+
+def test_one_engine_fewer_would_be_too_slow() -> None:
+    model, pages = speed("l4"), MIXED_LOAD
+    found = engines_needed(model, pages, 5.0, 40.0)
+    assert found is not None
+    fewer = station(model, pages, 5.0 / (found[0] - 1))
+
+    assert found[1].in_system <= 40
+    assert fewer is None or fewer.in_system > 40
+
+
+def test_no_number_of_engines_is_faster_than_a_page_alone() -> None:
+    assert engines_needed(speed("l4"), MIXED_LOAD, 1.0, 2.0) is None
+
+
+def test_a_small_cache_leaves_fewer_places() -> None:
+    assert places_in(IterationModel(kv_blocks=100_000), MIXED_LOAD) == 32
+    assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.price)
+
+
+def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -> None:
+    l4, h100, two = speed("l4"), speed("h100"), speed("l4", tensor_parallel_size=2)
+
+    assert h100.base_s < l4.base_s / 5
+    assert h100.prefill_token_s < l4.prefill_token_s / 5
+    assert two.prefill_token_s == pytest.approx(l4.prefill_token_s / 2)
+
+
+def test_a_gpu_of_which_no_speed_is_known_is_refused() -> None:
+    with pytest.raises(EngineUnavailableError, match="speed"):
+        speed("gpu-24")
+
+
+def test_a_million_pages_cost_the_hours_of_all_gpus() -> None:
+    assert cost_per_million(2, 5.0, 3.6) == pytest.approx(2 * 3.6 * 1e6 / 5 / 3600)
+
+
+def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
+    found = told("--rate", "5", "--gpu", "l4", "--latency", "40", "--price", "0.8")
+
+    assert found["simulated"]["in_system"]["mean"] <= 40
+    assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 0.8 * 1e6 / 5 / 3600)
+    assert found["kv_bytes"] <= found["kv_budget"]
+    assert found["in_flight"] == pytest.approx(5 * (found["one"]["service"] + found["one"]["waiting"]))
+
+
+def test_more_pages_need_more_gpus() -> None:
+    assert told("--rate", "9", "--gpu", "h100")["gpus"] > told("--rate", "2", "--gpu", "h100")["gpus"]
+
+
+def test_a_plan_prints_what_it_rests_on() -> None:
+    printed = typed("--rate", "5", "--gpu", "a100", "--price", "2").stdout
+
+    for part in (
+        "A100",
+        "Qwen2.5-VL-7B",
+        "estimate",
+        "in flight",
+        "KV cache",
+        "simulated",
+        "a million pages",
+    ):
+        assert part in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--latency", "2", "--gpu", "l4"), 1, "No number of these GPUs"),
+        (("--gpu", "h10"), 2, "Did you mean h100"),
+        (("--gpu", "gpu-24"), 2, "speed"),
+        (("--gpu", "t4", "--model", "Qwen/Qwen3-VL-8B-Instruct"), 2, "pecia engine plan"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_in_a_sentence(words: tuple[str, ...], code: int, said: str) -> None:
+    result = typed("--rate", "1", *words)
+
+    assert result.exit_code == code
+    assert said in result.output

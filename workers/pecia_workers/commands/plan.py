@@ -1,0 +1,157 @@
+"""`pecia plan`: how many GPUs a load needs, and what a million pages cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.commands.choices import weights
+from pecia_workers.commands.machines import asked_for, machine_named
+from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.plan import EnginePlan, plan_engine
+from pecia_workers.engines.profiles import known_model
+from pecia_workers.engines.speed import speed_of
+from pecia_workers.simulation.arrivals import all_at_once
+from pecia_workers.simulation.capacity import CapacityPlan, Load, cost_per_million, load_of, plan_capacity
+from pecia_workers.simulation.figures import Figures
+from pecia_workers.simulation.requests import Mix, drawn
+
+_FAILED, _USAGE = 1, 2
+_SAMPLE: Final = 4_000
+"""Pages that the mix is known by."""
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    engine: EnginePlan
+    model: IterationModel
+    load: Load
+    fleet: CapacityPlan
+    checked: Figures
+    cost: float | None
+
+
+def plan(
+    *,
+    rate: Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)],
+    mix: Annotated[
+        str, typer.Option(help="Document types by weight: prescription=2,chart=1.")
+    ] = DocumentType.MIXED,
+    latency: Annotated[
+        float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
+    ] = 30.0,
+    gpu: Annotated[
+        str, typer.Option(help="t4, l4, a100, a100-80, h100 or h200. Default: what is here.")
+    ] = "",
+    price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
+
+    Speeds are estimated from data sheets. What one GPU runs is `pecia engine plan`'s. Exit 1 if no number is enough.
+
+    Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu l4 --price 0.8`
+    """
+    settings = asked_for(settings_or_exit(), model=model, quality=quality)
+    pages = Mix(types=weights(mix, DocumentType, "--mix"))
+    try:
+        planned = _planned(settings, gpu, pages, rate=rate, latency=latency, price=price)
+    except EngineUnavailableError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(_USAGE) from None
+    if planned is None:
+        typer.echo(f"No number of these GPUs reads such a page in {latency:g} s on average.", err=True)
+        raise typer.Exit(_FAILED)
+    if as_json:
+        typer.echo(json.dumps(_told(planned)))
+    else:
+        Console(highlight=False).print(_table(planned))
+
+
+def _planned(
+    settings: WorkerSettings, gpu: str, mix: Mix, *, rate: float, latency: float, price: float
+) -> _Planned | None:
+    profile, memory = machine_named(gpu or settings.profile)
+    engine = plan_engine(settings, profile, memory)
+    known = known_model(engine.model)
+    if known is None or not engine.starts:
+        raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
+    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0), settings.output_quantile)
+    model = speed_of(engine, profile, known, load.held)
+    found = plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
+    if found is None:
+        return None
+    fleet, checked = found
+    gpus = fleet.engines * engine.memory.gpus
+    return _Planned(
+        engine=engine,
+        model=model,
+        load=load,
+        fleet=fleet,
+        checked=checked,
+        cost=cost_per_million(gpus, rate, price) if price else None,
+    )
+
+
+def _told(planned: _Planned) -> dict[str, Any]:
+    return {
+        "gpu": planned.engine.profile,
+        "gpus": planned.fleet.engines * planned.engine.memory.gpus,
+        "model": planned.engine.model,
+        **asdict(planned.fleet),
+        "load": asdict(planned.load),
+        "speed": asdict(planned.model),
+        "simulated": asdict(planned.checked),
+        "cost_per_million_pages": planned.cost,
+    }
+
+
+def _table(planned: _Planned) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in _rows(planned):
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def _rows(planned: _Planned) -> list[tuple[str, str]]:
+    fleet, one, load, model = planned.fleet, planned.fleet.one, planned.load, planned.model
+    gpus = fleet.engines * planned.engine.memory.gpus
+    found = planned.checked.in_system
+    speed = (
+        f"{1e3 * model.base_s:.1f} ms an iteration, {1e3 * model.decode_sequence_s:.2f} ms for each page in it, "
+        f"{load.prompt * model.prefill_token_s:.2f} s for a page's picture: an estimate"
+    )
+    rows = [
+        ("GPUs", f"{gpus} x {planned.engine.profile}"),
+        ("model", planned.engine.model),
+        (
+            "a page",
+            f"{load.prompt:,.0f} tokens in, {load.output:,.0f} out, deviation {load.spread:.2f} of it",
+        ),
+        ("speed", speed),
+        (
+            "one engine",
+            f"{one.in_engine:.1f} pages at a time of {one.places}, {fleet.rate / fleet.engines:.2f}/s",
+        ),
+        ("a page takes", f"{one.service:.1f} s and waits {one.waiting:.1f} s, by the formulas"),
+        ("in flight", f"{fleet.rate:g}/s x {one.in_system:.1f} s = {fleet.in_flight:.0f} pages"),
+        ("KV cache", f"{fleet.kv_bytes / _GIB:.1f} of {fleet.kv_budget / _GIB:.1f} GiB, each engine"),
+        ("simulated", f"{found.mean:.1f} s on average, of {fleet.latency:g} s; {found.p95:.1f} s at p95"),
+    ]
+    if planned.cost is not None:
+        rows.append(("a million pages", f"{planned.cost:,.0f}"))
+    return rows

@@ -1,0 +1,203 @@
+"""How many engines a load needs: Little's law, a queue of pages before the slots, and the time model of one engine.
+
+In an engine with n pages each writes a token an iteration of `base + n d` seconds, and stands still while the others'
+prompts are read, n of them in its time: W(n) = p (1 + n) + o (base + n d), with p the seconds to read a prompt and o
+the tokens that are written. With Little's law n = rate x W(n) this is solved for n. Who finds all places taken waits,
+by Erlang's formula, corrected for how much lengths differ (Allen and Cunneen). That leaves out how n varies, so the
+simulator has the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+from typing import TYPE_CHECKING, Final
+
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.policies import PolicyName
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.kv_cache import KvShape, kv_bytes
+from pecia_workers.simulation.arrivals import poisson
+from pecia_workers.simulation.formulas import in_flight
+from pecia_workers.simulation.requests import Mix, Request, drawn
+from pecia_workers.simulation.scenarios import simulated
+
+if TYPE_CHECKING:
+    from pecia_workers.simulation.figures import Figures
+
+_MOST_ENGINES: Final = 100_000
+_CHECKED: Final = 1_000
+"""Pages that the simulator is given."""
+_TRIES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What pages of a mix are like, in tokens."""
+
+    prompt: float
+    output: float
+    """Mean."""
+    spread: float
+    """Coefficient of variation of the output: deviation by mean."""
+    held: float
+    """That a page's sequence holds on average while it writes; long ones are seen for longer."""
+    price: float
+    """That admission counts on average: prompt and expected output."""
+
+
+def load_of(requests: Sequence[Request], share: float) -> Load:
+    """Return what a sample of pages is like, its lengths learned as a worker does that covers this share of them."""
+    lengths = LearnedLengths(share)
+    for request in requests:
+        lengths.observe(request.workload, request.output)
+    outputs = [request.output for request in requests]
+    mean, prompt = fmean(outputs), fmean(request.prompt for request in requests)
+    return Load(
+        prompt=prompt,
+        output=mean,
+        spread=math.sqrt(pvariance(outputs)) / mean,
+        held=prompt + fmean(output**2 for output in outputs) / (2 * mean),
+        price=fmean(request.prompt + lengths.expected(request.workload) for request in requests),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """One engine under its share of the load."""
+
+    places: int
+    """Pages at a time, by slots and KV cache."""
+    in_engine: float
+    """Pages, on average."""
+    service: float
+    """Seconds in the engine."""
+    waiting: float
+    """Seconds before it."""
+
+    @property
+    def in_system(self) -> float:
+        """Seconds from arrival to end, on average."""
+        return self.service + self.waiting
+
+
+def places_in(model: IterationModel, load: Load) -> int:
+    """Return how many pages admission lets run at a time."""
+    return max(1, min(model.max_num_seqs, int(model.kv_blocks * BLOCK_TOKENS / load.price)))
+
+
+def station(model: IterationModel, load: Load, rate: float) -> Station | None:
+    """Return what one engine does with `rate` pages a second; None if that is more than it can do."""
+    prompt_s = load.prompt * model.prefill_token_s
+    each = prompt_s + load.output * model.decode_sequence_s
+    alone = prompt_s + load.output * model.base_s
+    places = places_in(model, load)
+    if rate * each >= 1:
+        return None
+    held = rate * alone / (1 - rate * each)
+    if held >= places:
+        return None
+    service = alone + held * each
+    waiting = erlang_c(places, held) * service / (places - held) * (1 + load.spread**2) / 2
+    return Station(places=places, in_engine=held, service=service, waiting=waiting)
+
+
+def erlang_c(places: int, offered: float) -> float:
+    """Return the probability that all places are taken, with `offered` pages in service on average, fewer than places.
+
+    Source: Erlang's second formula, by the recursion of his first, which overflows nowhere.
+    """
+    blocked = 1.0
+    for place in range(1, places + 1):
+        blocked = offered * blocked / (place + offered * blocked)
+    return places * blocked / (places - offered * (1 - blocked))
+
+
+def engines_needed(
+    model: IterationModel, load: Load, rate: float, latency: float
+) -> tuple[int, Station] | None:
+    """Return the fewest engines with which a page takes `latency` seconds on average, and one of them.
+
+    None if a page alone takes longer, or no number that anyone has would do.
+    """
+
+    def good(engines: int) -> Station | None:
+        found = station(model, load, rate / engines)
+        return found if found and found.in_system <= latency else None
+
+    most = 1
+    while not good(most):
+        most *= 2
+        if most > _MOST_ENGINES:
+            return None
+    least = most // 2
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (least, middle) if good(middle) else (middle, most)
+    best = good(most)
+    return (most, best) if best else None
+
+
+def cost_per_million(engines: int, rate: float, price_per_hour: float) -> float:
+    """Return what a million pages cost with so many engines kept running, in the currency of the price."""
+    return engines * price_per_hour / (rate * 3600) * 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPlan:
+    """A fleet for a load. Times in seconds."""
+
+    engines: int
+    rate: float
+    """Pages a second, of all."""
+    latency: float
+    """That was asked for, on average."""
+    one: Station
+    in_flight: float
+    """Pages in the system, of all, by Little's law."""
+    kv_bytes: int
+    """Of the pages that run in one engine on average."""
+    kv_budget: int
+    """Bytes of one engine's KV cache."""
+
+
+def plan_capacity(
+    model: IterationModel, load: Load, mix: Mix, *, rate: float, latency: float, kv_shape: KvShape
+) -> tuple[CapacityPlan, Figures] | None:
+    """Return the smallest fleet that is fast enough on average, and one of its engines simulated; None without one.
+
+    The formulas say where to begin; engines are added, by a twentieth, until the simulated one is fast enough too.
+    """
+    found = engines_needed(model, load, rate, latency)
+    engines = found[0] if found else 0
+    for _ in range(_TRIES if found else 0):
+        one = station(model, load, rate / engines)
+        arriving = drawn(poisson(_CHECKED, rate / engines, 0), mix, 1)
+        seen = simulated(PolicyName.CONTINUOUS, arriving, model).figures
+        if one and seen.in_system.mean <= latency:
+            return _plan(engines, one, model, load, rate=rate, latency=latency, kv_shape=kv_shape), seen
+        engines += max(1, engines // 20)
+    return None
+
+
+def _plan(
+    engines: int,
+    one: Station,
+    model: IterationModel,
+    load: Load,
+    *,
+    rate: float,
+    latency: float,
+    kv_shape: KvShape,
+) -> CapacityPlan:
+    return CapacityPlan(
+        engines=engines,
+        rate=rate,
+        latency=latency,
+        one=one,
+        in_flight=in_flight(rate, one.in_system),
+        kv_bytes=kv_bytes(kv_shape, round(load.held * one.in_engine)),
+        kv_budget=kv_bytes(kv_shape, model.kv_blocks * BLOCK_TOKENS),
+    )
