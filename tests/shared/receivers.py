@@ -176,6 +176,10 @@ class Outbox:
             cursor = connection.cursor(row_factory=dict_row)
             return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()  # noqa: S608  literals
 
+    def query(self, query: LiteralString) -> list[dict[str, Any]]:
+        with psycopg.connect(self.database_url) as connection:
+            return connection.cursor(row_factory=dict_row).execute(query).fetchall()
+
     def row(self, delivery: UUID) -> dict[str, Any]:
         return self.rows("WHERE id = %s", delivery)[0]
 

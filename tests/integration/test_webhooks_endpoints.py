@@ -1,0 +1,329 @@
+"""Registered endpoints on a real outbox: secrets of their own, pauses, an end, and a record of every try."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import SecretStr
+
+from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError
+from pecia.errors import WebhookVerificationError
+from pecia.webhooks import verify
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.states import DeliveryState
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal_secrets, spans
+from receivers import (
+    SECRET,
+    Answer,
+    Outbox,
+    Receiver,
+    Request,
+    outbox,
+    receiver,
+    receiving,
+    settings,
+    settings_for,
+    working,
+)
+
+__all__ = ["outbox", "receiver", "settings"]
+
+Eventually = Callable[..., Any]
+OLD = f'{{"old": "{new_key()}"}}'
+NEW = f'{{"new": "{new_key()}"}}'
+QUICK: dict[str, Any] = {
+    "webhook_retry_delay": timedelta(milliseconds=20),
+    "webhook_retry_longest": timedelta(milliseconds=100),
+}
+
+
+def client_of(outbox: Outbox, **changes: Any) -> Client:
+    """A client that needs Postgres alone."""
+    settings = ClientSettings.model_construct(client_name="ward-7", **changes)
+    return Client(outbox.database_url, "redis://nowhere", "nowhere", settings=settings)
+
+
+@pytest.fixture
+def client(outbox: Outbox) -> Iterator[Client]:
+    with client_of(outbox) as client:
+        yield client
+
+
+def verifies(request: Request, secret: str | None) -> bool:
+    try:
+        return bool(verify(request.body, request.headers, secret or ""))
+    except WebhookVerificationError:
+        return False
+
+
+def test_an_endpoint_is_told_under_its_own_secret(
+    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    endpoint = client.add_endpoint(receiver.url)
+    job_id = outbox.finish()
+
+    with working(settings):
+        eventually(lambda: [one.state for one in client.deliveries()] == ["delivered"])
+
+    (request,) = receiver.requests
+    assert verify(request.body, request.headers, endpoint.secret or "").data.job_id == job_id
+    assert not verifies(request, SECRET)
+
+
+def test_while_a_secret_is_rotated_both_verify_and_then_the_new_one(
+    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    former = client.add_endpoint(receiver.url)
+    current = client.rotate_endpoint(former, overlap=timedelta(hours=1))
+
+    with working(settings):
+        outbox.finish()
+        eventually(lambda: len(receiver.requests) == 1)
+        latest = client.rotate_endpoint(former, overlap=timedelta())
+        outbox.finish()
+        eventually(lambda: len(receiver.requests) == 2)
+
+    first, second = receiver.requests
+    assert [verifies(first, one.secret) for one in (former, current, latest)] == [True, True, False]
+    assert [verifies(second, one.secret) for one in (former, current, latest)] == [False, False, True]
+
+
+def test_the_fleets_own_secret_can_be_changed_likewise(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    former = "whsec_" + "Zm9ybWVyZm9ybWVyZm9ybWVyZm9ybWVy"
+    outbox.promise(receiver.url)
+
+    with working(settings_for(database_url, webhook_former_secret=former)):
+        eventually(lambda: len(receiver.requests) == 1)
+
+    assert [verifies(receiver.requests[0], secret) for secret in (SECRET, former)] == [True, True]
+
+
+def test_without_the_fleets_secret_endpoints_are_told_all_the_same(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    client.add_endpoint(receiver.url)
+    outbox.promise(receiver.url + "/own")
+
+    with working(settings_for(database_url, webhook_secret="")):
+        eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "pending"})
+
+    assert [request.path for request in receiver.requests] == ["/hook"]
+
+
+def test_secrets_are_encrypted_and_come_under_another_key(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    def keyed(keys: str) -> WorkerSettings:
+        return settings_for(database_url, encryption_keys=keys, **QUICK)
+
+    with client_of(outbox, encryption_keys=SecretStr(OLD)) as client:
+        former = client.add_endpoint(receiver.url)
+        current = client.rotate_endpoint(former)
+        stored = str(outbox.query("SELECT secret, former_secret FROM endpoints"))
+        assert "whsec" not in stored
+        assert stored.count("'enc': 'old'") == 2
+        outbox.finish()
+        with working(keyed(NEW)):
+            eventually(lambda: client.deliveries()[0].attempts)
+        assert client.deliveries()[0].attempts[0].error == "secret_unreadable"
+        assert client.endpoints()[0].failures == 0
+        assert asyncio.run(reseal(database_url, Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:])))) == {
+            "new": 2
+        }
+        with working(keyed(NEW)):
+            eventually(lambda: client.deliveries()[0].state == "delivered")
+
+    assert [verifies(receiver.requests[0], one.secret) for one in (former, current)] == [True, True]
+
+
+async def reseal(database_url: str, keys: Keyring) -> dict[str | None, int]:
+    database = open_database(database_url)
+    try:
+        async for span in spans(database, SECRETS):
+            assert (await reseal_secrets(database, span, keys)).refused == 0
+        return {one.key: one.secrets for one in await holdings(database) if one.secrets}
+    finally:
+        await database.dispose()
+
+
+def test_every_try_leaves_a_row(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(500, text="no \x00room\x1b " + "é" * 600), Answer(delay_s=1.0), Answer(204)]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings_for(database_url, webhook_timeout=timedelta(seconds=0.4), **QUICK)):
+        eventually(lambda: outbox.state(delivery) == "delivered")
+
+    attempts = client.delivery(delivery).attempts
+    assert [(one.number, one.status, one.error) for one in attempts] == [
+        (1, 500, "http_500"),
+        (2, None, "timeout"),
+        (3, 204, None),
+    ]
+    assert attempts[0].reply is not None
+    assert attempts[0].reply.startswith("no  room  éé")
+    assert len(attempts[0].reply.encode()) <= 512
+    assert attempts[1].duration > timedelta(seconds=0.35)
+    assert [one.at for one in attempts] == sorted(one.at for one in attempts)
+
+
+def test_who_is_gone_is_told_nothing_more_until_a_test_is_taken(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    endpoint = client.add_endpoint(receiver.url)
+    receiver.planned = [Answer(410)]
+    for _ in range(3):
+        outbox.finish()
+
+    with working(settings_for(database_url, webhook_concurrency=1)):
+        eventually(lambda: not any(one.state is DeliveryState.PENDING for one in client.deliveries()))
+        assert len(receiver.requests) == 1
+        outbox.finish()
+        assert len(client.deliveries()) == 3
+        assert client.endpoints()[0].disabled_at is not None
+        client.test_endpoint(endpoint)
+        eventually(lambda: client.endpoints()[0].disabled_at is None)
+        outbox.finish()
+        eventually(lambda: len(receiver.taken) == 2)
+
+    errors = sorted(str(one.last_error) for one in client.deliveries(state="dead"))
+    assert errors == ["endpoint_gone", "endpoint_gone", "http_410"]
+
+
+def test_a_url_that_is_gone_leaves_others_of_its_host_alone(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(410)]
+    gone = [outbox.promise(receiver.url + "?for=me") for _ in range(2)]
+    well = outbox.promise(receiver.url + "?for=you")
+
+    with working(settings_for(database_url, webhook_concurrency=1)):
+        eventually(lambda: outbox.state(well) == "delivered")
+
+    assert [outbox.state(one) for one in gone] == ["dead", "dead"]
+    assert len(receiver.requests) == 2
+
+
+def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    client.add_endpoint(receiver.url)
+    receiver.usual = Answer(503)
+    for _ in range(20):
+        outbox.finish()
+    limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(seconds=0.5), "webhook_concurrency": 1}
+
+    with working(settings_for(database_url, **limits, **QUICK)):
+        eventually(lambda: client.endpoints()[0].paused_until is not None)
+        time.sleep(0.25)
+        assert len(receiver.requests) == 3
+        eventually(lambda: len(receiver.requests) == 4)
+        assert client.endpoints()[0].waiting == 20
+        receiver.usual = Answer()
+        eventually(lambda: len(receiver.taken) == 20)
+        eventually(lambda: client.endpoints()[0].waiting == 0)
+
+    assert client.endpoints()[0].failures == 0
+    assert sum(len(one.attempts) for one in client.deliveries()) <= 20 + 6
+
+
+def test_a_slow_receiver_has_its_share_and_no_more(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.usual = Answer(delay_s=0.4)
+    slow = [outbox.promise(receiver.url) for _ in range(80)]
+
+    with receiving() as quick, working(settings_for(database_url, webhook_concurrency=2)):
+        eventually(lambda: receiver.under_way == 2)
+        others = [outbox.promise(quick.url) for _ in range(30)]
+        eventually(lambda: all(outbox.state(one) == "delivered" for one in others))
+
+    assert receiver.most == 2
+    assert sum(outbox.state(one) == "pending" for one in slow) > 40
+
+
+def test_what_nobody_takes_in_time_is_dead(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.usual = Answer(500)
+    delivery = outbox.promise(receiver.url)
+    limits = {
+        "webhook_pause_after": 1,
+        "webhook_pause": timedelta(minutes=5),
+        "webhook_give_up": timedelta(seconds=1),
+    }
+
+    with working(settings_for(database_url, **limits)):
+        eventually(lambda: outbox.state(delivery) == "dead")
+
+    assert client.delivery(delivery).last_error == "given_up"
+    assert [one.error for one in client.delivery(delivery).attempts] == ["http_500"]
+
+
+def test_what_is_dead_can_be_replayed_under_its_id(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(500)] * 3
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings_for(database_url, webhook_attempts=2, **QUICK)):
+        eventually(lambda: outbox.state(delivery) == "dead")
+        client.replay([delivery])
+        eventually(lambda: outbox.state(delivery) == "delivered")
+
+    assert [one.status for one in client.delivery(delivery).attempts] == [500, 500, 500, 204]
+    assert {request.headers["webhook-id"] for request in receiver.requests} == {str(delivery)}
+
+
+def test_nothing_is_replayed_if_one_of_them_is_not_over(
+    outbox: Outbox, client: Client, receiver: Receiver
+) -> None:
+    delivery = outbox.promise(receiver.url)
+
+    with pytest.raises(InvalidOptionError, match=str(delivery)):
+        client.replay([delivery])
+
+
+def test_a_notice_carries_the_links_that_the_operator_gives(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    links = {"job": "https://scans.example.org/jobs/{job_id}", "help": "https://example.org"}
+    outbox.promise(receiver.url)
+
+    with working(settings_for(database_url, webhook_links=links)):
+        eventually(lambda: receiver.requests)
+
+    data = verify(receiver.requests[0].body, receiver.requests[0].headers, SECRET).data
+    assert data.links == {
+        "job": f"https://scans.example.org/jobs/{data.job_id}",
+        "help": "https://example.org",
+    }
+
+
+def test_a_test_goes_out_at_once_before_what_waits(
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    endpoint: Endpoint = client.add_endpoint(receiver.url)
+    receiver.planned = [Answer(500)]
+    outbox.finish()
+    limits = {"webhook_pause_after": 1, "webhook_pause": timedelta(minutes=5), "webhook_concurrency": 1}
+
+    with working(settings_for(database_url, **limits, **QUICK)):
+        eventually(lambda: client.endpoints()[0].paused_until is not None)
+        sent: Delivery = client.test_endpoint(endpoint)
+        eventually(lambda: client.delivery(sent).state == "delivered")
+        eventually(lambda: len(receiver.taken) == 2)
+
+    notice = verify(receiver.requests[1].body, receiver.requests[1].headers, endpoint.secret or "")
+    assert (notice.type, notice.data.job_id) == ("webhook.test", UUID(int=0))

