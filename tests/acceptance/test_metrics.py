@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
+from uuid import UUID
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,10 +34,18 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 class Pages:
-    """The pages of a fleet's processes."""
+    """The pages of a fleet's processes, and their logs."""
 
-    def __init__(self, first_port: int) -> None:
+    def __init__(self, first_port: int, log: Callable[[str], Path]) -> None:
         self._ports = range(first_port, first_port + 16)
+        self._log = log
+
+    def lines(self, process: str) -> list[dict[str, Any]]:
+        """Return what a process has logged; Celery's banner, which goes to stdout, is no line of JSON."""
+        return [json.loads(line) for line in self.log(process).splitlines() if line.startswith("{")]
+
+    def log(self, process: str) -> str:
+        return self._log(process).read_text()
 
     def texts(self) -> list[str]:
         return [text for status, text in (get(port, "/metrics") for port in self._ports) if status == 200]
@@ -65,8 +76,8 @@ def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tupl
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = min(listener.getsockname()[1], 65_000)
-    with run_fleet("metrics", engine="simulated:instant", metrics_port=port) as fleet:
-        yield fleet.client, Pages(port)
+    with run_fleet("metrics", engine="simulated:instant", metrics_port=port, log_format="json") as fleet:
+        yield fleet.client, Pages(port, fleet.fleet.home.log)
 
 
 def test_every_process_has_a_page_and_is_healthy_and_ready(
@@ -110,6 +121,12 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
     told = "".join(pages.texts())
     assert WORD not in told
     assert not [job.id for job in (*jobs, failed) if str(job.id) in told]
+
+    assert not [text for text in pages.log("ingest").splitlines() if "Warning:" in text and text[0] != "{"]
+    (line,) = [line for line in pages.lines("ingest") if line["event"] == "part_failed"]
+    assert (line["job"], line["attempt"]) == (str(failed.id), 1)
+    assert UUID(line["part"])
+    assert not [process for process in ROLES if WORD in pages.log(process)]
 
 
 def test_upkeep_tells_how_the_fleet_stands(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import AbstractContextManager
+from uuid import UUID
 
 import structlog
 
@@ -15,6 +17,11 @@ _SHARED = (
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
+
+
+def about_part(job_id: UUID, part: UUID, attempt: int) -> AbstractContextManager[None]:
+    """Have every line carry these, of this task and of the threads and tasks that it starts, ours or a library's."""
+    return structlog.contextvars.bound_contextvars(job=str(job_id), part=str(part), attempt=attempt)
 
 
 def configure_logs(settings: WorkerSettings) -> None:
@@ -30,10 +37,11 @@ def configure_logs(settings: WorkerSettings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_SHARED,
+            foreign_pre_chain=(*_SHARED, structlog.stdlib.ExtraAdder(allow=("part",))),
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    logging.captureWarnings(True)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     if (
         settings.log_level.upper() == "INFO"

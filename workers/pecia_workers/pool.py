@@ -202,7 +202,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
             try:
                 self._finish(job, ending)
             except Exception as error:  # noqa: BLE001  the others must end too
-                _log.error("could not report the end of %s: %s", job.part, type(error).__name__)
+                found = type(error).__name__
+                _log.error(
+                    "could not report the end of %s: %s", job.part, found, extra={"part": str(job.part)}
+                )
 
     def _finish(self, job: Job, ending: Ending) -> None:
         self._tokens -= job.cost

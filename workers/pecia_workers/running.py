@@ -132,7 +132,8 @@ class PartRunner:
             self._fatal(error)
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
             # The type alone: an exception's text may hold the document's.
-            _log.error("part %s thrown out: %s", job.part, type(error).__name__)
+            found = type(error).__name__
+            _log.error("part %s thrown out: %s", job.part, found, extra={"part": str(job.part)})
         else:
             return Ending.done(_age(job))
         return await self._unfinished(job, timed_out=timed_out)

@@ -60,6 +60,7 @@ from pecia_workers.ledger.workers import (
     stages_on_duty,
 )
 from pecia_workers.local.scratch import ScratchDirectory
+from pecia_workers.logs import about_part
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest
@@ -215,17 +216,21 @@ class Runtime:
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        recording.begun(claimed)
+        with about_part(claimed.job_id, claimed.id, claimed.attempt):
+            await self._run_claimed(claimed)
+
+    async def _run_claimed(self, part: ClaimedPart) -> None:
+        recording.begun(part)
         began = monotonic()
         try:
-            outcome = await self._work(claimed)
-            committed = await self._ledger.commit(Finished(part=claimed, outcome=outcome))
+            outcome = await self._work(part)
+            committed = await self._ledger.commit(Finished(part=part, outcome=outcome))
         finally:
-            self._cache.ended(part)
-        recording.ended(claimed, outcome, monotonic() - began, committed=committed)
+            self._cache.ended(part.id)
+        recording.ended(part, outcome, monotonic() - began, committed=committed)
         if not committed:
             raise Ignore("the part was cancelled or taken over meanwhile")
-        if isinstance(outcome, Cut) or claimed.stage is Stage.CAPTION:
+        if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
             await self._publish_parts()
         if isinstance(outcome, Failed):
             _tell_celery(outcome)
@@ -275,13 +280,7 @@ class Runtime:
     def _failed(self, part: ClaimedPart, error: Exception) -> Failed:
         failure = failure_of(error, attempt=part.attempt)
         # The type alone: an exception's text may hold the document's.
-        log.warning(
-            "part_failed",
-            part=str(part.id),
-            attempt=part.attempt,
-            code=failure.code,
-            error=type(error).__name__,
-        )
+        log.warning("part_failed", code=failure.code, error=type(error).__name__)
         retry_in = retry_delay(failure.code, part.strikes, self._settings)
         return Failed(failure, retry_in, self._meter.spent(part.id, part.queued_s))
 

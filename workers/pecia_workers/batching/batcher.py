@@ -50,7 +50,7 @@ class Batcher:
         self._priced = priced
         self._headroom = Headroom()
         self._memory = memory or Memory()
-        self._entering: dict[str, asyncio.Future[None]] = {}
+        self._entering: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.packing = Packing()
 
@@ -111,7 +111,8 @@ class Batcher:
         self._policy.offer(item)
         try:
             self._admit()
-            await entering
+            if await entering:
+                log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
             self._memory.enter(request.id, tokens)
             yield
         finally:
@@ -126,11 +127,9 @@ class Batcher:
         room = self._available(now)
         starts = self._policy.start(now, room)
         for start in starts:
-            if start.oversize:
-                log.warning("larger_than_the_budget", request=start.item.id, tokens=start.item.tokens)
             entering = self._entering.pop(start.item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet
-                entering.set_result(None)
+                entering.set_result(start.oversize)
             self.packing.started(start.item, room, now, self._policy.waiting)
         if starts:
             recording.admitted(self.packing.requests, self.packing.token_share)

@@ -253,7 +253,7 @@ class LeaseKeeper:
             if self._held.get(part) == held[part] and part not in self._finished:
                 self._held.pop(part, None)
                 metrics.LEASES_LOST.inc()
-                _log.error("lease lost: %s", part)
+                _log.error("lease lost: %s", part, extra={"part": part})
                 self.on_lost(part)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -29,7 +30,8 @@ class Grouped(Generic[Item, Outcome]):
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._drain())
+            # What it logs is about all, not about the one who came first.
+            self._worker = asyncio.create_task(self._drain(), context=Context())
         return await future
 
     async def _drain(self) -> None:
