@@ -13,7 +13,8 @@ import pytest
 import standardwebhooks
 from pydantic import SecretStr
 
-from foreign_verifiers import LIBRARIES, NothingThereError, verified
+from foreign_verifiers import LIBRARIES, verified
+from korean import NothingThereError
 from pecia_schemas import new_id
 from pecia_workers.webhooks.signing import SignedNotice, Signer
 

@@ -75,7 +75,7 @@ class Courier:
             log.error("callback_error", delivery=str(delivery.id), error=type(error).__name__)  # noqa: TRY400  no texts
             outcome = self._policy.unanswered(delivery.turn, SendFailure.INTERNAL)
         duration = timedelta(seconds=time.monotonic() - begun)
-        return outcome, Try(at=at, duration=duration, reply=reply and reply.text)
+        return outcome, Try(at=at, duration=duration, reply=None if reply is None else reply.text)
 
     async def _post(self, delivery: ClaimedDelivery) -> Reply:
         notice = self._secrets.signer(delivery).sign(delivery.id, self._with_links(delivery))

@@ -1,0 +1,149 @@
+"""Receivers that are down, broken, slow, resetting, redirecting and gone: every delivery arrives or is visibly dead."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pecia import Client, ClientSettings, Delivery
+from pecia.webhooks import verify
+from receivers import SECRET, Answer, Outbox, Receiver, outbox, receiving, settings_for, working
+
+__all__ = ["outbox"]
+
+EACH = 12
+TROUBLE_S = 2.0
+HURRIED: dict[str, Any] = {
+    "webhook_timeout": timedelta(seconds=0.4),
+    "webhook_retry_delay": timedelta(milliseconds=50),
+    "webhook_retry_longest": timedelta(seconds=1),
+    "webhook_pause_after": 4,
+    "webhook_pause": timedelta(milliseconds=300),
+    "webhook_give_up": timedelta(seconds=9),
+    "webhook_concurrency": 2,
+}
+TROUBLES = {
+    "broken": Answer(500),
+    "slow": Answer(delay_s=0.8),
+    "resetting": Answer(reset=True),
+    "well": Answer(),
+}
+"""Over after a while."""
+ENDLESS = {"redirecting": Answer(302, headers={"location": "/elsewhere"}), "gone": Answer(410)}
+
+
+@pytest.fixture
+def client(outbox: Outbox) -> Iterator[Client]:
+    settings = ClientSettings.model_construct(client_name="ward-7")
+    with Client(outbox.database_url, "redis://nowhere", "nowhere", settings=settings) as client:
+        yield client
+
+
+def test_every_delivery_arrives_or_is_visibly_dead(
+    outbox: Outbox, client: Client, database_url: str, eventually: Callable[..., Any]
+) -> None:
+    with ExitStack() as open_receivers:
+        receivers = {name: open_receivers.enter_context(receiving()) for name in TROUBLES | ENDLESS}
+        for name, answer in (TROUBLES | ENDLESS).items():
+            receivers[name].usual = answer
+        with socket.create_server(("127.0.0.1", 0)) as nobody:
+            port = nobody.getsockname()[1]
+        urls = {name: one.url for name, one in receivers.items()} | {"down": f"http://127.0.0.1:{port}/hook"}
+        promised = {outbox.promise(url): name for _ in range(EACH) for name, url in urls.items()}
+
+        with (
+            working(settings_for(database_url, **HURRIED), None),
+            working(settings_for(database_url, **HURRIED), None),
+        ):
+            time.sleep(TROUBLE_S)
+            receivers["down"] = open_receivers.enter_context(receiving(port))
+            for name in TROUBLES:
+                receivers[name].usual = Answer()
+            eventually(lambda: not client.deliveries(state="pending"), timeout=25)
+
+        told = {one.id: one for one in client.deliveries()}
+
+    assert set(told) == set(promised)
+    assert endings(promised, told) == {
+        **{(name, "delivered"): EACH for name in (*TROUBLES, "down")},
+        **{(name, "dead"): EACH for name in ENDLESS},
+    }
+    for delivery, name in promised.items():
+        assert_is_accounted_for(told[delivery], receivers[name])
+    assert {one.last_error for one in told.values() if promised[one.id] == "gone"} <= {
+        "http_410",
+        "endpoint_gone",
+    }
+    assert len(receivers["gone"].requests) <= 4  # two workers, two at a time
+    assert all(request.path == "/hook" for request in receivers["redirecting"].requests)
+
+
+def endings(promised: Mapping[UUID, str], told: Mapping[UUID, Delivery]) -> Counter[tuple[str, str]]:
+    return Counter((name, str(told[delivery].state)) for delivery, name in promised.items())
+
+
+def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
+    """What is delivered was taken, under its id and signed; what is dead says why."""
+    calls = [one for one in receiver.requests if one.headers["webhook-id"] == str(delivery.id)]
+    assert len(calls) <= len(delivery.attempts)
+    if delivery.state == "delivered":
+        assert str(delivery.id) in receiver.taken
+        assert delivery.attempts[-1].status == 204
+        assert delivery.last_error is None
+    else:
+        assert delivery.last_error is not None
+    assert [one.number for one in delivery.attempts] == list(range(1, len(delivery.attempts) + 1))
+    assert all(one.error or one.status == 204 for one in delivery.attempts)
+
+
+def test_what_arrives_out_of_order_can_be_put_in_order(
+    outbox: Outbox, database_url: str, eventually: Callable[..., Any]
+) -> None:
+    with receiving() as receiver:
+        receiver.planned = [Answer(500)]
+        job_id = outbox.finish(receiver.url)
+        schedule = {"webhook_retry_delay": timedelta(seconds=0.5), "webhook_concurrency": 1}
+        with working(settings_for(database_url, **schedule), None):
+            eventually(lambda: len(receiver.requests) == 1)
+            outbox.tell_of(job_id)
+            eventually(lambda: len(receiver.taken) == 2)
+    notices = [verify(one.body, one.headers, SECRET) for one in receiver.requests]
+    refused, second, first = (notice.data.sequence for notice in notices)
+    assert refused == first < second
+    assert {notice.data.job_id for notice in notices} == {job_id}
+
+
+def test_workers_that_come_and_go_lose_nothing(
+    outbox: Outbox, client: Client, database_url: str, eventually: Callable[..., Any]
+) -> None:
+    with receiving() as receiver:
+        receiver.planned = [Answer(503, delay_s=0.01), Answer(reset=True)] * 10
+        promised = {str(outbox.promise(receiver.url)) for _ in range(30)}
+        hurried = settings_for(database_url, **HURRIED | {"webhook_pause_after": 100})
+        stop = threading.Event()
+
+        def come_and_go() -> None:
+            while not stop.is_set():
+                with working(hurried, None):
+                    stop.wait(0.3)
+
+        threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: not client.deliveries(state="pending"), timeout=20)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert set(receiver.taken) == promised
+    assert {one.state for one in client.deliveries()} == {"delivered"}
