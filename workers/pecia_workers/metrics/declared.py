@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from pecia_schemas.states import DeliveryState
+
 REGISTRY = CollectorRegistry()
 """What a process itself does."""
 FLEET = CollectorRegistry()
@@ -154,10 +156,12 @@ UPKEEP_FAILURES = Counter(
 )
 WEBHOOKS = Counter(
     "pecia_webhook_attempts",
-    "Tries to deliver a callback: `delivered`, `pending` (tried again) or `dead`.",
+    "Tries to deliver a callback: `delivered`, `pending` (tried again) or `dead`, with those that grew too old.",
     ["outcome"],
     registry=REGISTRY,
 )
+for _state in DeliveryState:
+    WEBHOOKS.labels(_state)  # shown from the start: an increase from nothing to one is none
 WEBHOOK_SECONDS = Histogram(
     "pecia_webhook_seconds", "Seconds that one try took.", buckets=_SECONDS, registry=REGISTRY
 )

@@ -128,6 +128,7 @@ class WebhookWorker:
         while True:
             ended = await outlast(partial(give_up, database, age=age))
             if ended:
+                WEBHOOKS.labels("dead").inc(ended)
                 log.warning("callbacks_given_up", number=ended)
             await asyncio.sleep(min(_GIVING_UP_S, age.total_seconds() / 4))
 
