@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "compose" / "prometheus" / "alerts.yml"
 BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
 RUNBOOK = ROOT / "docs" / "alerts.md"
+PAGE = ROOT / "docs" / "metrics.md"
 
 FUNCTIONS = {
     *("sum", "max", "min", "avg", "rate", "increase", "absent", "time", "histogram_quantile"),
@@ -66,6 +67,8 @@ def panels(board: Path) -> list[dict[str, Any]]:
 def queries() -> Iterator[tuple[str, str]]:
     for alert in alerts():
         yield alert["alert"], alert["expr"]
+    for number, told in enumerate(re.findall(r"`([a-z_]+\([^`]*)`", PAGE.read_text())):
+        yield f"page {number}", told
     for board in BOARDS:
         for panel in panels(board):
             for number, target in enumerate(panel.get("targets", [])):
@@ -145,3 +148,11 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
 def test_prometheus_takes_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
+
+
+def test_the_page_shows_how_to_scrape_what_the_alerts_expect() -> None:
+    (snippet,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    config = yaml.safe_load(snippet)
+    assert config["rule_files"] == [RULES.name]
+    assert [scrape["job_name"] for scrape in config["scrape_configs"]] == ["pecia"]
+    assert 'job="pecia"' in RULES.read_text()

@@ -71,7 +71,7 @@ class _Handler(WSGIRequestHandler):
 
     timeout = 10
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         """Say nothing."""
 
 
