@@ -91,10 +91,16 @@ def _in_system(served: Iterable[Served]) -> Times:
 
 def _times(values: Iterable[float]) -> Times:
     ordered = sorted(values)
-    return Times(mean=fmean(ordered), p50=_at(ordered, 0.5), p95=_at(ordered, 0.95), p99=_at(ordered, 0.99))
+    return Times(
+        mean=fmean(ordered),
+        p50=at_share(ordered, 0.5),
+        p95=at_share(ordered, 0.95),
+        p99=at_share(ordered, 0.99),
+    )
 
 
-def _at(ordered: Sequence[float], share: float) -> float:
+def at_share(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of them, sorted, lies below."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 

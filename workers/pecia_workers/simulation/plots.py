@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pecia_workers.simulation.scenarios import Result
+
+if TYPE_CHECKING:
+    from pecia_workers.simulation.experiment import Cell
 
 _SIZE: Final = (8.0, 4.5)
 _DPI: Final = 120
@@ -37,6 +40,17 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
         save(latency, folder / "latency_throughput.png"),
         save(busy, folder / "utilisation.png"),
     ]
+
+
+def write_experiment(cells: Sequence[Cell], folder: Path) -> Path:
+    """Write latency against tokens a second, a line for each size of a batch over its windows; return where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    series: dict[str, list[Point]] = {}
+    for cell in cells:
+        series.setdefault(f"size {cell.size}, mean", []).append((cell.tokens_per_s, cell.mean))
+        series.setdefault(f"size {cell.size}, p95", []).append((cell.tokens_per_s, cell.p95))
+    drawing = lines(series, across="tokens per second", up="seconds from arrival to end", marker="o")
+    return save(drawing, folder / "wait_window.png")
 
 
 def lines(series: Mapping[str, Sequence[Point]], *, across: str, up: str, marker: str) -> Figure:

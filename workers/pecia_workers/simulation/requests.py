@@ -24,8 +24,7 @@ class Request:
     id: str
     arrived: float
     """Seconds since the start."""
-    workload: str
-    """Its document type."""
+    workload: DocumentType
     prompt: int
     output: int
     """Tokens it will write; no policy is told."""
