@@ -146,8 +146,14 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
-def test_prometheus_takes_the_rules() -> None:
-    subprocess.run(["promtool", "check", "rules", str(RULES)], check=True, capture_output=True)
+@pytest.mark.parametrize(
+    "arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")]
+)
+def test_prometheus_takes_the_rules_and_they_fire_when_they_should(arguments: tuple[str, ...]) -> None:
+    ran = subprocess.run(
+        ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_page_shows_how_to_scrape_what_the_alerts_expect() -> None:
