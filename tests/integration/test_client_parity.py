@@ -314,7 +314,12 @@ def client_test_endpoint(world: World) -> Any:
 def deliveries(world: World) -> Any:
     made = world.client.add_endpoint("https://example.org/deliveries")
     delivery = told(world, made)
-    options = [{}, {"state": "dead"}, {"state": "pending"}, {"since": timedelta(hours=1), "limit": 1}]
+    options: list[dict[str, Any]] = [
+        {},
+        {"state": "dead"},
+        {"state": "pending"},
+        {"since": timedelta(hours=1), "limit": 1},
+    ]
     found = [[look(one) for one in world.client.deliveries(endpoint=made, **asked)] for asked in options]
     world.client.remove_endpoint(made)
     return look(delivery), found, refusal(world.client.deliveries, state="lost")

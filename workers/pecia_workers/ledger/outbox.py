@@ -103,21 +103,23 @@ _CLAIM = text(
         LEFT JOIN unnest(CAST(:busy AS text[]), CAST(:numbers AS int[])) AS busy (receiver, number)
                ON busy.receiver = waiting.receiver
         WHERE waiting.receiver IS NOT NULL AND coalesce(receivers.paused_until <= now(), true)
-    ), due AS (
-        SELECT one.id, endpoints.secret,
-               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret
-        FROM room
+    ), next AS (
+        SELECT one.id FROM room
         CROSS JOIN LATERAL (
-            SELECT id, next_at, endpoint_id FROM deliveries
+            SELECT id, next_at FROM deliveries
             WHERE state = 'pending' AND deliveries.receiver = room.receiver AND next_at <= now()
               AND (endpoint_id IS NOT NULL OR :signs)
             ORDER BY next_at
             LIMIT greatest(room.number, 0)
-            FOR NO KEY UPDATE SKIP LOCKED
         ) AS one
-        LEFT JOIN endpoints ON endpoints.id = one.endpoint_id
         ORDER BY one.next_at
         LIMIT :limit
+    ), due AS (
+        SELECT deliveries.id, endpoints.secret,
+               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret
+        FROM deliveries LEFT JOIN endpoints ON endpoints.id = deliveries.endpoint_id
+        WHERE deliveries.id IN (SELECT id FROM next) AND state = 'pending' AND next_at <= now()
+        FOR NO KEY UPDATE OF deliveries SKIP LOCKED
     )
     UPDATE deliveries
     SET attempts = attempts + 1, next_at = now() + :visibility

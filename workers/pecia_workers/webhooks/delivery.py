@@ -114,7 +114,7 @@ class WebhookWorker:
         log.info(
             "callback_tried",
             delivery=str(delivery.id),
-            job=str(delivery.job_id),
+            job=delivery.job_id and str(delivery.job_id),
             attempt=delivery.attempt,
             state=outcome.state.value,
             status=outcome.status,

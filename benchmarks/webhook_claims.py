@@ -1,0 +1,103 @@
+"""What one claim of callbacks takes behind backlogs: milliseconds, by deliveries that wait and receivers they wait for.
+
+Caveats. Nothing is posted: receivers decide how long that takes. Each claim is taken back before the next, so that
+every one finds the same backlog; that leaves dead rows, as a busy outbox has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+import pecia_migrations
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.outbox import Room, claim_deliveries
+from pecia_workers.local.postgres import start_postgres
+
+BACKLOGS = ((100, 1), (100_000, 1), (100_000, 100), (100_000, 2_000))
+"""Deliveries and receivers."""
+ROOM = Room(deliveries=64, each=4, busy={}, signs=True)
+
+_FILL = text(
+    """
+    INSERT INTO deliveries (type, url, body, next_at)
+    SELECT 'job.succeeded', 'https://example.org/' || number % :receivers, '{}', now() - interval '1 hour'
+    FROM generate_series(1, :deliveries) AS number
+    """
+)
+_TAKE_BACK = text(
+    "UPDATE deliveries SET next_at = now() - interval '1 hour' WHERE id = ANY(CAST(:ids AS uuid[]))"
+)
+
+
+async def claims(database: AsyncEngine, deliveries: int, receivers: int, rounds: int) -> list[float]:
+    """Return the seconds of each claim behind such a backlog."""
+    async with database.begin() as connection:
+        await connection.execute(text("TRUNCATE deliveries CASCADE"))
+        await connection.execute(_FILL, {"deliveries": deliveries, "receivers": receivers})
+        await connection.execute(text("ANALYZE deliveries"))
+    took: list[float] = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        claimed = await claim_deliveries(database, ROOM, visibility=timedelta(minutes=1))
+        took.append(time.perf_counter() - begun)
+        async with database.begin() as connection:
+            await connection.execute(_TAKE_BACK, {"ids": [one.id for one in claimed]})
+    return took
+
+
+async def measure(database_url: str, rounds: int) -> list[dict[str, float]]:
+    """Return the figures of every backlog."""
+    database = open_database(database_url, patience=timedelta(minutes=2))
+    try:
+        return [
+            {
+                "deliveries": deliveries,
+                "receivers": receivers,
+                "p50_ms": statistics.median(took) * 1000,
+                "p95_ms": statistics.quantiles(took, n=20)[-1] * 1000,
+            }
+            for deliveries, receivers in BACKLOGS
+            for took in [await claims(database, deliveries, receivers, rounds)]
+        ]
+    finally:
+        await database.dispose()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        postgres = start_postgres(Path(home), socket_dir=Path(home))
+        try:
+            pecia_migrations.upgrade(postgres.url)
+            figures = asyncio.run(measure(postgres.url, asked.rounds))
+        finally:
+            postgres.stop()
+    if asked.json:
+        print(json.dumps(figures))
+        return
+    table = Table("waiting", "receivers", "claim p50, ms", "p95, ms", box=None)
+    for one in figures:
+        table.add_row(
+            f"{one['deliveries']:,}", f"{one['receivers']:,}", f"{one['p50_ms']:.1f}", f"{one['p95_ms']:.1f}"
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
