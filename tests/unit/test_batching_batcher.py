@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import numpy as np
@@ -93,6 +94,27 @@ def test_every_request_is_answered_by_each_policy(policy: PolicyName) -> None:
             return len({answer.usage.output for answer in answers}), len(answers)
 
     assert asyncio.run(story()) == (1, 12)
+
+
+def test_the_shortest_is_who_is_expected_to_write_least() -> None:
+    async def story() -> list[str]:
+        async with opened(Desk(engine(slots=1), PolicyName.SHORTEST)) as desk:
+            ended: list[str] = []
+
+            async def read(request: EngineRequest) -> None:
+                await desk.batcher.generate(request)
+                ended.append(request.workload)
+
+            kinds = [DocumentType.LAB_RESULT, *[DocumentType.CHART] * 2, *[DocumentType.PRESCRIPTION] * 12]
+            await asyncio.gather(
+                *(read(replace(asked(number, side=28), workload=kind)) for number, kind in enumerate(kinds))
+            )
+            return ended
+
+    first, *others = asyncio.run(story())
+    assert first == DocumentType.LAB_RESULT, "nobody else was there when it came"
+    assert others[:3] == [DocumentType.PRESCRIPTION] * 3
+    assert others[-1] == DocumentType.PRESCRIPTION, "enough of them are kept to end with"
 
 
 def test_what_is_given_up_while_it_waits_leaves_its_place() -> None:

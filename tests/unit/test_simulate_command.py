@@ -95,7 +95,7 @@ def test_without_what_draws_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(drawing, "find_spec", lambda _: None)
     result = typed("--preset", "seed", "--plot", str(tmp_path))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert "pecia[plot]" in result.output
 
 

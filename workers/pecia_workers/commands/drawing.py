@@ -8,7 +8,7 @@ import typer
 
 
 def drawing_or_exit() -> None:
-    """Exit 2 with what to install if nothing here draws."""
+    """Exit 4 with what to install if nothing here draws."""
     if find_spec("matplotlib") is None:
         typer.echo("Nothing here draws: pip install 'pecia[plot]'.", err=True)
-        raise typer.Exit(2)
+        raise typer.Exit(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -105,12 +106,20 @@ def simulate(
     drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
     limits = BatchLimits.of(settings_or_exit())
     results: list[tuple[float | None, Result]] = []
-    for each in rate or [2.0]:
-        requests, load = _requests(arrivals, pages, each, drawn_from, seed)
+    for requests, load in _loads(arrivals, pages, rate or [2.0], drawn_from, seed):
         results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
-        if load is None:
-            break
     _show(results, plot, as_json=as_json)
+
+
+def _loads(
+    arrivals: str, pages: int, rates: Sequence[float], mix: Mix, seed: int
+) -> Iterator[tuple[list[Request], float | None]]:
+    """Yield what arrives at each rate; once, where no rate counts."""
+    for rate in rates:
+        requests, load = _requests(arrivals, pages, rate, mix, seed)
+        yield requests, load
+        if load is None:
+            return
 
 
 def _requests(
