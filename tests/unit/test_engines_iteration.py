@@ -66,6 +66,7 @@ def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
         assert scheduler.kv_used == pytest.approx(held / model.kv_blocks)
         assert all(s.computed <= s.blocks * BLOCK_TOKENS for s in scheduler.running)
         assert len(scheduler.running) <= model.max_num_seqs
+        assert iteration.prefilled <= model.prefill_budget(0)
         assert (
             0 < iteration.prefilled + iteration.decoded <= model.max_num_batched_tokens or iteration.preempted
         )

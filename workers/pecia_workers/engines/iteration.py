@@ -193,7 +193,6 @@ class IterationScheduler:
             if chunk:
                 plan[sequence] = chunk
             budget -= chunk
-            prompts -= 0 if sequence.is_decoding else chunk
             index += 1
         return plan, preempted
 
