@@ -190,8 +190,7 @@ class IterationScheduler:
                 preempted += 1
                 if self._preempt_newest() is sequence:
                     return plan, preempted
-            if chunk:
-                plan[sequence] = chunk
+            plan[sequence] = chunk
             budget -= chunk
             index += 1
         return plan, preempted
