@@ -44,6 +44,13 @@ _LIST = text(
     """
 )
 
+# Before the endpoint, as whoever records a try locks them.
+_REMOVE_DELIVERIES = text(
+    """
+    DELETE FROM deliveries
+    WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = :id ORDER BY id FOR UPDATE)
+    """
+)
 _REMOVE = text("DELETE FROM endpoints WHERE id = :id RETURNING id")
 _FORGET = text("DELETE FROM receivers WHERE receiver = CAST(CAST(:id AS uuid) AS text)")
 
@@ -158,6 +165,7 @@ class Endpoints(Statements[D_co]):
     @transaction
     def remove(self, connection: Connection, endpoint: UUID) -> None:
         """Forget an endpoint, and what it was told or was to be told."""
+        connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
         if connection.execute(_REMOVE, {"id": endpoint}).one_or_none() is None:
             raise missing(endpoint)
         connection.execute(_FORGET, {"id": endpoint})

@@ -11,14 +11,17 @@ from uuid import UUID
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import create_engine
 
 from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError
 from pecia.errors import WebhookVerificationError
 from pecia.webhooks import verify
+from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.lag import lag
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal_secrets, spans
 from receivers import (
     SECRET,
@@ -223,6 +226,7 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
     for _ in range(20):
         outbox.finish()
     limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(seconds=0.5), "webhook_concurrency": 1}
+    assert late(outbox) == 20
 
     with working(settings_for(database_url, **limits, **QUICK)):
         eventually(lambda: client.endpoints()[0].paused_until is not None)
@@ -230,12 +234,21 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
         assert len(receiver.requests) == 3
         eventually(lambda: len(receiver.requests) == 4)
         assert client.endpoints()[0].waiting == 20
+        assert late(outbox) == 0  # nobody has to look after what waits for a receiver
         receiver.usual = Answer()
         eventually(lambda: len(receiver.taken) == 20)
         eventually(lambda: client.endpoints()[0].waiting == 0)
 
     assert client.endpoints()[0].failures == 0
     assert sum(len(one.attempts) for one in client.deliveries()) <= 20 + 6
+
+
+def late(outbox: Outbox) -> int:
+    engine = create_engine(sqlalchemy_url(outbox.database_url))
+    with engine.connect() as connection:
+        found = lag(connection).deliveries
+    engine.dispose()
+    return found
 
 
 def test_a_slow_receiver_has_its_share_and_no_more(
