@@ -179,6 +179,12 @@ def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
         page_pixels(path, 3, LIMITS)
 
 
+def test_less_than_no_frames_are_no_pages(file: Callable[[bytes], Path]) -> None:
+    path = file(secondary_capture(RAMP, NumberOfFrames=-1))
+
+    assert failure(path).code is FailureCode.EMPTY
+
+
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:
     path = file(encapsulated_pdf(blank_pdf(2)))
 
