@@ -234,6 +234,17 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(server: DocumentS
     assert failure(server.plan("/scan", Answer(DOCUMENT, length=LIMIT, then="reset")))[0] is UNREACHABLE
 
 
+def test_an_encryption_that_breaks_in_the_middle_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with handing_out(authority.context()) as server:
+        url = server.plan("/scan", Answer(DOCUMENT, length=2 * len(DOCUMENT), then="noise"))
+
+        assert failure(url)[0] is UNREACHABLE
+
+
 @pytest.mark.parametrize("length", [0, None])
 def test_a_document_without_a_byte_is_empty(server: DocumentServer, length: int | None) -> None:
     assert failure(server.plan("/scan", Answer(length=length)))[0] is FailureCode.EMPTY
