@@ -75,6 +75,13 @@ def test_grey_is_read_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
     assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
 
 
+def test_rescaling_that_changes_nothing_leaves_grey_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
+    pale = 200 + RAMP // 16
+    path = file(secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0"))
+
+    assert (shades(path) == pale).all()
+
+
 def test_where_low_values_are_light_grey_is_inverted(file: Callable[[bytes], Path]) -> None:
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
 
