@@ -106,6 +106,7 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
         for job in group:
             output.json_line(output.job_json(job, hints.get(job.id)))
         return
-    output.console().print(output.table(group))
+    console = output.console()
+    console.print(output.table(group, console))
     for job_id, hint in hints.items():
         typer.echo(f"{job_id} waiting: {hint}")
