@@ -40,7 +40,18 @@ def test_a_folder_is_searched_to_the_bottom_by_content_without_what_is_hidden(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
-    assert "passed over 1 of another kind" in capsys.readouterr().err
+    assert "passed over 1 of another kind: notes.txt\n" in capsys.readouterr().err
+
+
+def test_of_many_that_are_passed_over_the_first_are_named(
+    inbox: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(6):
+        (inbox / "ward" / f"{number}.txt").write_text("call back")
+    names("inbox")
+    said = capsys.readouterr().err
+    assert "passed over 7 of another kind: notes.txt, ward/0.txt, " in said
+    assert said.endswith("ward/3.txt, …\n")
 
 
 @pytest.mark.usefixtures("inbox")
