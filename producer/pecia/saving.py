@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
 from pecia.formats import Format, Result, check, known, render
@@ -89,7 +89,8 @@ def _replacing(target: Path) -> Iterator[Path]:
     target = target.resolve()
     if target.exists() and not target.is_file():
         raise FileExistsError(f"{target} is no file")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # Others may save to the same target at the same time.
+    partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
     try:
         yield partial
         partial.replace(target)
