@@ -178,7 +178,10 @@ def _wants_the_first(task: ReadDocument) -> bool:
 def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
     """Return the point in time that a datetime, or a distance from now, stands for."""
     if isinstance(value, timedelta):
-        return datetime.now(UTC) + value
+        try:
+            return datetime.now(UTC) + value
+        except OverflowError:
+            raise InvalidOptionError(f"{name} is further away than any date: give less.") from None
     if value is not None and value.tzinfo is None:
         raise InvalidOptionError(
             f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."

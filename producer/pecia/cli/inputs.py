@@ -46,9 +46,9 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
         yield Input(_STDIN, sys.stdin.buffer)
     elif word.lower().startswith(URL_SCHEMES):
         yield Input(word, word)
-    elif Path(word).is_dir():
+    elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
         yield from _of_folder(Path(word), wanted)
-    elif Path(word).exists():
+    elif os.path.exists(word):  # noqa: PTH110  as above
         yield _of_file(Path(word))
     else:
         yield from _of_pattern(word)
@@ -85,6 +85,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _sniffed(path: Path) -> MediaType | None:
     try:
+        if not path.is_file():  # a pipe would wait for somebody who writes
+            return None
         with path.open("rb") as file:
             return sniff(file.read(HEAD_BYTES))
     except OSError:

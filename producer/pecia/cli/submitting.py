@@ -95,13 +95,15 @@ class Submitted:
 def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
     """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
     with Client() as client:
-        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told)
+        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told, wanted)
         ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
     raise typer.Exit(max(submitted.ending, ending))
 
 
-def _submitted(client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told) -> Submitted:
-    """Submit what can be submitted, and say what is wrong with the others."""
+def _submitted(
+    client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted
+) -> Submitted:
+    """Submit what can be submitted, and say what is wrong with the others; if it breaks off, what was accepted."""
     try:
         return Submitted(_submit(client, tasks, len(names), told), names, Ending.DONE)
     except SubmitManyError as error:
@@ -111,7 +113,10 @@ def _submitted(client: Client, tasks: Iterable[Task[Any]], names: Sequence[str],
         return Submitted(client.group(error.accepted), accepted, Ending.USAGE)
     except (UnavailableError, QueueFullError) as error:
         for job in error.accepted or ():
-            typer.echo(job.id)
+            if wanted.as_json:
+                output.json_line(output.job_json(job, None))
+            else:
+                typer.echo(job.id)
         raise
 
 

@@ -70,7 +70,12 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
 def password(file: Path | None, *, ask: bool) -> str | None:
     """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
     if file is not None:
-        return next(iter(file.read_text().splitlines()), None)
+        try:
+            return next(iter(file.read_text("utf-8-sig").splitlines()), None)
+        except (OSError, UnicodeDecodeError):
+            raise typer.BadParameter(
+                "the file holds no text in UTF-8 that may be read", param_hint="--password-file"
+            ) from None
     return typer.prompt("Password", hide_input=True, err=True) if ask else None
 
 
@@ -96,10 +101,10 @@ def moment(value: str | None, option: str) -> datetime | timedelta | None:
     """Return a distance (`30m`, `2h`, `7d`) or a point in time (ISO 8601, UTC if it says nothing else)."""
     if value is None:
         return None
-    if ago := _AGO.fullmatch(value):
-        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago := _AGO.fullmatch(value):
+            return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         when = datetime.fromisoformat(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
