@@ -102,11 +102,11 @@ class Tally(Generic[J, G]):
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Let what ends the call early say which jobs there are."""
+        """Let what ends the call early say which jobs there are, and what was refused."""
         try:
             yield
         except (UnavailableError, QueueFullError) as error:
-            error.accepted = self.group(self.jobs)
+            error.accepted, error.failures = self.group(self.jobs), self.failures
             raise
 
 

@@ -108,8 +108,8 @@ class Client:
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
         others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
-        `accepted` are the jobs so far. With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a
-        run that broke off can be repeated as it was, and one with mistakes once they are mended.
+        `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
+        `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """

@@ -13,8 +13,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pecia import DatabaseUnavailableError, InvalidOptionError, Lane, ReadDocument, bulk
-from pecia.cli import submitting, values
+from pecia import (
+    DatabaseUnavailableError,
+    FailureCode,
+    InvalidOptionError,
+    InvalidSourceError,
+    JobState,
+    Lane,
+    QueueFullError,
+    ReadDocument,
+    bulk,
+)
+from pecia.cli import jobs, submitting, values
 from pecia.cli.app import app
 from pecia.cli.following import follow
 from pecia.cli.inputs import inputs
@@ -23,6 +33,8 @@ from pecia.job import JobGroup
 from pecia.saving import write
 from pecia.testing import FakeFleet
 from pecia_schemas.results import Document
+
+REFUSED = "https://nurse:secret@archive.example/scan.pdf"
 
 
 @pytest.fixture
@@ -39,16 +51,18 @@ def scans(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "one.pdf"), str(tmp_path / "two.pdf")]
 
 
-def test_what_was_accepted_before_the_lane_was_full_is_told_as_json_too(
+def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_json_too(
     fleet: FakeFleet, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.hold()
     monkeypatch.setattr(submitting, "Client", lambda: fleet.client(max_backlog={Lane.NORMAL: 1}))
     monkeypatch.setattr(bulk, "_MOST_TASKS", 1)
 
-    told = CliRunner().invoke(app, ["read", *scans, "--json"])
+    told = CliRunner().invoke(app, ["read", REFUSED, *scans, "--json"])
 
-    assert told.exit_code != 0
+    assert isinstance(told.exception, QueueFullError)
+    assert isinstance(told.exception.failures[0], InvalidSourceError)
+    assert f"{REFUSED}: A URL with a user name" in told.stderr
     (line,) = told.stdout.splitlines()
     assert json.loads(line)["job"] == str(fleet.submitted[0].id)
 
@@ -91,6 +105,24 @@ def test_a_restart_of_postgres_is_outlasted_in_sight_of_a_person(
     follow(group, timeout=20)
     assert group[0].done
     assert "1/1 jobs" in capsys.readouterr().err
+
+
+def test_a_job_that_cannot_run_again_leaves_the_others_alone(
+    fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "Client", fleet.client)
+    client = fleet.client()
+    read = client.submit(ReadDocument(b"scan"))
+    fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR)
+    failed = [client.submit(ReadDocument(name)) for name in (b"one", b"two")]
+    fleet.hold()
+
+    told = CliRunner().invoke(app, ["retry", str(failed[0].id), str(read.id), str(failed[1].id), "--json"])
+
+    assert told.exit_code == 2
+    assert [json.loads(line)["job"] for line in told.stdout.splitlines()] == [str(job.id) for job in failed]
+    assert f"Job {read.id} is succeeded" in told.stderr
+    assert {job.refresh().state for job in failed} == {JobState.QUEUED}
 
 
 def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from pecia.cli import endings, output, values
+from pecia.cli.endings import Ending
 from pecia.cli.following import follow
 from pecia.client import Client
+from pecia.errors import RetryRefusedError
 from pecia.job import JobGroup
 from pecia_schemas.states import JobState
 
@@ -66,8 +68,17 @@ def retry(ids: Ids, *, as_json: AsJson = False) -> None:
     Example: `pecia retry 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        group = client.group(client.job(job_id).retry() for job_id in values.ids(ids))
-        _show(group, as_json=as_json)
+        jobs = [client.job(job_id) for job_id in values.ids(ids)]
+        reopened, ending = [], Ending.DONE
+        for job in jobs:
+            try:
+                reopened.append(job.retry())
+            except RetryRefusedError as error:
+                endings.complain(str(error))
+                ending = max(ending, endings.of(error))
+        if reopened:
+            _show(client.group(reopened), as_json=as_json)
+    raise typer.Exit(ending)
 
 
 def list_jobs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
 from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
-from pecia.errors import JobTimeoutError, QueueFullError, SubmitManyError, UnavailableError
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
@@ -107,17 +107,22 @@ def _submitted(
     try:
         return Submitted(_submit(client, tasks, len(names), told), names, Ending.DONE)
     except SubmitManyError as error:
-        for number, why in error.failures.items():
-            endings.complain(f"{names[number]}: {why}")
+        _complain(error.failures, names)
         accepted = [name for number, name in enumerate(names) if number not in error.failures]
         return Submitted(client.group(error.accepted), accepted, Ending.USAGE)
     except (UnavailableError, QueueFullError) as error:
+        _complain(error.failures, names)
         for job in error.accepted or ():
             if wanted.as_json:
                 output.json_line(output.job_json(job, None))
             else:
                 typer.echo(job.id)
         raise
+
+
+def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None:
+    for number, why in failures.items():
+        endings.complain(f"{names[number]}: {why}")
 
 
 def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
