@@ -11,6 +11,7 @@ import pytest
 import typer
 from PIL import Image
 
+from pecia.cli import values
 from pecia.cli.inputs import inputs
 from pecia_schemas.media import MediaType
 
@@ -96,3 +97,12 @@ def test_a_file_that_may_not_be_read_is_named(inbox: Path) -> None:
     (inbox / "b.png").chmod(0)
     with pytest.raises(typer.BadParameter, match="may not be read"):
         names("inbox/b.png")
+
+
+def test_a_password_that_nobody_types_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object, **__: object) -> str:
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "prompt", leave)
+    with pytest.raises(typer.BadParameter, match="--password-file reads it from a file"):
+        values.password(None, ask=True)

@@ -76,7 +76,18 @@ def password(file: Path | None, *, ask: bool) -> str | None:
             raise typer.BadParameter(
                 "the file holds no text in UTF-8 that may be read", param_hint="--password-file"
             ) from None
-    return typer.prompt("Password", hide_input=True, err=True) if ask else None
+    return _typed_password() if ask else None
+
+
+def _typed_password() -> str:
+    try:
+        typed: str = typer.prompt("Password", hide_input=True, err=True)
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or nobody there to type
+        typer.echo(err=True)
+        raise typer.BadParameter(
+            "no password was typed; --password-file reads it from a file", param_hint="--password"
+        ) from None
+    return typed
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
