@@ -151,6 +151,7 @@ class Client:
 
         `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
         """
+        asking.check_pages(limit, page_size)
         listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return islice(self._pages(listing, page_size), limit)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -70,13 +69,14 @@ def caption(
         max_output_tokens=max_output_tokens,
         seed=seed,
     )
+    length = values.seconds(segments, "--segments")
     found = inputs(files, lambda media: media.is_video)
     tasks = (
         CaptionVideo(
             one.source,
             style=style,
             language=language.value,
-            segments=timedelta(seconds=segments) if segments else None,
+            segments=length,
             preset=preset,
             options=options,
             adapter=adapter,

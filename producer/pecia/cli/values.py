@@ -90,6 +90,14 @@ def _typed_password() -> str:
     return typed
 
 
+def seconds(value: float | None, option: str) -> timedelta | None:
+    """Return a length of time; None for none."""
+    try:
+        return timedelta(seconds=value) if value else None
+    except OverflowError:
+        raise typer.BadParameter("that is longer than any video", param_hint=option) from None
+
+
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     """Return the object that a file holds as JSON."""
     if file is None:
