@@ -24,16 +24,23 @@ QUALITY: Final = 75
 _QUALITIES: Final = range(1, 96)
 
 
-def form_of(kind: str, path: Path, format: Format | str | None) -> Format:  # noqa: A002  as `formats.render` has it
+def form_of(
+    kind: str,
+    path: Path,
+    format: Format | str | None,  # noqa: A002  as `formats.render` has it
+    quality: int = QUALITY,
+) -> Format:
     """Return the form to write: the one that is named, else that of the file's suffix.
 
-    Raises `InvalidFormatError` if results of this kind of job do not have it, `ConfigurationError` if it needs
-    something that is not installed: before anybody waits for the job.
+    Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
+    `ConfigurationError` if it needs something that is not installed: before anybody waits for the job.
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
     if form is Format.PDF:
         _pictures()
+        if quality not in _QUALITIES:
+            raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
 
 
@@ -51,8 +58,6 @@ def write_pdf(
 
     Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
     """
-    if quality not in _QUALITIES:
-        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     open_pictures = _pictures()
     from pecia.formats import pdf  # noqa: PLC0415  comes with pecia[pdf]
 
