@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
-from pecia.cli import endings, output
+from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
 from pecia.cli.results import Delivery, deliver
@@ -48,17 +48,45 @@ Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a caller says about all jobs of a command."""
+class Asked(TypedDict):
+    """What a client is asked beside the tasks, by its own keywords."""
 
     priority: Lane
     metadata: dict[str, str]
     webhook: str | None
-    key: str | None
     not_before: datetime | timedelta | None
     expires: datetime | timedelta | None
     block: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a caller says about all jobs of a command."""
+
+    key: str | None
+    asked: Asked
+
+
+def told(
+    *,
+    priority: Lane,
+    key: str | None,
+    metadata: list[str] | None,
+    webhook: str | None,
+    not_before: str | None,
+    expires: str | None,
+    block: bool,
+) -> Told:
+    """Return what the options of a command say. Raises `typer.BadParameter`."""
+    asked = Asked(
+        priority=priority,
+        metadata=values.metadata(metadata),
+        webhook=webhook,
+        not_before=values.moment(not_before, "--not-before"),
+        expires=values.moment(expires, "--expires"),
+        block=block,
+    )
+    return Told(key, asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,27 +156,8 @@ def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None
 def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
     if told.key is not None and count == 1:
         (task,) = tasks
-        job = client.submit(
-            task,
-            priority=told.priority,
-            idempotency_key=told.key,
-            metadata=told.metadata,
-            webhook=told.webhook,
-            not_before=told.not_before,
-            expires=told.expires,
-            block=told.block,
-        )
-        return client.group([job])
-    return client.submit_many(
-        tasks,
-        priority=told.priority,
-        idempotency_prefix=told.key,
-        metadata=told.metadata,
-        webhook=told.webhook,
-        not_before=told.not_before,
-        expires=told.expires,
-        block=told.block,
-    )
+        return client.group([client.submit(task, idempotency_key=told.key, **told.asked)])
+    return client.submit_many(tasks, idempotency_prefix=told.key, **told.asked)
 
 
 def _receipts(submitted: Submitted, *, as_json: bool) -> Ending:
