@@ -10,7 +10,7 @@ from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import follow
 from pecia.client import Client
-from pecia.errors import RetryRefusedError
+from pecia.errors import JobTimeoutError, RetryRefusedError
 from pecia.job import JobGroup
 from pecia_schemas.states import JobState
 
@@ -37,7 +37,11 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """
     with Client() as client:
         group = client.group(client.job(job_id) for job_id in values.ids(ids))
-        follow(group, timeout)
+        try:
+            follow(group, timeout)
+        except JobTimeoutError:
+            _show(group, as_json=as_json)
+            raise
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
 
