@@ -41,6 +41,8 @@ class Intake:
         source = part.task.source
         if not isinstance(source, UrlRef):
             return part.payload
+        if document := await self._ledger.document_of(part):
+            return document
         with tempfile.TemporaryFile(dir=self._directory) as file:
             arriving = Arriving(file, self._limits)
             fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
@@ -62,7 +64,6 @@ class Intake:
             file.seek(0)
             reference = (await self._store.deposit_async(file)).reference
             try:
-                await self._ledger.take_in(part, reference, self._store.holds_async)
+                return await self._ledger.take_in(part, reference, self._store.holds_async)
             except PayloadMissingError:  # the same document was erased at this very moment
                 continue
-            return reference
