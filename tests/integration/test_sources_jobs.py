@@ -316,6 +316,25 @@ def test_a_video_that_nobody_can_caption_is_not_fetched(ward: Ward, server: Docu
     assert server.asked == []
 
 
+def test_a_document_in_a_language_that_nobody_reads_is_not_fetched(
+    ward: Ward, server: DocumentServer
+) -> None:
+    ward.stage = Stage.INGEST
+    ward.rows(
+        "INSERT INTO workers (name, role, stages, host, pid, capabilities)"
+        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}')"""
+    )
+    url = server.plan("/scan.pdf", Answer(b"scan"))
+    job = ward.client().submit(ReadDocument(url, language="ko"))
+
+    assert ward.run(job) == [PartFailedError]
+
+    assert job.failure
+    assert job.failure.code is FailureCode.LANGUAGE_UNAVAILABLE
+    assert job.failure.message.startswith("No running worker reads the language ko; give one of the CPU's")
+    assert server.asked == []
+
+
 # What goes wrong
 
 
