@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -367,6 +368,23 @@ def test_what_cannot_be_fetched_says_why_and_not_from_where(
     assert job.failure.message.startswith(f"The URL's server answered {status}.")
     assert ward.told_of(TOKEN) == {"jobs.task"}
     assert (ward.files(), ward.left_over()) == ({}, [])
+
+
+def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
+    ward: Ward, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(b"short")))
+    full = Path("/dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("w+b"))
+
+    assert ward.run(job) == [Retry, Retry, Retry, PartFailedError]
+
+    assert job.failure
+    assert job.failure.code is FailureCode.SOURCE_UNREACHABLE
+    assert (
+        "(No space left on device): see that PECIA_SPOOL_DIR has room. It is tried again"
+        in job.failure.message
+    )
 
 
 def test_what_failed_can_be_fetched_by_a_retry(ward: Ward, server: DocumentServer, printed: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from pecia_schemas import FailureCode
@@ -25,15 +27,37 @@ class Arriving:
         self._limits.check_bytes(size)
 
     async def write(self, chunk: bytes) -> None:
-        """Add what has come. Raises `MediaError` before the file is longer than the fleet takes."""
+        """Add what has come.
+
+        Raises `MediaError` before the file is longer than the fleet takes, or if it cannot be written.
+        """
         self._size += len(chunk)
         self._limits.check_bytes(self._size)
-        await finish_in_thread(self._file.write, chunk)
+        await finish_in_thread(self._write, chunk)
 
-    def arrived(self) -> None:
-        """Make the file ready to be read. Raises `MediaError` if nothing has come."""
+    async def arrived(self) -> None:
+        """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
         self._limits.check_bytes(self._size)
-        self._file.seek(0)
+        await finish_in_thread(self._rewind)
+
+    def _write(self, chunk: bytes) -> None:
+        with spooling():
+            self._file.write(chunk)
+
+    def _rewind(self) -> None:
+        with spooling():
+            self._file.seek(0)  # writes what is left in the buffer
+
+
+@contextmanager
+def spooling() -> Iterator[None]:
+    """Raise what the worker's own directory refuses as `MediaError`: it is no fault of the document's server."""
+    try:
+        yield
+    except OSError as error:
+        raise unreachable(
+            f"The worker cannot write what it fetches ({error.strerror}): see that PECIA_SPOOL_DIR has room."
+        ) from None
 
 
 def refused(found: str) -> MediaError:

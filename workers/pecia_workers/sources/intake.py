@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from pecia_schemas import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore
 from pecia_workers.ledger import ClaimedPart, Ledger
 from pecia_workers.media.limits import Limits
-from pecia_workers.sources.arriving import Arriving
+from pecia_workers.sources.arriving import Arriving, spooling
 from pecia_workers.sources.buckets import Buckets
 from pecia_workers.sources.web import Web
 
@@ -43,11 +45,11 @@ class Intake:
             return part.payload
         if document := await self._ledger.document_of(part):
             return document
-        with tempfile.TemporaryFile(dir=self._directory) as file:
+        with _nameless(self._directory) as file:
             arriving = Arriving(file, self._limits)
             fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
             await fetcher.fetch(source.url, arriving)
-            arriving.arrived()
+            await arriving.arrived()
             return await self._finish(part, file)
 
     async def _finish(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
@@ -67,3 +69,14 @@ class Intake:
                 return await self._ledger.take_in(part, reference, self._store.holds_async)
             except PayloadMissingError:  # the same document was erased at this very moment
                 continue
+
+
+@contextmanager
+def _nameless(directory: Path) -> Iterator[IO[bytes]]:
+    with spooling():
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # what found no room on the disk finds none now
+            file.close()
