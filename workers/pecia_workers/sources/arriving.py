@@ -13,6 +13,9 @@ from pecia_workers.media.errors import MediaError
 if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
 
+_BLOCK = 64 * 1024
+"""Written at a time: a thread for every byte that a server sends alone would keep the loop busy."""
+
 
 class Arriving:
     """A file that grows while it is fetched."""
@@ -21,6 +24,7 @@ class Arriving:
         self._file = file
         self._limits = limits
         self._size = 0
+        self._waiting = bytearray()
 
     def announced(self, size: int) -> None:
         """Raise `MediaError` if a file of so many bytes is not worth fetching."""
@@ -33,18 +37,22 @@ class Arriving:
         """
         self._size += len(chunk)
         self._limits.check_bytes(self._size)
-        await finish_in_thread(self._write, chunk)
+        self._waiting += chunk
+        if len(self._waiting) >= _BLOCK:
+            await finish_in_thread(self._write)
 
     async def arrived(self) -> None:
         """Make the file ready to be read. Raises `MediaError` if nothing has come, or not all can be written."""
         self._limits.check_bytes(self._size)
         await finish_in_thread(self._rewind)
 
-    def _write(self, chunk: bytes) -> None:
+    def _write(self) -> None:
         with spooling():
-            self._file.write(chunk)
+            self._file.write(self._waiting)
+        self._waiting.clear()
 
     def _rewind(self) -> None:
+        self._write()
         with spooling():
             self._file.seek(0)  # writes what is left in the buffer
 
