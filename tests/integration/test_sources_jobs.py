@@ -695,6 +695,7 @@ def test_the_url_goes_with_the_document(
     ward.upkeep(keep_payloads=timedelta(days=1))
 
     assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
+    assert ward.rows("SELECT counts FROM erasures") == [{"counts": {"documents": int(fetched)}}]
     if not fetched:
         with pytest.raises(RetryRefusedError):
             job.retry()
