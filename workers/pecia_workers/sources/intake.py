@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from pecia_schemas import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore
+from pecia_schemas.threads import finish
 from pecia_workers.ledger import ClaimedPart, Ledger
 from pecia_workers.media.limits import Limits
 from pecia_workers.sources.arriving import Arriving, spooling
@@ -50,16 +50,8 @@ class Intake:
             fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
             await fetcher.fetch(source.url, arriving)
             await arriving.arrived()
-            return await self._finish(part, file)
-
-    async def _finish(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
-        """Keep the document even if the caller is cancelled meanwhile: what is in the store must be known."""
-        keeping = asyncio.ensure_future(self._keep(part, file))
-        try:
-            return await asyncio.shield(keeping)
-        except asyncio.CancelledError:
-            await asyncio.gather(keeping, return_exceptions=True)
-            raise
+            # Even if the caller is cancelled meanwhile: what is in the store must be known.
+            return await finish(self._keep(part, file))
 
     async def _keep(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
         while True:
