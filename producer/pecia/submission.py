@@ -98,14 +98,15 @@ def options(
     )
 
 
-def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring) -> NewJob:
+def new_job(
+    task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring, *, job_id: UUID
+) -> NewJob:
     """Return the rows of one job, encrypted under the current one of `keys`.
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe.
     """
     written = task_to_json(task if task.source is source.payload else replace(task, source=source.payload))
     digests = _digests(task.kind, written, asked.lane, source, keys)
-    job_id = new_id()
     job: dict[str, Any] = {
         "id": job_id,
         "kind": task.kind,
