@@ -12,6 +12,7 @@ version = release = installed("pecia")
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "README.md"]
 nitpicky = False
+smartquotes = False  # `--wait` in the command's help would become one dash, and fail when it is copied
 
 html_theme = "furo"
 html_title = f"Pecia {release}"

@@ -34,6 +34,12 @@ def listing(
     return Listing(states=_states(status), kind=kind, metadata=metadata, since=past(since))
 
 
+def check_pages(limit: int | None, page_size: int) -> None:
+    """Raise `InvalidOptionError` for a limit, or a size of pages, by which nothing can be listed."""
+    if (limit is not None and limit < 0) or page_size < 1:
+        raise InvalidOptionError("limit is a number from 0, or None; page_size one from 1.")
+
+
 def selection(
     *,
     job_ids: Collection[UUID] | None,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from pecia import fields, sources, submission
 from pecia.accepting import Accepted
@@ -18,6 +19,7 @@ from pecia.errors import QueueFullError, SubmitError, SubmitManyError, Unavailab
 from pecia.handles import GroupHandle
 from pecia.submission import NewJob, Options
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef, Task
@@ -53,6 +55,8 @@ class Item:
     number: int
     task: Task[Any]
     key: str | None
+    job_id: UUID = field(default_factory=new_id)
+    """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +106,11 @@ class Tally(Generic[J, G]):
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Let what ends the call early say which jobs there are."""
+        """Let what ends the call early say which jobs there are, and what was refused."""
         try:
             yield
         except (UnavailableError, QueueFullError) as error:
-            error.accepted = self.group(self.jobs)
+            error.accepted, error.failures = self.group(self.jobs), self.failures
             raise
 
 
@@ -153,9 +157,8 @@ def prepare(
     def make(item: Item) -> NewJob | SubmitError:
         try:
             check(item)
-            return submission.new_job(
-                item.task, sources.store(payloads, item.task.source), asked, item.key, keys
-            )
+            source = sources.store(payloads, item.task.source)
+            return submission.new_job(item.task, source, asked, item.key, keys, job_id=item.job_id)
         except SubmitError as error:
             return error
 

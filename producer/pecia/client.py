@@ -110,8 +110,8 @@ class Client:
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
         others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
-        `accepted` are the jobs so far. With an `idempotency_prefix` the n-th task gets the key `prefix/n`, from 0: a
-        run that broke off can be repeated as it was, and one with mistakes once they are mended.
+        `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
+        `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """
@@ -153,6 +153,7 @@ class Client:
 
         `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
         """
+        asking.check_pages(limit, page_size)
         listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return islice(self._pages(listing, page_size), limit)
 

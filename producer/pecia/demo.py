@@ -181,7 +181,8 @@ def _conclude(console: Console, showings: Sequence[Showing], took: float, compla
 
 
 def _table(showings: Sequence[Showing]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    narrow = (0, 1, 0, 0)  # so that 80 columns are enough
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=narrow)
     for heading in ("document", "lane", "pages", "state", "accuracy", "callback", "seconds"):
         table.add_column(heading, justify="right" if heading in ("pages", "accuracy", "seconds") else "left")
     for showing in showings:

@@ -5,12 +5,12 @@ What is behind an arrow is an attribute::
     PeciaError
       ConfigurationError          (also ValueError)
         InvalidSettingError
-      UnavailableError            (retryable) -> accepted
+      UnavailableError            (retryable) -> accepted, failures
         DatabaseUnavailableError
         PayloadStoreUnavailableError
       SubmitError
         SubmitManyError           -> accepted, failures
-        QueueFullError            (retryable) -> lane, retry_after, accepted
+        QueueFullError            (retryable) -> lane, retry_after, accepted, failures
         InvalidSourceError        (also ValueError)
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -65,6 +66,8 @@ class UnavailableError(PeciaError):
     retryable: ClassVar[bool] = True
     accepted: GroupHandle[Any] | None = None
     """The jobs that `submit_many` had accepted before; None from any other call."""
+    failures: Mapping[int, SubmitError] = MappingProxyType({})
+    """The tasks that it had refused before, by number, counted from 0."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -100,6 +103,8 @@ class QueueFullError(SubmitError):
     retryable: ClassVar[bool] = True
     accepted: GroupHandle[Any] | None = None
     """The jobs that `submit_many` had accepted before; None from `submit`."""
+    failures: Mapping[int, SubmitError] = MappingProxyType({})
+    """The tasks that it had refused before, by number, counted from 0."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(

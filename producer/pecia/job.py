@@ -76,7 +76,7 @@ class Job(JobHandle[R_co]):
         `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
         target = Path(path)
-        form = saving.form_of(self.kind, target, format)
+        form = saving.form_of(self.kind, target, format, quality)
         result: Any = self.result(timeout)
         if form is Format.PDF:
             connections = self._open()

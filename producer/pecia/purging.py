@@ -72,15 +72,18 @@ _ERASE = text(
         SELECT id AS job_id,
                (SELECT count(*) FROM results_gone WHERE results_gone.job_id = id) AS results,
                (SELECT count(*) FROM deliveries_gone WHERE deliveries_gone.job_id = id) AS deliveries,
-               (SELECT count(*) FROM reasons_gone WHERE reasons_gone.job_id = id) AS reasons
+               (SELECT count(*) FROM reasons_gone WHERE reasons_gone.job_id = id) AS reasons,
+               (SELECT count(payload) FROM jobs WHERE jobs.id = emptied.id) AS documents  -- as it was before
         FROM emptied
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT job_id, :actor, :reason,
-               jsonb_build_object('results', results, 'deliveries', deliveries, 'reasons', reasons, 'documents', 1)
+               jsonb_build_object(
+                   'results', results, 'deliveries', deliveries, 'reasons', reasons, 'documents', documents
+               )
         FROM counted
     )
-    SELECT * FROM counted
+    SELECT job_id, results, deliveries, reasons FROM counted
     """
 )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
 from pecia.formats import Format, Result, check, known, render
@@ -24,16 +24,23 @@ QUALITY: Final = 75
 _QUALITIES: Final = range(1, 96)
 
 
-def form_of(kind: str, path: Path, format: Format | str | None) -> Format:  # noqa: A002  as `formats.render` has it
+def form_of(
+    kind: str,
+    path: Path,
+    format: Format | str | None,  # noqa: A002  as `formats.render` has it
+    quality: int = QUALITY,
+) -> Format:
     """Return the form to write: the one that is named, else that of the file's suffix.
 
-    Raises `InvalidFormatError` if results of this kind of job do not have it, `ConfigurationError` if it needs
-    something that is not installed: before anybody waits for the job.
+    Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
+    `ConfigurationError` if it needs something that is not installed: before anybody waits for the job.
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
     if form is Format.PDF:
         _pictures()
+        if quality not in _QUALITIES:
+            raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
 
 
@@ -51,8 +58,6 @@ def write_pdf(
 
     Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
     """
-    if quality not in _QUALITIES:
-        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     open_pictures = _pictures()
     from pecia.formats import pdf  # noqa: PLC0415  comes with pecia[pdf]
 
@@ -89,7 +94,8 @@ def _replacing(target: Path) -> Iterator[Path]:
     target = target.resolve()
     if target.exists() and not target.is_file():
         raise FileExistsError(f"{target} is no file")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # Others may save to the same target at the same time.
+    partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
     try:
         yield partial
         partial.replace(target)

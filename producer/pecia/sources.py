@@ -58,13 +58,20 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
 def check(source: object) -> None:
     """Raise `InvalidSourceError` if a path is no readable file, or a URL none that the fleet fetches.
 
-    Opens nothing else: a stream can be read once, and a URL is for the fleet alone.
+    Opens nothing else: a stream can be read once, so can a pipe, and a URL is for the fleet alone.
     """
-    if isinstance(source, Path):
+    if isinstance(source, Path) and not _is_pipe(source):
         with opened(source):
             pass
     elif isinstance(source, UrlRef):
         _check_url(source.url)
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except OSError:
+        return False
 
 
 def _check_url(url: str) -> None:
@@ -117,13 +124,21 @@ def opened(source: object) -> Iterator[IO[bytes]]:
     if isinstance(source, Path):
         try:
             file = source.open("rb")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in its name
             raise _unreadable(error) from None  # the original names the file
-        with file:
-            yield file
+        with file, _seeking(file) as seeking:
+            yield seeking
     elif isinstance(source, bytes):
         yield io.BytesIO(source)
-    elif _can_seek(source):
+    else:
+        with _seeking(source) as seeking:
+            yield seeking
+
+
+@contextmanager
+def _seeking(source: Any) -> Iterator[IO[bytes]]:
+    """Yield the file itself if it can seek, else a copy."""
+    if _can_seek(source):
         yield cast("IO[bytes]", source)
     else:
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as copy:
@@ -132,6 +147,8 @@ def opened(source: object) -> Iterator[IO[bytes]]:
 
 
 def _can_seek(file: Any) -> bool:
+    if getattr(file, "closed", False):
+        raise InvalidSourceError("The file object is closed: submit it while it is open.")
     return bool(getattr(file, "seekable", lambda: False)())
 
 

@@ -98,14 +98,15 @@ def options(
     )
 
 
-def new_job(task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring) -> NewJob:
+def new_job(
+    task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring, *, job_id: UUID
+) -> NewJob:
     """Return the rows of one job, encrypted under the current one of `keys`.
 
     Without an idempotency key it gets one of its own, so that repeating the insert is safe.
     """
     written = task_to_json(task if task.source is source.payload else replace(task, source=source.payload))
     digests = _digests(task.kind, written, asked.lane, source, keys)
-    job_id = new_id()
     job: dict[str, Any] = {
         "id": job_id,
         "kind": task.kind,
@@ -178,7 +179,10 @@ def _wants_the_first(task: ReadDocument) -> bool:
 def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
     """Return the point in time that a datetime, or a distance from now, stands for."""
     if isinstance(value, timedelta):
-        return datetime.now(UTC) + value
+        try:
+            return datetime.now(UTC) + value
+        except OverflowError:
+            raise InvalidOptionError(f"{name} is further away than any date: give less.") from None
     if value is not None and value.tzinfo is None:
         raise InvalidOptionError(
             f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."

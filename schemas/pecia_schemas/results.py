@@ -189,7 +189,7 @@ class Document(_Result):
     pages: tuple[Page, ...]
     """In the document's order, those that were read."""
     failed: tuple[PageFailure, ...] = ()
-    """Those that were not: empty unless the job is `partial`."""
+    """Those that were not: empty unless the job is `partial`. A cancelled page is in neither."""
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ import difflib
 import os
 from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -372,6 +373,27 @@ class WorkerSettings(ConnectionSettings):
             message = "names the lower lanes alone: the urgent one has the rest, so less than 1 in all."
             raise ValueError(message)
         return shares
+
+    @field_validator("source_allow", "webhook_allow")
+    @classmethod
+    def _are_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            for network in networks:
+                ip_network(network)
+        except ValueError:
+            message = "names what is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
+            raise ValueError(message) from None
+        return networks
+
+    @field_validator("source_buckets")
+    @classmethod
+    def _are_buckets(cls, buckets: tuple[str, ...]) -> tuple[str, ...]:
+        for bucket in buckets:
+            segments = bucket.removesuffix("/").split("/")
+            if ":" in segments[0] or any(segment in ("", ".", "..") for segment in segments):
+                message = "names what is no bucket: write `scans`, or `archive/outbox/` for a part of one, without `s3://`."
+                raise ValueError(message)
+        return buckets
 
     @field_validator("webhook_secret", "webhook_former_secret")
     @classmethod

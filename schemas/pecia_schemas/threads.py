@@ -1,13 +1,29 @@
-"""Blocking work beside an asyncio loop."""
+"""Work that ends whoever waits for it, blocking work beside an asyncio loop above all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Await the work and return what it returns.
+
+    Whoever is cancelled meanwhile, however often, goes on once it has ended.
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise
 
 
 async def finish_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -15,9 +31,4 @@ async def finish_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
     Whoever is cancelled meanwhile goes on once it has ended: it never outlives the files it works on.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
-        raise
+    return await finish(asyncio.to_thread(work, *args, **kwargs))

@@ -253,7 +253,8 @@ def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
     assert shell.run("wait", done).returncode == 0
     assert shell.run("wait", done, broken).returncode == 1
     (late,) = shell.submit("c.png")
-    assert shell.run("wait", late, "--timeout", "0.1").returncode == 3
+    waited = shell.run("wait", late, "--timeout", "0.1", "--json")
+    assert (waited.returncode, json.loads(waited.stdout)["state"]) == (3, "queued")
 
 
 def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:

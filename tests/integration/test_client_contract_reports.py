@@ -151,6 +151,15 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     assert list(client.audit(since=timedelta(hours=1))) == []
 
 
+def test_a_document_that_never_came_is_not_counted_as_erased(client: Client) -> None:
+    given, awaited = (
+        client.submit(ReadDocument(PDF)),
+        client.submit(ReadDocument("https://example.org/scan.pdf")),
+    )
+    client.purge([given, awaited])
+    assert [next(client.audit(job=job)).counts["documents"] for job in (given, awaited)] == [1, 0]
+
+
 @pytest.fixture
 def accounted(fleet: Any, client: Client) -> Client:
     """A client whose fleet has read three pages and captioned a segment, for more or less."""

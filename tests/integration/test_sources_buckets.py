@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import boto3  # type: ignore[import-untyped]
 import pytest
@@ -51,23 +52,23 @@ def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str
     return f"s3://{name}"
 
 
-def fetch(url: str, **settings: Any) -> bytes:
-    file = io.BytesIO()
+def fetch(url: str, into: IO[bytes] | None = None, /, **settings: Any) -> bytes:
+    file = into or io.BytesIO()
     fleet = WorkerSettings.model_validate({"max_payload_bytes": LIMIT, **settings})
 
     async def story() -> None:
         arriving = Arriving(file, Limits.of(fleet))
         await Buckets(fleet).fetch(url, arriving)
-        arriving.arrived()
+        await arriving.arrived()
 
     asyncio.run(story())
     return file.read()
 
 
-def failure(url: str, **settings: Any) -> tuple[FailureCode, str]:
+def failure(url: str, into: IO[bytes] | None = None, /, **settings: Any) -> tuple[FailureCode, str]:
     """Return code and sentence of what goes wrong, which tells nothing of the URL."""
     with pytest.raises(MediaError) as caught:
-        fetch(url, **settings)
+        fetch(url, into, **settings)
     assert TOKEN not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
     return caught.value.code, caught.value.found
@@ -162,6 +163,18 @@ def test_a_store_that_fails_is_told_from_one_that_refuses(
 
         assert failure(f"s3://archive/{TOKEN}", **asked) == (code, found)
         assert len(server.asked) == 1
+
+
+def test_a_full_disk_is_not_told_as_a_store_that_does_not_answer(options: dict[str, str]) -> None:
+    url = put(options, "archive/scan.pdf")
+
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        found = failure(url, full, source_options=options, source_buckets=("archive",))
+
+    assert found == (
+        UNREACHABLE,
+        "The worker cannot write what it fetches (No space left on device): see that PECIA_SPOOL_DIR has room.",
+    )
 
 
 def test_a_store_that_is_away_may_come_back() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from celery.exceptions import Ignore, Retry
 from psycopg import sql
 from psycopg.rows import dict_row
 from pydantic import SecretStr
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from document_server import Answer, DocumentServer, handing_out
@@ -40,6 +42,7 @@ from pecia_schemas import JobState, PayloadRef, Stage
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tasks import UrlRef
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, PartLostError, open_database
 from pecia_workers.ledger.intake import take_in
@@ -137,6 +140,15 @@ class Ward:
 
     def intake(self, ledger: Ledger) -> Intake:
         return Intake(self.store, ledger, self.directory, self.settings)
+
+    async def kept_waiting(self, number: int) -> None:
+        """Return once so many connections wait for locks that others hold."""
+        waiting = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        async with asyncio.timeout(10):
+            while len(self.rows(waiting)) < number:  # noqa: ASYNC110  the server tells, nobody else
+                await asyncio.sleep(0.01)
 
     def upkeep(self, **kept: Any) -> None:
         """Have upkeep do all that it does about what was kept long enough."""
@@ -305,6 +317,25 @@ def test_a_video_that_nobody_can_caption_is_not_fetched(ward: Ward, server: Docu
     assert server.asked == []
 
 
+def test_a_document_in_a_language_that_nobody_reads_is_not_fetched(
+    ward: Ward, server: DocumentServer
+) -> None:
+    ward.stage = Stage.INGEST
+    ward.rows(
+        "INSERT INTO workers (name, role, stages, host, pid, capabilities)"
+        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}')"""
+    )
+    url = server.plan("/scan.pdf", Answer(b"scan"))
+    job = ward.client().submit(ReadDocument(url, language="ko"))
+
+    assert ward.run(job) == [PartFailedError]
+
+    assert job.failure
+    assert job.failure.code is FailureCode.LANGUAGE_UNAVAILABLE
+    assert job.failure.message.startswith("No running worker reads the language ko; give one of the CPU's")
+    assert server.asked == []
+
+
 # What goes wrong
 
 
@@ -337,6 +368,23 @@ def test_what_cannot_be_fetched_says_why_and_not_from_where(
     assert job.failure.message.startswith(f"The URL's server answered {status}.")
     assert ward.told_of(TOKEN) == {"jobs.task"}
     assert (ward.files(), ward.left_over()) == ({}, [])
+
+
+def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
+    ward: Ward, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(b"short")))
+    full = Path("/dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("w+b"))
+
+    assert ward.run(job) == [Retry, Retry, Retry, PartFailedError]
+
+    assert job.failure
+    assert job.failure.code is FailureCode.SOURCE_UNREACHABLE
+    assert (
+        "(No space left on device): see that PECIA_SPOOL_DIR has room. It is tried again"
+        in job.failure.message
+    )
 
 
 def test_what_failed_can_be_fetched_by_a_retry(ward: Ward, server: DocumentServer, printed: bytes) -> None:
@@ -422,12 +470,55 @@ def test_only_who_runs_the_part_gives_its_job_a_document_also_if_the_answer_was_
         assert not await take_in(database, "worker", replace(part, attempt=7), reference, holds)
         assert not await take_in(database, "other", part, reference, holds)
         assert ward.row(job)["payload"] is None
-        assert await take_in(database, "worker", part, reference, holds)
-        assert await take_in(database, "worker", part, reference, holds)
+        assert await take_in(database, "worker", part, reference, holds) == reference
+        assert await take_in(database, "worker", part, reference, holds) == reference
         await asyncio.to_thread(job.cancel)
         assert not await take_in(database, "worker", part, reference, holds)
 
     ward.ask(story)
+
+
+def test_who_takes_over_a_part_while_its_document_is_taken_in_fetches_no_other(
+    ward: Ward, server: DocumentServer
+) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer(status=410)))
+    reference, holds = ward.store.put(b"document"), ward.store.holds_async
+
+    async def story(database: AsyncEngine) -> None:
+        ledger, part = await ward.claim(job, database, "slow")
+        async with database.begin() as busy:
+            await busy.execute(text("SELECT FROM parts FOR UPDATE"))
+            giving = asyncio.create_task(ledger.take_in(part, reference, holds))
+            await ward.kept_waiting(1)
+            taking_over = asyncio.create_task(ward.claim(job, database, "quick"))
+            await ward.kept_waiting(2)
+        assert await giving == reference
+        ledger, part = await taking_over
+        assert isinstance(part.task.source, UrlRef)  # read before the other one committed
+        assert await ward.intake(ledger)(part) == reference
+
+    ward.ask(story)
+
+    assert server.asked == []
+
+
+def test_of_two_documents_a_job_keeps_the_first_and_whoever_brings_another_goes_on_with_it(
+    ward: Ward, server: DocumentServer
+) -> None:
+    job = ward.submit(server.plan("/scan.pdf", Answer()))
+    first, other, holds = ward.store.put(b"first"), ward.store.put(b"other"), ward.store.holds_async
+
+    async def story(database: AsyncEngine) -> None:
+        ledger, part = await ward.claim(job, database, "slow")
+        await ledger.take_in(part, first, holds)
+        ledger, part = await ward.claim(job, database, "quick")
+        assert await ledger.take_in(part, other, holds) == first
+
+    ward.ask(story)
+    ward.upkeep()
+
+    assert ward.row(job)["payload"] == first.sha256
+    assert list(ward.files().values()) == [b"first"]
 
 
 def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
@@ -441,10 +532,10 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
     erased: list[Any] = []
 
     class Late(Ledger):
-        async def take_in(self, part: ClaimedPart, reference: PayloadRef, holds: Any) -> None:
+        async def take_in(self, part: ClaimedPart, reference: PayloadRef, holds: Any) -> PayloadRef:
             if not erased:
                 erased.extend(await asyncio.to_thread(purge, [former]))
-            await super().take_in(part, reference, holds)
+            return await super().take_in(part, reference, holds)
 
     async def story(database: AsyncEngine) -> None:
         _, part = await ward.claim(job, database, "worker")
@@ -496,8 +587,9 @@ def test_a_purge_while_the_document_is_stored_leaves_nothing_of_it(
         fetching = asyncio.create_task(ward.intake(ledger)(part))
         await began.wait()
         await asyncio.to_thread(ward.client().purge, [job])
-        fetching.cancel()
-        await asyncio.sleep(0)
+        for _ in range(2):  # by the purge, and by a worker that stops
+            fetching.cancel()
+            await asyncio.sleep(0)
         may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await fetching
@@ -604,6 +696,7 @@ def test_the_url_goes_with_the_document(
     ward.upkeep(keep_payloads=timedelta(days=1))
 
     assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
+    assert ward.rows("SELECT counts FROM erasures") == [{"counts": {"documents": int(fetched)}}]
     if not fetched:
         with pytest.raises(RetryRefusedError):
             job.retry()

@@ -7,7 +7,7 @@ import gzip
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -33,20 +33,20 @@ def server() -> Iterator[DocumentServer]:
         yield server
 
 
-def fetch(url: str, into: io.BytesIO | None = None, **settings: Any) -> bytes:
+def fetch(url: str, into: IO[bytes] | None = None, **settings: Any) -> bytes:
     """Return what a fleet with these settings gets."""
     file, fleet = into or io.BytesIO(), WorkerSettings.model_validate({**INSIDE, **settings})
 
     async def story() -> None:
         arriving = Arriving(file, Limits.of(fleet))
         await Web(fleet).fetch(url, arriving)
-        arriving.arrived()
+        await arriving.arrived()
 
     asyncio.run(story())
     return file.read()
 
 
-def failure(url: str, into: io.BytesIO | None = None, **settings: Any) -> tuple[FailureCode, str]:
+def failure(url: str, into: IO[bytes] | None = None, **settings: Any) -> tuple[FailureCode, str]:
     """Return code and sentence of what goes wrong. None of it tells the URL, nor do the errors behind it."""
     with pytest.raises(MediaError) as caught:
         fetch(url, into, **settings)
@@ -234,6 +234,17 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(server: DocumentS
     assert failure(server.plan("/scan", Answer(DOCUMENT, length=LIMIT, then="reset")))[0] is UNREACHABLE
 
 
+def test_an_encryption_that_breaks_in_the_middle_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with handing_out(authority.context()) as server:
+        url = server.plan("/scan", Answer(DOCUMENT, length=2 * len(DOCUMENT), then="noise"))
+
+        assert failure(url)[0] is UNREACHABLE
+
+
 @pytest.mark.parametrize("length", [0, None])
 def test_a_document_without_a_byte_is_empty(server: DocumentServer, length: int | None) -> None:
     assert failure(server.plan("/scan", Answer(length=length)))[0] is FailureCode.EMPTY
@@ -253,6 +264,18 @@ def test_a_server_that_keeps_us_waiting_is_left(
 
     assert failure(url, **settings) == (UNREACHABLE, found)
     assert server.cut.wait(10)
+
+
+def test_a_full_disk_is_told_as_such_and_may_be_emptied(server: DocumentServer) -> None:
+    url = server.plan("/scan", Answer(DOCUMENT))
+
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        code, found = failure(url, full)
+
+    assert code.retryable
+    assert found == (
+        "The worker cannot write what it fetches (No space left on device): see that PECIA_SPOOL_DIR has room."
+    )
 
 
 def test_a_server_that_is_away_may_come_back() -> None:

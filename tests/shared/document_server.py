@@ -26,7 +26,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     length: int | None = -1
     """What it says the length is; None: nothing, -1: the truth."""
-    then: Literal["end", "reset", "flood", "trickle", "hang"] = "end"
+    then: Literal["end", "reset", "flood", "trickle", "hang", "noise"] = "end"
     """What follows the body."""
 
 
@@ -101,6 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _flood(self) -> None:
         for _ in range(10_000):
             self.wfile.write(b"x" * 100_000)
+
+    def _noise(self) -> None:
+        os.write(self.connection.fileno(), b"noise" * 100)  # past the encryption, if there is any
 
     def _trickle(self) -> None:
         for _ in range(int(PATIENCE_S / _TRICKLE_S)):

@@ -242,6 +242,7 @@ def broken() -> Iterator[Input]:
         "TIFF": b"II*\x00",
     }.items():
         yield bad(f"the first bytes of a {form}", partial(bytes, head), FailureCode.DAMAGED)
+    yield bad("TIFF without frames", partial(bytes, b"II*\0" + bytes(40)), FailureCode.EMPTY)
 
 
 def bombs() -> Iterator[Input]:

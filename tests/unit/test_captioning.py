@@ -111,11 +111,11 @@ def cut(duration: float, task: CaptionVideo, *, stages: frozenset[Stage] = froze
     async def stored(claimed: ClaimedPart) -> PayloadRef:
         return claimed.payload
 
-    async def filled() -> bool:
+    async def able(*_asked: str) -> bool:
         return True
 
     spool, decoder = cast("Spool", OneFile()), cast("Decoder", OneVideo(duration))
-    ingest = Ingest(spool, decoder, SETTINGS, served, stored, fields_filled=filled)
+    ingest = Ingest(spool, decoder, SETTINGS, served, stored, fields_filled=able, language_read=able)
     return asyncio.run(ingest(part(Stage.INGEST, task)))
 
 

@@ -11,6 +11,7 @@ import pytest
 import typer
 from PIL import Image
 
+from pecia.cli import values
 from pecia.cli.inputs import inputs
 from pecia_schemas.media import MediaType
 
@@ -40,7 +41,18 @@ def test_a_folder_is_searched_to_the_bottom_by_content_without_what_is_hidden(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
-    assert "passed over 1 of another kind" in capsys.readouterr().err
+    assert "passed over 1 of another kind: notes.txt\n" in capsys.readouterr().err
+
+
+def test_of_many_that_are_passed_over_the_first_are_named(
+    inbox: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(6):
+        (inbox / "ward" / f"{number}.txt").write_text("call back")
+    names("inbox")
+    said = capsys.readouterr().err
+    assert "passed over 7 of another kind: notes.txt, ward/0.txt, " in said
+    assert said.endswith("ward/3.txt, …\n")
 
 
 @pytest.mark.usefixtures("inbox")
@@ -85,3 +97,12 @@ def test_a_file_that_may_not_be_read_is_named(inbox: Path) -> None:
     (inbox / "b.png").chmod(0)
     with pytest.raises(typer.BadParameter, match="may not be read"):
         names("inbox/b.png")
+
+
+def test_a_password_that_nobody_types_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object, **__: object) -> str:
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "prompt", leave)
+    with pytest.raises(typer.BadParameter, match="--password-file reads it from a file"):
+        values.password(None, ask=True)

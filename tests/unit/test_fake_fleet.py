@@ -17,6 +17,8 @@ from pecia import (
     DatabaseUnavailableError,
     Failure,
     FailureCode,
+    InvalidFormatError,
+    InvalidOptionError,
     JobState,
     JobTimeoutError,
     Lane,
@@ -219,6 +221,21 @@ def test_outages_may_lie_in_each_other() -> None:
         assert list(fleet.client().jobs()) == []
         with pytest.raises(ValueError, match="postgres, redis"), fleet.outage("mysql"):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             pass
+
+
+@pytest.mark.parametrize("asked", [{"limit": -1}, {"page_size": 0}])
+def test_pages_of_no_jobs_are_refused_by_both_clients(asked: dict[str, Any]) -> None:
+    with FakeFleet() as fleet:
+        for client in (fleet.client(), fleet.async_client()):
+            with pytest.raises(InvalidOptionError, match="limit"):
+                client.jobs(**asked)
+
+
+def test_a_quality_that_pictures_do_not_have_is_refused_before_anybody_waits(tmp_path: Any) -> None:
+    with FakeFleet(held=True) as fleet:
+        job = fleet.client().submit(ReadDocument(b"scan"))
+        with pytest.raises(InvalidFormatError, match="1 to 95"):
+            job.save(tmp_path / "scan.pdf", quality=96, timeout=0)
 
 
 def test_after_the_block_there_is_no_fleet_any_more() -> None:

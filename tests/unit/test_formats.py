@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -166,6 +166,7 @@ def words_of(text: str) -> list[str]:
 
 @settings(deadline=None)
 @given(PLAIN | TEXTS)
+@example("__init__ and a __ blank_, snake_case")
 def test_plain_text_means_itself_in_markdown(text: str) -> None:
     document = Document(pages=(page(1, text, (line("x"),)),))
     seen = "".join(spoken(MarkdownIt("commonmark").parse(render(document, "markdown"))))

@@ -75,6 +75,13 @@ def test_grey_is_read_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
     assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
 
 
+def test_rescaling_that_changes_nothing_leaves_grey_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
+    pale = 200 + RAMP // 16
+    path = file(secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0"))
+
+    assert (shades(path) == pale).all()
+
+
 def test_where_low_values_are_light_grey_is_inverted(file: Callable[[bytes], Path]) -> None:
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
 
@@ -177,6 +184,12 @@ def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
     with pytest.raises(MediaError, match="no_such_page"):
         page_pixels(path, 3, LIMITS)
+
+
+def test_less_than_no_frames_are_no_pages(file: Callable[[bytes], Path]) -> None:
+    path = file(secondary_capture(RAMP, NumberOfFrames=-1))
+
+    assert failure(path).code is FailureCode.EMPTY
 
 
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:

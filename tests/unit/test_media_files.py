@@ -200,6 +200,7 @@ def test_a_16_bit_png_keeps_its_greys(file: Callable[[bytes], Path], limits: Lim
         (b"\x89PNG\r\n\x1a\n" + bytes(40), FailureCode.DAMAGED),
         (b"\xff\xd8\xff\xe0", FailureCode.DAMAGED),
         (b"II*\x00\xff\xff\xff\x7f", FailureCode.DAMAGED),
+        (b"II*\x00" + bytes(40), FailureCode.EMPTY),  # a TIFF without frames
         (b"%PDF-1.7\nnothing more", FailureCode.DAMAGED),
     ],
 )

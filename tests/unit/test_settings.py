@@ -54,6 +54,33 @@ def test_shares_of_lanes_leave_something_to_the_urgent_one(
         read_settings(WorkerSettings)
 
 
+@pytest.mark.parametrize("name", ["PECIA_SOURCE_ALLOW", "PECIA_WEBHOOK_ALLOW"])
+@pytest.mark.parametrize(
+    "network", ["10.1.0.0/33", "10.1.2.3/16", "files.example.org", "", "http://10.1.0.0"]
+)
+def test_what_is_no_network_is_not_allowed(monkeypatch: pytest.MonkeyPatch, name: str, network: str) -> None:
+    monkeypatch.setenv(name, f'["10.0.0.0/8", "{network}"]')
+    with pytest.raises(SettingsError, match=f"^{name} names what is no network: write `10.1.0.0/16`"):
+        read_settings(WorkerSettings)
+
+
+@pytest.mark.parametrize(
+    "bucket", ["s3://x", "s3:x", "", "/", "/scans", "archive//outbox", "archive/../secrets", "archive/."]
+)
+def test_what_is_no_bucket_is_not_read(monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
+    monkeypatch.setenv("PECIA_SOURCE_BUCKETS", f'["scans", "{bucket}"]')
+    with pytest.raises(SettingsError, match=r"^PECIA_SOURCE_BUCKETS names what is no bucket: write `scans`"):
+        read_settings(WorkerSettings)
+
+
+def test_networks_and_buckets_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_SOURCE_ALLOW", '["10.1.0.0/16", "10.1.2.3", "fd00::/8"]')
+    monkeypatch.setenv("PECIA_SOURCE_BUCKETS", '["scans", "archive/outbox/", "Old_scans/a:b"]')
+    settings = read_settings(WorkerSettings)
+    assert settings.source_allow == ("10.1.0.0/16", "10.1.2.3", "fd00::/8")
+    assert settings.source_buckets == ("scans", "archive/outbox/", "Old_scans/a:b")
+
+
 def test_a_lane_that_is_not_named_has_no_share() -> None:
     rules = LaneRules.of(WorkerSettings(lane_shares={Lane.BULK: 0.2}, max_deaths=2))
 

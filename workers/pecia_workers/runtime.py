@@ -57,6 +57,7 @@ from pecia_workers.ledger.workers import (
     WorkerIdentity,
     fields_filled,
     keep_registered,
+    language_read,
     stages_on_duty,
 )
 from pecia_workers.local.scratch import ScratchDirectory
@@ -137,6 +138,7 @@ class Runtime:
             self._stages_served,
             intake,
             fields_filled=partial(fields_filled, self._database),
+            language_read=partial(language_read, self._database),
         )
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)

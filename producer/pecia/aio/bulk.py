@@ -46,7 +46,9 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
         for item in waiting:
             try:
                 source = await sources.store(payloads, item.task.source)
-                made[item.number] = submission.new_job(item.task, source, asked, item.key, keys)
+                made[item.number] = submission.new_job(
+                    item.task, source, asked, item.key, keys, job_id=item.job_id
+                )
             except SubmitError as error:
                 made[item.number] = error
 

@@ -144,6 +144,7 @@ class AsyncClient:
 
         `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
         """
+        asking.check_pages(limit, page_size)
         listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return self._pages(listing, page_size, limit)
 

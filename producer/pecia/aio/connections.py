@@ -93,5 +93,7 @@ class AsyncConnections(Holdings[AsyncDatabase]):
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._database.dispose()
-        await self.bus.close()
+        try:
+            await self._database.dispose()
+        finally:
+            await self.bus.close()

@@ -84,7 +84,7 @@ class AsyncJob(JobHandle[R_co]):
         `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
         target = Path(path)
-        form = saving.form_of(self.kind, target, format)
+        form = saving.form_of(self.kind, target, format, quality)
         result: Any = await self.result(timeout)
         if form is Format.PDF:
             connections = self._open()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -70,13 +69,14 @@ def caption(
         max_output_tokens=max_output_tokens,
         seed=seed,
     )
+    length = values.seconds(segments, "--segments")
     found = inputs(files, lambda media: media.is_video)
     tasks = (
         CaptionVideo(
             one.source,
             style=style,
             language=language.value,
-            segments=timedelta(seconds=segments) if segments else None,
+            segments=length,
             preset=preset,
             options=options,
             adapter=adapter,
@@ -84,20 +84,11 @@ def caption(
         )
         for one in found
     )
-    told = submitting.Told(
-        priority=priority,
-        metadata=values.metadata(metadata),
-        webhook=webhook,
-        key=key,
-        not_before=values.moment(not_before, "--not-before"),
-        expires=values.moment(expires, "--expires"),
-        block=block,
+    when = {"not_before": not_before, "expires": expires}
+    told = submitting.told(
+        priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
     )
-    wanted = submitting.Wanted(
-        wait=wait,
-        timeout=timeout,
-        as_json=as_json,
-        delivery=results.Delivery(form=form, target=target, force=force),
-    )
+    delivery = results.Delivery(form=form, target=target, force=force)
+    wanted = submitting.Wanted(wait=wait, timeout=timeout, as_json=as_json, delivery=delivery)
     wanted.check(CaptionVideo.kind, len(found))
     submitting.run(tasks, [one.name for one in found], told, wanted)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from pecia.cli import output, values
@@ -46,7 +47,8 @@ def list_dead(
         for part in parts:
             output.json_line(part.model_dump(mode="json", exclude={"events"}))
     else:
-        output.console().print(_table(parts))
+        console = output.console()
+        console.print(_table(parts, console))
 
 
 @app.command("show")
@@ -65,7 +67,8 @@ def show(
         output.json_line(part.model_dump(mode="json"))
         return
     typer.echo(f"{part.failure.code}: {part.failure.message}")
-    output.console().print(_table([part]), _history(part.events))
+    console = output.console()
+    console.print(_table([part], console), _history(part.events))
 
 
 @app.command("retry")
@@ -97,23 +100,26 @@ def retry(
             typer.echo(f"{reopened.id} {reopened.state} {output.progress_text(reopened.progress)}")
 
 
-def _table(parts: list[DeadPart]) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("part", "job", "kind", "number", "failed", "why", "attempts", "deaths", "worker"):
-        made.add_column(heading, no_wrap=heading in ("part", "job"), overflow="fold")
-    for part in parts:
-        made.add_row(
-            str(part.id),
-            str(part.job_id),
-            part.kind,
-            f"{part.stage} {part.number}",
-            part.failed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            part.failure.code,
-            str(part.attempts),
-            str(part.deaths),
-            part.worker or "",
-        )
-    return made
+def _table(parts: list[DeadPart], on: Console) -> Table:
+    return output.fitting(
+        on,
+        ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why"),
+        [
+            (
+                str(part.id),
+                str(part.job_id),
+                part.kind,
+                f"{part.stage} {part.number}",
+                part.failed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+                str(part.attempts),
+                str(part.deaths),
+                part.worker or "",
+                part.failure.code,
+            )
+            for part in parts
+        ],
+        spare=("kind", "worker", "failed", "deaths", "attempts", "job"),
+    )
 
 
 def _history(events: Iterable[JobEvent]) -> Table:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pecia.completion import Deadline
-from pecia.errors import JobTimeoutError
+from pecia.completion import Deadline, outlast
+from pecia.errors import DatabaseUnavailableError, JobTimeoutError
 from pecia.job import AnyJob, JobGroup
 
 _LOOK_S = 0.25
@@ -29,13 +29,13 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
     with _bar() as progress:
         bar = progress.add_task("", total=None)
         while True:
-            group.refresh()
+            outlast(group.refresh, deadline)
             progress.update(bar, **_figures(group))
             unfinished = [job for job in group if not job.done]
             if not unfinished:
                 return
             deadline.check(unfinished[0].id)
-            with suppress(JobTimeoutError):
+            with suppress(JobTimeoutError, DatabaseUnavailableError):  # whether it lasts says the next look
                 group.wait(deadline.within(_LOOK_S))
 
 

@@ -17,6 +17,7 @@ from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.tasks import URL_SCHEMES
 
 _STDIN = "-"
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
     """Return what the words of a command line stand for, in their order.
 
     Of folders, searched to the bottom, only files whose content is `wanted` are taken, none that is hidden; of the
-    others standard error says how many there are. Raises `typer.BadParameter` for a word that stands for nothing.
+    others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
+    that stands for nothing.
     """
     found = [one for word in words for one in _of(word, wanted)]
     if sum(one.name == _STDIN for one in found) > 1:
@@ -44,9 +46,9 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
         yield Input(_STDIN, sys.stdin.buffer)
     elif word.lower().startswith(URL_SCHEMES):
         yield Input(word, word)
-    elif Path(word).is_dir():
+    elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
         yield from _of_folder(Path(word), wanted)
-    elif Path(word).exists():
+    elif os.path.exists(word):  # noqa: PTH110  as above
         yield _of_file(Path(word))
     else:
         yield from _of_pattern(word)
@@ -59,17 +61,19 @@ def _of_file(path: Path) -> Input:
 
 
 def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
-    passed_over = taken = 0
+    taken = 0
+    passed_over: list[str] = []
     for path in _files(folder):
         if (media := _sniffed(path)) is not None and wanted(media):
             taken += 1
             yield Input(str(path), path)
         else:
-            passed_over += 1
+            passed_over.append(str(path.relative_to(folder)))
     if not taken:
         raise typer.BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
     if passed_over:
-        endings.complain(f"{folder}: passed over {passed_over} of another kind.")
+        named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
+        endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -81,6 +85,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _sniffed(path: Path) -> MediaType | None:
     try:
+        if not path.is_file():  # a pipe would wait for somebody who writes
+            return None
         with path.open("rb") as file:
             return sniff(file.read(HEAD_BYTES))
     except OSError:

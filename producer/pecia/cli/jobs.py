@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from pecia.cli import endings, output, values
+from pecia.cli.endings import Ending
 from pecia.cli.following import follow
 from pecia.client import Client
+from pecia.errors import JobTimeoutError, RetryRefusedError
 from pecia.job import JobGroup
 from pecia_schemas.states import JobState
 
@@ -35,7 +37,11 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """
     with Client() as client:
         group = client.group(client.job(job_id) for job_id in values.ids(ids))
-        follow(group, timeout)
+        try:
+            follow(group, timeout)
+        except JobTimeoutError:
+            _show(group, as_json=as_json)
+            raise
         _show(group, as_json=as_json)
     raise typer.Exit(endings.of_states(job.state for job in group))
 
@@ -66,8 +72,17 @@ def retry(ids: Ids, *, as_json: AsJson = False) -> None:
     Example: `pecia retry 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        group = client.group(client.job(job_id).retry() for job_id in values.ids(ids))
-        _show(group, as_json=as_json)
+        jobs = [client.job(job_id) for job_id in values.ids(ids)]
+        reopened, ending = [], Ending.DONE
+        for job in jobs:
+            try:
+                reopened.append(job.retry())
+            except RetryRefusedError as error:
+                endings.complain(str(error))
+                ending = max(ending, endings.of(error))
+        if reopened:
+            _show(client.group(reopened), as_json=as_json)
+    raise typer.Exit(ending)
 
 
 def list_jobs(
@@ -106,6 +121,7 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
         for job in group:
             output.json_line(output.job_json(job, hints.get(job.id)))
         return
-    output.console().print(output.table(group))
+    console = output.console()
+    console.print(output.table(group, console))
     for job_id, hint in hints.items():
         typer.echo(f"{job_id} waiting: {hint}")

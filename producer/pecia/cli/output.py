@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ _COLOURS = {
     JobState.EXPIRED: "dim",
     JobState.RUNNING: "cyan",
 }
+_ENDLESS = 10_000
 
 
 def json_line(value: Mapping[str, Any]) -> None:
@@ -171,25 +172,51 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def table(jobs: Iterable[AnyJob]) -> Table:
-    """Return the jobs as a table."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("job", "kind", "lane", "state", "parts", "submitted", "took"):
-        made.add_column(heading, no_wrap=True)
-    made.add_column("why", overflow="fold")
-    for job in jobs:
-        colour = _COLOURS.get(job.state, "default")
-        made.add_row(
-            str(job.id),
-            job.kind,
-            job.lane,
-            f"[{colour}]{job.state}[/]",
-            progress_text(job.progress),
-            job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            _took(job),
-            _why(job),
-        )
+def table(jobs: Iterable[AnyJob], on: Console) -> Table:
+    """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
+    rows = [_row(job) for job in jobs]
+    return fitting(
+        on,
+        ("job", "kind", "lane", "state", "parts", "submitted", "took", "why"),
+        rows,
+        spare=("kind", "submitted", "lane", "took"),
+    )
+
+
+def fitting(
+    on: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> Table:
+    """Return a table without as many of the spare columns, the first one first, as the terminal has no room for."""
+    kept = list(headings)
+    made = _made(kept, headings, rows)
+    for heading in spare:
+        if on.measure(made, options=on.options.update(max_width=_ENDLESS)).maximum <= on.width:
+            break
+        kept.remove(heading)
+        made = _made(kept, headings, rows)
     return made
+
+
+def _made(kept: Sequence[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in kept:
+        made.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")
+    for row in rows:
+        made.add_row(*(cell for heading, cell in zip(headings, row, strict=True) if heading in kept))
+    return made
+
+
+def _row(job: AnyJob) -> tuple[str, ...]:
+    return (
+        str(job.id),
+        job.kind,
+        job.lane,
+        f"[{_COLOURS.get(job.state, 'default')}]{job.state}[/]",
+        progress_text(job.progress),
+        job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        _took(job),
+        _why(job),
+    )
 
 
 def _why(job: AnyJob) -> str:

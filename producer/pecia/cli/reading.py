@@ -108,20 +108,11 @@ def read(
         )
         for one in found
     )
-    told = submitting.Told(
-        priority=priority,
-        metadata=values.metadata(metadata),
-        webhook=webhook,
-        key=key,
-        not_before=values.moment(not_before, "--not-before"),
-        expires=values.moment(expires, "--expires"),
-        block=block,
+    when = {"not_before": not_before, "expires": expires}
+    told = submitting.told(
+        priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
     )
-    wanted = submitting.Wanted(
-        wait=wait,
-        timeout=timeout,
-        as_json=as_json,
-        delivery=results.Delivery(form=form, target=target, force=force),
-    )
+    delivery = results.Delivery(form=form, target=target, force=force)
+    wanted = submitting.Wanted(wait=wait, timeout=timeout, as_json=as_json, delivery=delivery)
     wanted.check(ReadDocument.kind, len(found))
     submitting.run(tasks, [one.name for one in found], told, wanted)

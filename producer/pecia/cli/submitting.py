@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
-from pecia.cli import endings, output
+from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
 from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
-from pecia.errors import JobTimeoutError, QueueFullError, SubmitManyError, UnavailableError
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
@@ -48,17 +48,45 @@ Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each file.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a caller says about all jobs of a command."""
+class Asked(TypedDict):
+    """What a client is asked beside the tasks, by its own keywords."""
 
     priority: Lane
     metadata: dict[str, str]
     webhook: str | None
-    key: str | None
     not_before: datetime | timedelta | None
     expires: datetime | timedelta | None
     block: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a caller says about all jobs of a command."""
+
+    key: str | None
+    asked: Asked
+
+
+def told(
+    *,
+    priority: Lane,
+    key: str | None,
+    metadata: list[str] | None,
+    webhook: str | None,
+    not_before: str | None,
+    expires: str | None,
+    block: bool,
+) -> Told:
+    """Return what the options of a command say. Raises `typer.BadParameter`."""
+    asked = Asked(
+        priority=priority,
+        metadata=values.metadata(metadata),
+        webhook=webhook,
+        not_before=values.moment(not_before, "--not-before"),
+        expires=values.moment(expires, "--expires"),
+        block=block,
+    )
+    return Told(key, asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,50 +123,41 @@ class Submitted:
 def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
     """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
     with Client() as client:
-        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told)
+        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told, wanted)
         ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
     raise typer.Exit(max(submitted.ending, ending))
 
 
-def _submitted(client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told) -> Submitted:
-    """Submit what can be submitted, and say what is wrong with the others."""
+def _submitted(
+    client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted
+) -> Submitted:
+    """Submit what can be submitted, and say what is wrong with the others; if it breaks off, what was accepted."""
     try:
         return Submitted(_submit(client, tasks, len(names), told), names, Ending.DONE)
     except SubmitManyError as error:
-        for number, why in error.failures.items():
-            endings.complain(f"{names[number]}: {why}")
+        _complain(error.failures, names)
         accepted = [name for number, name in enumerate(names) if number not in error.failures]
         return Submitted(client.group(error.accepted), accepted, Ending.USAGE)
     except (UnavailableError, QueueFullError) as error:
+        _complain(error.failures, names)
         for job in error.accepted or ():
-            typer.echo(job.id)
+            if wanted.as_json:
+                output.json_line(output.job_json(job, None))
+            else:
+                typer.echo(job.id)
         raise
+
+
+def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None:
+    for number, why in failures.items():
+        endings.complain(f"{names[number]}: {why}")
 
 
 def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
     if told.key is not None and count == 1:
         (task,) = tasks
-        job = client.submit(
-            task,
-            priority=told.priority,
-            idempotency_key=told.key,
-            metadata=told.metadata,
-            webhook=told.webhook,
-            not_before=told.not_before,
-            expires=told.expires,
-            block=told.block,
-        )
-        return client.group([job])
-    return client.submit_many(
-        tasks,
-        priority=told.priority,
-        idempotency_prefix=told.key,
-        metadata=told.metadata,
-        webhook=told.webhook,
-        not_before=told.not_before,
-        expires=told.expires,
-        block=told.block,
-    )
+        return client.group([client.submit(task, idempotency_key=told.key, **told.asked)])
+    return client.submit_many(tasks, idempotency_prefix=told.key, **told.asked)
 
 
 def _receipts(submitted: Submitted, *, as_json: bool) -> Ending:

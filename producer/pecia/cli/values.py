@@ -70,8 +70,32 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
 def password(file: Path | None, *, ask: bool) -> str | None:
     """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
     if file is not None:
-        return next(iter(file.read_text().splitlines()), None)
-    return typer.prompt("Password", hide_input=True, err=True) if ask else None
+        try:
+            return next(iter(file.read_text("utf-8-sig").splitlines()), None)
+        except (OSError, UnicodeDecodeError):
+            raise typer.BadParameter(
+                "the file holds no text in UTF-8 that may be read", param_hint="--password-file"
+            ) from None
+    return _typed_password() if ask else None
+
+
+def _typed_password() -> str:
+    try:
+        typed: str = typer.prompt("Password", hide_input=True, err=True)
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or nobody there to type
+        typer.echo(err=True)
+        raise typer.BadParameter(
+            "no password was typed; --password-file reads it from a file", param_hint="--password"
+        ) from None
+    return typed
+
+
+def seconds(value: float | None, option: str) -> timedelta | None:
+    """Return a length of time; None for none."""
+    try:
+        return timedelta(seconds=value) if value else None
+    except OverflowError:
+        raise typer.BadParameter("that is longer than any video", param_hint=option) from None
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
@@ -96,10 +120,10 @@ def moment(value: str | None, option: str) -> datetime | timedelta | None:
     """Return a distance (`30m`, `2h`, `7d`) or a point in time (ISO 8601, UTC if it says nothing else)."""
     if value is None:
         return None
-    if ago := _AGO.fullmatch(value):
-        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago := _AGO.fullmatch(value):
+            return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         when = datetime.fromisoformat(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter("write 30m, 2h, 7d or 2026-01-31", param_hint=option) from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)

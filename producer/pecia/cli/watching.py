@@ -60,7 +60,7 @@ def _show(looks: Iterator[dict[UUID, AnyJob]]) -> None:
     console = output.console()
     with Live(console=console, auto_refresh=False) as live:
         for seen in looks:
-            live.update(output.table(_newest(seen)), refresh=console.is_terminal)
+            live.update(output.table(_newest(seen), console), refresh=console.is_terminal)
 
 
 def _print_changes(looks: Iterator[dict[UUID, AnyJob]]) -> None:

@@ -7,7 +7,7 @@ import re
 from pecia.formats import clock, missing
 from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure
 
-_MARKUP = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<!\w)_|_(?!\w)")
+_MARKUP = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
 _BREAK = re.compile(r"\r\n|[\n\r\v\f]")
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})(?P<info>.*)")

@@ -53,7 +53,8 @@ class MemoryPurgingSteps(PurgingSteps[D_co]):
         erasures = [_erasure(memory, job, memory.forget_reasons(job.id)) for job in jobs]
         for job, erasure in zip(jobs, erasures, strict=True):
             _erase(memory, job)
-            _record(memory, erasure, self._actor, checked_reason(reason))
+            documents = int(payloads[job.id] is not None)
+            _record(memory, erasure, documents, self._actor, checked_reason(reason))
         return Purged(erasures=erasures, cancelled=[job.id for job in unfinished], payloads=payloads)
 
     @transaction
@@ -87,12 +88,12 @@ def _erase(memory: Memory, job: JobRecord) -> None:
     job.erased_at = now()
 
 
-def _record(memory: Memory, erasure: Erasure, actor: str, reason: str | None) -> None:
+def _record(memory: Memory, erasure: Erasure, documents: int, actor: str, reason: str | None) -> None:
     counts = {
         "results": erasure.results,
         "deliveries": erasure.deliveries,
         "reasons": erasure.reasons,
-        "documents": 1,
+        "documents": documents,
     }
     entry = AuditRecord(
         at=now(), job_id=erasure.job_id, actor=actor, action=AuditAction.ERASED, reason=reason, counts=counts

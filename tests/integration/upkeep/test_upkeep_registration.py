@@ -24,6 +24,7 @@ from pecia_workers.ledger.workers import (
     WorkerIdentity,
     fields_filled,
     keep_registered,
+    language_read,
     register,
     stages_on_duty,
 )
@@ -128,6 +129,32 @@ def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
             capabilities = None if fields is None else {"fields": fields}
             await register(database, replace(reading, capabilities=capabilities))
         assert await fields_filled(database) is filled
+
+    on_database(story)
+
+
+@pytest.mark.parametrize(
+    ("able", "read"),
+    [
+        ([], True),
+        ([{"languages": ["en"]}], False),
+        ([{"languages": ["en"]}, {"languages": ["en", "ko"]}], True),
+        ([{"languages": ["en"]}, {"languages": None}], True),
+        ([{"languages": ["en"]}, None], True),
+        ([{"languages": ["en"]}, {}], True),
+    ],
+    ids=["nobody reads", "none knows it", "one knows it", "one reads any", "one cannot tell", "an older one"],
+)
+def test_a_language_is_refused_only_while_all_who_read_say_that_they_do_not_know_it(
+    on_database: Callable[..., None], able: list[dict[str, Any] | None], read: bool
+) -> None:
+    async def story(database: AsyncEngine) -> None:
+        captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
+        await register(database, replace(captioning, capabilities={"languages": ["ko"]}))
+        for capabilities in able:
+            reading = WorkerIdentity.new("engine", [Stage.READ])
+            await register(database, replace(reading, capabilities=capabilities))
+        assert await language_read(database, "ko") is read
 
     on_database(story)
 

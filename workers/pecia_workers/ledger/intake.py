@@ -11,7 +11,15 @@ from pecia_schemas import PayloadRef, discards
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.claim import ClaimedPart
 
-_LOCK_JOB = text("SELECT id FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
+# A claim that had to wait for the document to be taken in has read the task as it was before.
+_DOCUMENT = text(
+    """
+    SELECT jobs.task->'source' FROM parts JOIN jobs ON jobs.id = parts.job_id
+    WHERE parts.id = :id AND parts.attempt = :attempt AND parts.state = 'running' AND parts.worker = :worker
+    """
+)
+
+_LOCK_JOB = text("SELECT task->'source' FROM jobs WHERE id = :job_id FOR NO KEY UPDATE")
 
 # The fence: only the attempt that runs now may give its job a document.
 _LOCK_PART = text(
@@ -21,12 +29,10 @@ _LOCK_PART = text(
     """
 )
 
-# A job that has this very document already has it from this call, whose answer was lost.
 _TAKE_IN = text(
     """
     UPDATE jobs SET payload = :payload, task = jsonb_set(task, '{source}', CAST(:source AS jsonb))
-    WHERE id = :job_id AND coalesce(payload, :payload) = :payload
-    RETURNING id
+    WHERE id = :job_id
     """
 )
 
@@ -35,17 +41,27 @@ class PartLostError(Exception):
     """The part was cancelled or taken over meanwhile."""
 
 
+async def document_of(database: AsyncEngine, worker: str, part: ClaimedPart) -> PayloadRef | None:
+    """Return the document that the part's job has by now, None if it has none. Raises `PartLostError`."""
+    async with database.connect() as connection:
+        row = (await connection.execute(_DOCUMENT, _fence(worker, part))).one_or_none()
+    if row is None:
+        raise PartLostError
+    return row[0] and PayloadRef.model_validate(row[0])
+
+
 async def take_in(
     database: AsyncEngine,
     worker: str,
     part: ClaimedPart,
     reference: PayloadRef,
     holds: Callable[[PayloadRef], Awaitable[bool]],
-) -> bool:
-    """Give the part's job its document, which is in the store; False if the part is not this worker's any more.
+) -> PayloadRef | None:
+    """Give the part's job its document, which is in the store; None if the part is not this worker's any more.
 
-    Then the document is let go of, as is every one that a job has no use for. `holds` tells whether the store has it,
-    if it was removed lately. Raises `PayloadMissingError` if it has not: then nothing has changed.
+    Returns the one that the job has then: of two the first, whether this call gave it or another. The document is let
+    go of if the job has no use for it. `holds` tells whether the store has it, if it was removed lately. Raises
+    `PayloadMissingError` if it has not: then nothing has changed.
     """
     payloads = {"payloads": [reference.sha256]}
     async with database.begin() as connection:
@@ -53,15 +69,17 @@ async def take_in(
         removed = (await connection.execute(discards.REMOVED_LATELY, payloads)).scalars().all()
         if removed and not await holds(reference):
             raise PayloadMissingError(reference.sha256)
-        await connection.execute(_LOCK_JOB, {"job_id": part.job_id})
-        fence = {"id": part.id, "attempt": part.attempt, "worker": worker}
-        ours = (await connection.execute(_LOCK_PART, fence)).scalar() is not None
-        given = {
-            "job_id": part.job_id,
-            "payload": reference.sha256,
-            "source": reference.model_dump_json(),
-        }
-        if ours and (await connection.execute(_TAKE_IN, given)).scalar() is not None:
-            return True
-        await connection.execute(discards.DISCARD, payloads)
-        return False
+        former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
+        ours = (await connection.execute(_LOCK_PART, _fence(worker, part))).scalar() is not None
+        if ours and former is None:
+            given = {"payload": reference.sha256, "source": reference.model_dump_json()}
+            await connection.execute(_TAKE_IN, {"job_id": part.job_id, **given})
+            return reference
+        kept = PayloadRef.model_validate(former) if ours else None
+        if kept != reference:
+            await connection.execute(discards.DISCARD, payloads)
+        return kept
+
+
+def _fence(worker: str, part: ClaimedPart) -> dict[str, object]:
+    return {"id": part.id, "attempt": part.attempt, "worker": worker}

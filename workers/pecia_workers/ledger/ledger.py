@@ -15,7 +15,7 @@ from pecia_workers.ledger.commit import Finished, commit_parts
 from pecia_workers.ledger.database import UNAVAILABLE, outlast
 from pecia_workers.ledger.giveback import give_back, revoke_part
 from pecia_workers.ledger.groups import Grouped
-from pecia_workers.ledger.intake import PartLostError, take_in
+from pecia_workers.ledger.intake import PartLostError, document_of, take_in
 from pecia_workers.ledger.result_cache import Earlier, find_results
 
 _LARGEST_GROUP = 256
@@ -50,16 +50,26 @@ class Ledger:
         """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
         return await self._commits(finished)
 
+    async def document_of(self, part: ClaimedPart) -> PayloadRef | None:
+        """Return the document that the part's job was given, perhaps by another worker; None if it has none yet.
+
+        Raises `PartLostError` if the part is no longer this worker's.
+        """
+        return await outlast(lambda: document_of(self._database, self._worker, part))
+
     async def take_in(
         self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
-    ) -> None:
+    ) -> PayloadRef:
         """Give the part's job its document, which was fetched into the store; `holds` asks the store whether it is.
 
-        Raises `PartLostError` if the part is no longer this worker's, `PayloadMissingError` if the document was removed
-        again; then the job has not changed.
+        Returns the document that the job has now: another, if it was given one before. Raises `PartLostError` if the
+        part is no longer this worker's, `PayloadMissingError` if the document was removed again; then the job has not
+        changed.
         """
-        if not await outlast(lambda: take_in(self._database, self._worker, part, reference, holds)):
+        kept = await outlast(lambda: take_in(self._database, self._worker, part, reference, holds))
+        if kept is None:
             raise PartLostError
+        return kept
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
         """Return the result that is kept by this key; None if there is none, or Postgres is away."""

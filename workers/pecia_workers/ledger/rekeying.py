@@ -107,14 +107,14 @@ _MOVE_JOBS = text(
     """
 )
 
-_LOCK_SCHEMAS = text(
+_LOCK_TASKS = text(
     f"""
     SELECT id, task AS content FROM jobs
     WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS} AND {_KEY_OF_SECRETS} IS DISTINCT FROM :current
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """  # noqa: S608  constants of this module
 )
-_WRITE_SCHEMAS = text(
+_WRITE_TASKS = text(
     """
     UPDATE jobs SET task = CAST(new.content AS jsonb)
     FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content) WHERE jobs.id = new.id
@@ -288,7 +288,7 @@ async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Rese
         return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))
 
     asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_SCHEMAS, _WRITE_SCHEMAS, asked, resealed)
+    return await _rewrite(database, _LOCK_TASKS, _WRITE_TASKS, asked, resealed)
 
 
 async def reseal_results(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:

@@ -29,7 +29,7 @@ _RELEASE_PAYLOADS = text(
         FROM due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
-        SELECT id, :actor, :reason, jsonb_build_object('documents', 1) FROM released
+        SELECT id, :actor, :reason, jsonb_build_object('documents', count(payload)) FROM released GROUP BY id
     )
     SELECT payload FROM released
     """

@@ -100,6 +100,15 @@ _FIELDS_FILLED = text(
     """  # noqa: S608  a constant
 )
 
+_LANGUAGE_READ = text(
+    f"""
+    SELECT coalesce(bool_or(coalesce(
+        jsonb_typeof(capabilities->'languages') = 'null' OR capabilities->'languages' ? CAST(:language AS text), true
+    )), true)
+    FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
+    """  # noqa: S608  a constant
+)
+
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
 _FORGET = text(
     """
@@ -161,6 +170,12 @@ async def fields_filled(database: AsyncEngine) -> bool:
     """Return whether a worker that reads pages now fills fields too, or may; True while there is none to say no."""
     async with database.connect() as connection:
         return bool((await connection.execute(_FIELDS_FILLED)).scalar())
+
+
+async def language_read(database: AsyncEngine, language: str) -> bool:
+    """Return whether a worker that reads pages now reads that language, or may; True while there is none to say no."""
+    async with database.connect() as connection:
+        return bool((await connection.execute(_LANGUAGE_READ, {"language": language})).scalar())
 
 
 async def stopped(database: AsyncEngine, worker: WorkerIdentity) -> None:

@@ -89,7 +89,7 @@ class Home:
             holder = os.read(lock, 20).decode() or "unknown"
             raise FleetRunningError(
                 f"A fleet already runs in {self.path} (process {holder}): stop it with Ctrl-C where it was started,"
-                " or choose another directory (--home)."
+                " or choose another directory (--home, PECIA_HOME)."
             ) from None
         os.truncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())

@@ -126,7 +126,7 @@ class DicomPages:
         values: NDArray[Any] = apply_modality_lut(stored, header)
         if (window := _window(header)) is not None:
             shades = apply_windowing(values, window)
-        elif values is stored and header.BitsStored <= _BYTE and header.PixelRepresentation == 0:
+        elif _are_bytes(header) and np.array_equal(values, stored):  # rescaled by 1 and 0 is not rescaled
             shades = stored * (_FULL / (2**header.BitsStored - 1))
         else:
             low, high = float(values.min()), float(values.max())
@@ -176,6 +176,10 @@ def _window(header: Dataset) -> Dataset | None:
     window.WindowCenter, window.WindowWidth = center, width
     window.VOILUTFunction = header.get("VOILUTFunction") or "LINEAR"
     return window
+
+
+def _are_bytes(header: Dataset) -> bool:
+    return bool(header.BitsStored <= _BYTE and header.PixelRepresentation == 0)
 
 
 def _eight_bits(colours: NDArray[Any]) -> NDArray[np.uint8]:

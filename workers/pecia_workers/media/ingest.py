@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage
 from pecia_schemas.cost import page_cost, segment_cost, summary_cost
+from pecia_schemas.duty import Lack, Need
 from pecia_schemas.page_ranges import PageRanges
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
 from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Ingest:
     """Cuts payloads for the stage that will work on them.
 
-    `stages_served` tells what the fleet's engines can do, `fields_filled` whether they fill fields too: what none of
-    them can must fail now, neither wait for ever nor page by page.
+    `stages_served` tells what the fleet's engines can do, `fields_filled` whether they fill fields too, `language_read`
+    whether they read a language: what none of them can must fail now, neither wait for ever nor page by page.
     `intake` returns a part's payload, which the fleet may have to fetch first.
     """
 
@@ -41,6 +42,7 @@ class Ingest:
         intake: Callable[[ClaimedPart], Awaitable[PayloadRef]],
         *,
         fields_filled: Callable[[], Awaitable[bool]],
+        language_read: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._spool = spool
         self._decoder = decoder
@@ -50,6 +52,7 @@ class Ingest:
         self._stages_served = stages_served
         self._intake = intake
         self._fields_filled = fields_filled
+        self._language_read = language_read
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
@@ -59,13 +62,21 @@ class Ingest:
         task = part.task
         if task.stage is Stage.CAPTION and Stage.CAPTION not in await self._stages_served():
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
-        if isinstance(task, ReadDocument) and task.fields is not None and not await self._fields_filled():
-            raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
+        if isinstance(task, ReadDocument):
+            await self._check(task)
         async with self._spool.open(await self._intake(part)) as path:
             if isinstance(task, CaptionVideo):
                 return await self._segments(path, task)
             assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task
             return await self._pages(path, task)
+
+    async def _check(self, task: ReadDocument) -> None:
+        if task.language is not None and not await self._language_read(task.language):
+            lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
+            found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
+            raise MediaError(FailureCode.LANGUAGE_UNAVAILABLE, found)
+        if task.fields is not None and not await self._fields_filled():
+            raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
 
     async def _pages(self, path: Path, task: ReadDocument) -> Cut:
         wanted = None if task.pages is None else PageRanges.parse(task.pages)

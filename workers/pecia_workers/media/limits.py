@@ -77,8 +77,10 @@ class Limits:
     def choose(self, count: int, pages: PageRanges | None) -> Sequence[int]:
         """Return the pages to read, counted from 0, of a document of so many.
 
-        Raises `MediaError` if one that is asked for is not there, or if they are too many.
+        Raises `MediaError` if there is none at all, if one that is asked for is not there, or if they are too many.
         """
+        if count < 1:
+            raise MediaError(FailureCode.EMPTY, "The document has no pages.")
         if pages is None:
             self._check_count(count, "The document has")
             return range(count)

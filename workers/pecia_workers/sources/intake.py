@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pecia_schemas import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadMissingError, PayloadStore
+from pecia_schemas.threads import finish
 from pecia_workers.ledger import ClaimedPart, Ledger
 from pecia_workers.media.limits import Limits
-from pecia_workers.sources.arriving import Arriving
+from pecia_workers.sources.arriving import Arriving, spooling
 from pecia_workers.sources.buckets import Buckets
 from pecia_workers.sources.web import Web
 
@@ -41,28 +43,32 @@ class Intake:
         source = part.task.source
         if not isinstance(source, UrlRef):
             return part.payload
-        with tempfile.TemporaryFile(dir=self._directory) as file:
+        if document := await self._ledger.document_of(part):
+            return document
+        with _nameless(self._directory) as file:
             arriving = Arriving(file, self._limits)
             fetcher = self._buckets if source.url.lower().startswith("s3://") else self._web
             await fetcher.fetch(source.url, arriving)
-            arriving.arrived()
-            return await self._finish(part, file)
-
-    async def _finish(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
-        """Keep the document even if the caller is cancelled meanwhile: what is in the store must be known."""
-        keeping = asyncio.ensure_future(self._keep(part, file))
-        try:
-            return await asyncio.shield(keeping)
-        except asyncio.CancelledError:
-            await asyncio.gather(keeping, return_exceptions=True)
-            raise
+            await arriving.arrived()
+            # Even if the caller is cancelled meanwhile: what is in the store must be known.
+            return await finish(self._keep(part, file))
 
     async def _keep(self, part: ClaimedPart, file: IO[bytes]) -> PayloadRef:
         while True:
             file.seek(0)
             reference = (await self._store.deposit_async(file)).reference
             try:
-                await self._ledger.take_in(part, reference, self._store.holds_async)
+                return await self._ledger.take_in(part, reference, self._store.holds_async)
             except PayloadMissingError:  # the same document was erased at this very moment
                 continue
-            return reference
+
+
+@contextmanager
+def _nameless(directory: Path) -> Iterator[IO[bytes]]:
+    with spooling():
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # what found no room on the disk finds none now
+            file.close()

@@ -144,5 +144,5 @@ def _telling() -> Iterator[None]:
         is_tls = isinstance(error.__context__, ssl.SSLError)  # httpcore2 cuts the chain of causes
         found = "has no certificate that is good for it" if is_tls else "cannot be reached"
         raise unreachable(f"The URL's server {found}.") from None
-    except (httpcore2.NetworkError, httpcore2.ProtocolError):
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, ssl.SSLError):
         raise unreachable("The URL's server broke off, or speaks no HTTP.") from None
