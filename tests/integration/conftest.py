@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 from uuid import UUID
@@ -17,10 +18,11 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia import Client
+from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import (
     ClaimRequest,
     Cut,
@@ -33,6 +35,7 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.accounts import Spent
+from pecia_workers.runtime import Runtime
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -169,3 +172,29 @@ def s3_endpoint() -> Iterator[str]:
     urlopen(Request(f"http://{host}:{port}/archive", method="PUT")).close()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture
+def run_page(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable[..., Job[Document]]:
+    """Submits a task of one page and runs it on a worker with the given settings."""
+    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
+    own = {"decode_processes": 1, "spool_dir": str(tmp_path)}
+
+    def run(task: ReadDocument, **settings: Any) -> Job[Document]:
+        job = client.submit(task)
+        with psycopg.connect(urls["database_url"]) as connection:
+            row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job.id,)).fetchone()
+        assert row is not None
+
+        async def story() -> None:
+            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), {Stage.READ})
+            try:
+                await runtime.start()
+                await runtime.run(row[0], redelivered=False)
+            finally:
+                await runtime.stop()
+
+        asyncio.run(story())
+        return job
+
+    return run

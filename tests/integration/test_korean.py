@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
 from korean import NothingThereError, absent, korean_font, korean_tessdata
 from korean_pages import KoreanPage, korean_pages
-from pecia import Client, JobFailedError, ReadDocument
-from pecia_schemas import DocumentType, FailureCode, Page, Stage, Verdict
+from pecia import Client, Document, Job, JobFailedError, ReadDocument
+from pecia_schemas import DocumentType, FailureCode, Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineRequest, Generation, create_engine
 from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.preparation import prepare
-from pecia_workers.runtime import Runtime
+
+Work = Callable[..., Job[Document]]
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
@@ -125,40 +125,24 @@ def test_a_page_with_marks_but_no_text_is_unreadable_in_korean_too(tessdata: str
 
 
 @pytest.fixture
-def work(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable[..., Any]:
-    """Submits a page and runs it on a worker with the fleet's own engine."""
-    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
+def read_scan(run_page: Work) -> Work:
+    """Submits a picture and runs it on a worker with the fleet's own engine."""
 
-    def run(pixels: NDArray[np.uint8], language: str, **settings: Any) -> Any:
+    def run(pixels: NDArray[np.uint8], language: str, **settings: Any) -> Job[Document]:
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
-        job = client.submit(ReadDocument(file.getvalue(), language=language))
-        with psycopg.connect(urls["database_url"]) as connection:
-            row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job.id,)).fetchone()
-        assert row is not None
-        own = {"engine_processes": 1, "decode_processes": 1, "spool_dir": str(tmp_path)}
-
-        async def story() -> None:
-            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), {Stage.READ})
-            try:
-                await runtime.start()
-                await runtime.run(row[0], redelivered=False)
-            finally:
-                await runtime.stop()
-
-        asyncio.run(story())
-        return job
+        return run_page(ReadDocument(file.getvalue(), language=language), engine_processes=1, **settings)
 
     return run
 
 
 def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
-    work: Callable[..., Any], tessdata: str, pages: tuple[KoreanPage, ...], monkeypatch: pytest.MonkeyPatch
+    read_scan: Work, tessdata: str, pages: tuple[KoreanPage, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TESSDATA_PREFIX", tessdata)
     scan = np.ascontiguousarray(np.rot90(pages[0].pixels, 2))
 
-    job = work(scan, "ko")
+    job = read_scan(scan, "ko")
 
     page: Page = job.result(timeout=0).pages[0]
     assert (page.engine, page.rotation, page.verdict) == ("tesseract", 180, Verdict.OK)
@@ -166,12 +150,12 @@ def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
 
 
 def test_a_fleet_that_lacks_the_data_says_what_to_install(
-    work: Callable[..., Any], client: Client, tmp_path: Path
+    read_scan: Work, client: Client, tmp_path: Path
 ) -> None:
     page = np.array(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
 
     with pytest.raises(PartFailedError, match=FailureCode.LANGUAGE_UNAVAILABLE):
-        work(page, "ko", tessdata=str(tmp_path))
+        read_scan(page, "ko", tessdata=str(tmp_path))
 
     with pytest.raises(
         JobFailedError, match=r"pip install 'pecia\[korean\]' .*tesseract-ocr-kor.*TESSDATA_PREFIX"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
 from pydantic import BaseModel
 
 from chat_server import Behaviour, ChatServerDouble, picture_of, serving
-from pecia import Client, GenerationOptions, Job, Page, Preparation, Preset, ReadDocument, Verdict
-from pecia_schemas import Document, DocumentType, Stage
+from pecia import GenerationOptions, Job, Page, Preparation, Preset, ReadDocument, Verdict
+from pecia_schemas import Document, DocumentType
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
@@ -24,7 +22,6 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.reading.fields import closed
 from pecia_workers.reading.instructions import instruction_for
-from pecia_workers.runtime import Runtime
 
 SAMPLE = sample_document(DocumentType.PRESCRIPTION)
 Work = Callable[..., Job[Document]]
@@ -44,29 +41,9 @@ def server() -> Iterator[ChatServerDouble]:
 
 
 @pytest.fixture
-def work(server: ChatServerDouble, client: Client, stores: dict[str, str], tmp_path: Path) -> Work:
+def work(run_page: Work, server: ChatServerDouble) -> Work:
     """Submits a task and runs its page on a worker whose engine asks the server."""
-    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-    engine = {"engine": "openai", "engine_url": server.url, "decode_processes": 1, "spool_dir": str(tmp_path)}
-
-    def run(task: ReadDocument, **settings: Any) -> Job[Document]:
-        job = client.submit(task)
-        with psycopg.connect(urls["database_url"]) as connection:
-            row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job.id,)).fetchone()
-        assert row is not None
-
-        async def story() -> None:
-            runtime = Runtime(WorkerSettings.model_validate({**urls, **engine, **settings}), {Stage.READ})
-            try:
-                await runtime.start()
-                await runtime.run(row[0], redelivered=False)
-            finally:
-                await runtime.stop()
-
-        asyncio.run(story())
-        return job
-
-    return run
+    return partial(run_page, engine="openai", engine_url=server.url)
 
 
 def only_page(job: Job[Document]) -> Page:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
@@ -54,6 +55,22 @@ def test_many_keep_their_order_and_a_broken_off_run_can_be_repeated(client: Clie
     everything = client.submit_many(map(ReadDocument, contents), idempotency_prefix="backfill")
     assert [job.id for job in everything[:5]] == [job.id for job in part_one]
     assert [job.created for job in everything] == [False] * 5 + [True] * 7
+
+
+class SlowFile(BytesIO):
+    """A document on a slow disk."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        time.sleep(0.3)
+        return super().read(size)
+
+
+def test_jobs_are_listed_in_the_order_of_their_tasks_whichever_document_is_stored_first(
+    client: Client, picture: Picture, database_url: str
+) -> None:
+    tasks = [ReadDocument(SlowFile(picture())), ReadDocument(picture(shade=1))]
+    group = client.submit_many(tasks)
+    assert [job.id for job in group] == column(database_url, "SELECT id FROM jobs ORDER BY id")
 
 
 def test_no_tasks_make_an_empty_group(client: Client) -> None:
