@@ -1,0 +1,19 @@
+"""Settings of clients and of the fleet: argument, then `PECIA_*` in the environment, then `.env`.
+
+Two classes, `ClientSettings` and `WorkerSettings`, one place. An unknown `PECIA_*` name is refused with a suggestion,
+so that a typing error never becomes a silent default.
+"""
+
+from pecia_schemas.settings.base import PREFIX, ConnectionSettings, SettingsError, known_names, read_settings
+from pecia_schemas.settings.client import ClientSettings
+from pecia_schemas.settings.worker import WorkerSettings
+
+__all__ = [
+    "PREFIX",
+    "ClientSettings",
+    "ConnectionSettings",
+    "SettingsError",
+    "WorkerSettings",
+    "known_names",
+    "read_settings",
+]

@@ -1,0 +1,113 @@
+"""What client and fleet must agree on, and how settings are read."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from contextlib import suppress
+from datetime import timedelta
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pecia_schemas.encryption import Keyring
+
+PREFIX = "PECIA_"
+
+S = TypeVar("S", bound="ConnectionSettings")
+
+
+def _seconds(value: Any) -> Any:
+    """Take a bare number in the environment for seconds; pydantic wants a number that is no text."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+"""Seconds, or ISO 8601 as in `PT15S`."""
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has no meaning. Says which and why, never its value: that may be a password."""
+
+
+class ConnectionSettings(BaseSettings):
+    """Where the three stores are: what client and fleet must agree on."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
+
+    database_url: SecretStr = SecretStr("")
+    """Postgres, `postgresql://user:password@host/database`. Empty: the fleet that `pecia up` runs on this machine."""
+    redis_url: SecretStr = SecretStr("")
+    """Redis, `redis://`, `rediss://` or `unix://`. Empty: as above."""
+    payload_url: str = ""
+    """Where documents are stored: a directory or `s3://bucket/prefix`. Empty: as above."""
+    payload_options: dict[str, str] = Field(default_factory=dict)
+    """Options of the object store as JSON, for example `{"endpoint": "https://…", "region": "…"}`."""
+    encryption_keys: SecretStr = SecretStr("")
+    """Keys that documents and results are encrypted under, as JSON: `{"name": "32 bytes in base64"}`. The first
+    encrypts, the others only decrypt. Empty: nothing is encrypted."""
+
+    @field_validator("encryption_keys")
+    @classmethod
+    def _are_keys(cls, setting: SecretStr) -> SecretStr:
+        Keyring.of(setting)
+        return setting
+
+    @property
+    def keyring(self) -> Keyring:
+        """The encryption keys, ready for use."""
+        return Keyring.of(self.encryption_keys)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_names(cls, values: Any) -> Any:
+        known = known_names()
+        for name in os.environ:
+            if name.startswith(PREFIX) and name not in known:
+                near = difflib.get_close_matches(name, sorted(known), n=1)
+                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
+                message = f"{name} is no setting of Pecia: {hint}"
+                raise ValueError(message)
+        return values
+
+    def with_stores(self, *, database_url: str, redis_url: str, payload_url: str) -> Self:
+        """Return a copy that points to these stores."""
+        return self.model_copy(
+            update={
+                "database_url": SecretStr(database_url),
+                "redis_url": SecretStr(redis_url),
+                "payload_url": payload_url,
+            }
+        )
+
+
+def read_settings(settings: type[S]) -> S:
+    """Return the settings that the environment and `.env` give. Raises `SettingsError`."""
+    try:
+        return settings()
+    except ValidationError as error:
+        # The error's own text repeats the input, passwords included.
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        sentence = "; ".join(_sentence(problem["loc"], problem["msg"]) for problem in problems)
+        raise SettingsError(sentence) from None
+
+
+def _sentence(location: tuple[int | str, ...], message: str) -> str:
+    name = f"{PREFIX}{location[0]} ".upper() if location else ""
+    return name + message.removeprefix("Value error, ")
+
+
+def known_names() -> frozenset[str]:
+    """Return every `PECIA_*` name that a client or the fleet understands."""
+    from pecia_schemas.settings import ClientSettings, WorkerSettings  # noqa: PLC0415  they are built on this module
+
+    return frozenset(
+        PREFIX + field.upper()
+        for settings in (ClientSettings, WorkerSettings)
+        for field in settings.model_fields
+    )

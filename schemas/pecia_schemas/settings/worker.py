@@ -1,0 +1,92 @@
+"""What a fleet can set."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from pecia_schemas.settings.base import ConnectionSettings, Duration
+from pecia_schemas.settings.documents import DocumentSettings
+from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
+from pecia_schemas.settings.webhooks import WebhookSettings
+from pecia_schemas.states import Lane
+
+
+class RetentionSettings(ConnectionSettings):
+    """How long what is kept."""
+
+    keep_payloads: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long documents are kept after the last job that was given them is over. 0: for ever, as in all that
+    follows."""
+    keep_results: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long results are kept after their job is over. Its row and counters stay."""
+    keep_events: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long events are kept."""
+    keep_deliveries: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long callbacks are kept that have arrived or were given up."""
+    keep_jobs: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long jobs are kept after they are over. With a job goes all that belongs to it, its document too."""
+    keep_audit: Duration = Field(default=timedelta(), ge=timedelta())
+    """How long it is kept who read a result and what was erased."""
+    keep_workers: Duration = Field(default=timedelta(days=1), ge=timedelta())
+    """How long the row of a worker that is gone is kept."""
+
+
+class WorkerSettings(
+    EngineSettings, BatchingSettings, ReadingSettings, DocumentSettings, WebhookSettings, RetentionSettings
+):
+    """What a fleet can set."""
+
+    home: str = ""
+    """Where `pecia up` keeps its servers' data. Empty: a directory of the user's (of the system's for root)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much the fleet says about its work."""
+    log_format: Literal["text", "json"] = "text"
+    """Logs for people or for machines; never text of a document in either."""
+    drain_timeout: Duration = timedelta(seconds=30)
+    """How long a stopping worker may finish what it has begun before it gives the rest back."""
+
+    lease: Duration = timedelta(seconds=15)
+    """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
+    max_deaths: int = Field(default=3, ge=1)
+    """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
+    worker."""
+    lane_shares: dict[Lane, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=lambda: {Lane.NORMAL: 0.1, Lane.BULK: 0.05}
+    )
+    """Share of the claimed tokens that a lower lane gets while something waits in it, as JSON. A lane that is not named
+    gets what the higher ones leave."""
+    lane_patience: Duration = Field(default=timedelta(minutes=1), ge=timedelta())
+    """A lower lane in which something waits and that was not served for so long is served one part first. 0: never."""
+    max_attempts: int = Field(default=4, ge=1)
+    """Attempts at a part whose failure is retryable."""
+    retry_delay: Duration = timedelta(seconds=2)
+    """Wait before the second attempt; doubles with each further one, with jitter."""
+    part_timeout: Duration = timedelta(minutes=5)
+    """How long one attempt at a part may take."""
+
+    upkeep_interval: Duration = timedelta(seconds=2)
+    """How often the relay and the reapers look."""
+    worker_timeout: Duration = timedelta(seconds=30)
+    """How long a worker may be silent in Postgres before its parts are queued again."""
+
+    remote_control: Literal["look", "revoke"] = "look"
+    """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`
+    parts. `pecia cancel` needs neither."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.
+    0: not at all."""
+    metrics_address: str = "127.0.0.1"
+    """The address it listens on. They tell counts and no ids, and ask for no password."""
+    flower_port: int = Field(default=5555, ge=0, le=65535)
+    """Where `pecia up` serves Flower, on loopback. 0: not at all."""
+
+    @field_validator("lane_shares")
+    @classmethod
+    def _leave_something(cls, shares: dict[Lane, float]) -> dict[Lane, float]:
+        if Lane.URGENT in shares or sum(shares.values()) >= 1:
+            message = "names the lower lanes alone: the urgent one has the rest, so less than 1 in all."
+            raise ValueError(message)
+        return shares
