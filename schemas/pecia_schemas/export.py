@@ -26,6 +26,7 @@ from pecia_schemas import (
 from pecia_schemas.settings import PREFIX, ClientSettings, ConnectionSettings, WorkerSettings
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
+from pecia_schemas.settings.flower import FlowerSettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.settings.worker import RetentionSettings
 
@@ -55,6 +56,7 @@ def settings_page() -> str:
         "Documents": DocumentSettings,
         "Callbacks": WebhookSettings,
         "Retention": RetentionSettings,
+        "Flower": FlowerSettings,
     }
     lines = [
         _GENERATED,

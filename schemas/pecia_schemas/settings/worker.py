@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from pecia_schemas.settings.base import ConnectionSettings, Duration
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
+from pecia_schemas.settings.flower import FlowerSettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.states import Lane
 
@@ -35,7 +36,13 @@ class RetentionSettings(ConnectionSettings):
 
 
 class WorkerSettings(
-    EngineSettings, BatchingSettings, ReadingSettings, DocumentSettings, WebhookSettings, RetentionSettings
+    EngineSettings,
+    BatchingSettings,
+    ReadingSettings,
+    DocumentSettings,
+    WebhookSettings,
+    RetentionSettings,
+    FlowerSettings,
 ):
     """What a fleet can set."""
 
@@ -47,6 +54,11 @@ class WorkerSettings(
     """Logs for people or for machines; never text of a document in either."""
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
+    termination_notice: str = ""
+    """Where it is told that this machine will be taken away, so that its workers stop in time: `aws`, `gcp` or `azure`,
+    the metadata service of that cloud; or the path of a file that appears then. Empty: they stop by SIGTERM alone."""
+    termination_server: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
 
     lease: Duration = timedelta(seconds=15)
     """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
@@ -80,8 +92,14 @@ class WorkerSettings(
     0: not at all."""
     metrics_address: str = "127.0.0.1"
     """The address it listens on. They tell counts and no ids, and ask for no password."""
-    flower_port: int = Field(default=5555, ge=0, le=65535)
-    """Where `pecia up` serves Flower, on loopback. 0: not at all."""
+
+    @field_validator("termination_notice")
+    @classmethod
+    def _can_be_told(cls, notice: str) -> str:
+        if notice not in ("", "aws", "gcp", "azure") and not notice.startswith("/"):
+            message = "is aws, gcp, azure, or the path of a file from the root."
+            raise ValueError(message)
+        return notice
 
     @field_validator("lane_shares")
     @classmethod
