@@ -1,10 +1,11 @@
 """What travels through Redis, and under which names.
 
-A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`. It waits in the list
-`<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the list
-of the lane; or, if a worker died on its part, in `<stage>.quarantine`. Nothing else ever goes into Redis: no document,
-no file name, no metadata. `publish` is the only way in; the broker transport of the workers is the only way out and
-builds the Celery envelope itself, so that no message can name a task or its arguments.
+A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`, and of a job that is traced also
+`"trace": <traceparent>`. It waits in the list `<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`,
+for which `{"flow": <uuid>}` stands in the list of the lane; or, if a worker died on its part, in `<stage>.quarantine`.
+Nothing else ever goes into Redis: no document, no file name, no metadata. `publish` is the only way in; the broker
+transport of the workers is the only way out and builds the Celery envelope itself, so that no message can name a task
+or its arguments.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class PartMessage:
     """With what it takes turns as one: its job, or all jobs that share a value of their metadata."""
     deaths: int = 0
     """Workers that died on it: more than none, and it waits in quarantine."""
+    traceparent: str | None = None
+    """The span its job was submitted in."""
 
     @property
     def queue(self) -> str:
@@ -66,6 +69,8 @@ class PartMessage:
     def encode(self) -> str:
         """Return the bytes on the wire, as text."""
         message = {"part": str(self.part), "lane": self.lane, "cost": self.cost, "flow": str(self.flow)}
+        if self.traceparent:
+            message["trace"] = self.traceparent
         return _COMPACT.encode(message)
 
 

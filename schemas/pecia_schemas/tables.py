@@ -76,6 +76,7 @@ class JobRow(Base):
     client: Mapped[str]
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
+    traceparent: Mapped[str | None]  # the span it was submitted in, by W3C; None: not traced
     total: Mapped[int | None]  # parts; unknown until ingest has cut the document
     done: Mapped[int] = mapped_column(server_default=text("0"))
     failed: Mapped[int] = mapped_column(server_default=text("0"))

@@ -1,4 +1,4 @@
-"""What callbacks need: registered endpoints, a row for each try, receivers that are paused.
+"""What callbacks need: registered endpoints, a row for each try, receivers that are paused; and the trace of a job.
 
 Revision: 0005, after 0004.
 """
@@ -32,10 +32,12 @@ def upgrade() -> None:
     _widen_deliveries()
     _add_attempts()
     _add_receivers()
+    op.add_column("jobs", sa.Column("traceparent", sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
     """Take it back. Callbacks to registered endpoints go with them."""
+    op.drop_column("jobs", "traceparent")
     op.drop_table("receivers")
     op.drop_table("delivery_attempts")
     op.execute("DELETE FROM deliveries WHERE job_id IS NULL OR endpoint_id IS NOT NULL")

@@ -51,6 +51,9 @@ class ConnectionSettings(BaseSettings):
     encryption_keys: SecretStr = SecretStr("")
     """Keys that documents and results are encrypted under, as JSON: `{"name": "32 bytes in base64"}`. The first
     encrypts, the others only decrypt. Empty: nothing is encrypted."""
+    tracing: bool = False
+    """Whether traces of jobs go to OpenTelemetry, which takes `pecia[otel]`: from the fleet and the `pecia` command to
+    where the `OTEL_*` variables say, from an application by its own SDK."""
 
     @field_validator("encryption_keys")
     @classmethod

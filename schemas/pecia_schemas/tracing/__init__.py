@@ -1,0 +1,38 @@
+"""Traces by OpenTelemetry, for client and fleet; off, nothing of it is imported and nothing is told.
+
+A job's trace is that of the span in which it was submitted. The job keeps the span as a W3C `traceparent`, and whatever
+happens to it later, in whichever process, hangs below. A job that was submitted without a span, or with one that is not
+sampled, has none, and costs nothing.
+"""
+
+from pecia_schemas.tracing.exporting import exported
+from pecia_schemas.tracing.spans import (
+    Kind,
+    Span,
+    TracingUnavailableError,
+    current,
+    disable,
+    enable,
+    first,
+    headers,
+    ids,
+    past,
+    span,
+    under,
+)
+
+__all__ = [
+    "Kind",
+    "Span",
+    "TracingUnavailableError",
+    "current",
+    "disable",
+    "enable",
+    "exported",
+    "first",
+    "headers",
+    "ids",
+    "past",
+    "span",
+    "under",
+]
