@@ -90,7 +90,9 @@ def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     try:
         return Webhook.model_validate({"url": url, "events": tuple(dict.fromkeys(asked))})
     except ValidationError:
-        raise InvalidOptionError("An endpoint is an absolute http or https URL.") from None
+        raise InvalidOptionError(
+            "An endpoint is an absolute http or https URL without a user name or password."
+        ) from None
 
 
 def endpoint_id(endpoint: Endpoint | UUID | str) -> UUID:

@@ -18,6 +18,7 @@ from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.ids import new_id
+from pecia_schemas.outbox import utc
 
 DAY = timedelta(days=1)
 CHOICE = (*ENDINGS, NoticeType.PART_DONE)
@@ -64,7 +65,7 @@ _ROTATE = text(
 
 # It goes before what waits, and a paused endpoint is tried by it.
 _TEST = text(
-    """
+    f"""
     WITH woken AS (
         UPDATE receivers SET paused_until = now()
         WHERE receiver = CAST(CAST(:id AS uuid) AS text) AND paused_until > now()
@@ -73,10 +74,12 @@ _TEST = text(
         WHERE state = 'pending' AND receiver = CAST(CAST(:id AS uuid) AS text)
     )
     INSERT INTO deliveries (endpoint_id, type, url, next_at, body)
-    SELECT endpoints.id, 'webhook.test', url, first.at, CAST(:body AS jsonb) || jsonb_build_object('timestamp', now())
+    SELECT endpoints.id, 'webhook.test', url, first.at,
+           CAST(:body AS jsonb) || jsonb_build_object('timestamp', {utc("now()")})
     FROM endpoints, first WHERE endpoints.id = :id
+    FOR KEY SHARE OF endpoints
     RETURNING id
-    """
+    """  # noqa: S608  a constant
 )
 
 

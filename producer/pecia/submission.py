@@ -238,4 +238,6 @@ def _webhook(webhook: Webhook | str | None) -> Webhook | None:
     try:
         return Webhook.model_validate({"url": webhook})
     except ValidationError:
-        raise InvalidOptionError("A webhook is an absolute http or https URL.") from None
+        raise InvalidOptionError(
+            "A webhook is an absolute http or https URL without a user name or password."
+        ) from None

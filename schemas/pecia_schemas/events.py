@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, field_validator
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, Lane, Stage
@@ -76,7 +76,16 @@ class Webhook(_Event):
     """Where to POST signed notices about a job, and which."""
 
     url: AnyHttpUrl
+    """Without a user name or password: it would be refused when it is called."""
     events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1)
+
+    @field_validator("url")
+    @classmethod
+    def _names_nobody(cls, url: AnyHttpUrl) -> AnyHttpUrl:
+        if url.username is not None or url.password is not None:
+            message = "a webhook's address names no user and no password"
+            raise ValueError(message)
+        return url
 
 
 class _Notice(BaseModel):

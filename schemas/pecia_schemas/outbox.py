@@ -6,25 +6,35 @@ held, and its events are written: the newest gives the notice its place among th
 
 from sqlalchemy import text
 
-_DATA = """
+
+def utc(moment: str) -> str:
+    """Return a moment, an expression in SQL, as it is written in notices: by ISO 8601, whatever the session's zone."""
+    return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+
+
+_DATA = f"""
     'job_id', jobs.id, 'kind', kind, 'state', state, 'lane', lane,
     'progress', jsonb_build_object('total', total, 'done', done, 'failed', failed, 'cancelled', cancelled),
-    'failure', failure->'code', 'metadata', metadata, 'created_at', jobs.created_at, 'finished_at', jobs.finished_at
+    'failure', failure->'code', 'metadata', metadata,
+    'created_at', {utc("jobs.created_at")}, 'finished_at', {utc("jobs.finished_at")}
 """
 
-# Who wants to know of an event: the webhook that came with the job, and the endpoints that are registered.
+# Who wants to know of an event: the webhook that came with the job, and the endpoints that are registered. These are
+# locked: one that is removed meanwhile must not fail what happens to the job by its foreign key.
 _TARGETS = """
     SELECT jobs.webhook->>'url' AS url, CAST(NULL AS uuid) AS endpoint_id WHERE jobs.webhook->'events' ? noticed.type
     UNION ALL
-    SELECT url, id FROM endpoints WHERE disabled_at IS NULL AND noticed.type = ANY(events)
+    SELECT url, id FROM (
+        SELECT url, id FROM endpoints WHERE disabled_at IS NULL AND noticed.type = ANY(events) FOR KEY SHARE
+    ) AS registered
 """
 
 PROMISE_CALLBACKS = text(
     f"""
     INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
     SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
-        'type', noticed.type, 'timestamp', finished_at, 'data', jsonb_build_object({_DATA}, 'sequence', coalesce(
-            (SELECT max(sequence) FROM job_events WHERE job_events.job_id = jobs.id), 0)))
+        'type', noticed.type, 'timestamp', {utc("finished_at")}, 'data', jsonb_build_object(
+            {_DATA}, 'sequence', coalesce((SELECT max(sequence) FROM job_events WHERE job_events.job_id = jobs.id), 0)))
     FROM jobs
     CROSS JOIN LATERAL (SELECT 'job.' || jobs.state AS type) AS noticed
     CROSS JOIN LATERAL ({_TARGETS}) AS target
@@ -43,7 +53,7 @@ PROMISE_PARTS = text(
     f"""
     INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
     SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
-        'type', noticed.type, 'timestamp', part.finished_at, 'data', jsonb_build_object(
+        'type', noticed.type, 'timestamp', {utc("part.finished_at")}, 'data', jsonb_build_object(
             {_DATA}, 'sequence', coalesce((
                 SELECT sequence FROM job_events
                 WHERE job_events.job_id = jobs.id AND job_events.part_id = part.id ORDER BY sequence DESC LIMIT 1), 0),

@@ -132,6 +132,7 @@ def test_deliveries_come_newest_first_and_as_asked(client: Client, endpoint: End
     [
         ("example.org", None),
         ("ftp://example.org", None),
+        ("https://ward:secret@example.org/hook", None),
         (HOOK, []),
         (HOOK, ["job.lost"]),
         (HOOK, ["webhook.test"]),

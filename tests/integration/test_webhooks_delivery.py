@@ -6,14 +6,17 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import psycopg.sql
 import pytest
 from structlog.testing import capture_logs
 
@@ -65,6 +68,41 @@ def test_a_finished_job_is_told_signed_and_without_text(
     row = outbox.row(delivery)
     assert (row["attempts"], row["last_status"], row["last_error"]) == (1, 204, None)
     assert row["finished_at"] is not None
+
+
+def test_all_times_are_utc_whatever_the_zone_of_the_database(outbox: Outbox, receiver: Receiver) -> None:
+    with psycopg.connect(outbox.database_url, autocommit=True) as connection:
+        name = psycopg.sql.Identifier(connection.info.dbname)
+        connection.execute(psycopg.sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Seoul'").format(name))
+    body = outbox.row(outbox.promise(receiver.url))["body"]
+    written = [body["timestamp"], body["data"]["created_at"], body["data"]["finished_at"]]
+    assert [moment[-1] for moment in written] == ["Z", "Z", "Z"]
+    ago = datetime.now(UTC) - datetime.fromisoformat(body["timestamp"])
+    assert timedelta() < ago < timedelta(minutes=1)
+
+
+def test_names_that_are_not_resolved_hold_up_nobody_else(
+    outbox: Outbox,
+    receiver: Receiver,
+    settings: WorkerSettings,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve, answers = socket.getaddrinfo, threading.Event()
+
+    def hang(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "silent.example":
+            answers.wait()
+        return resolve("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    for number in range(40):
+        outbox.promise(f"http://silent.example:{receiver.server_port}/{number}")
+    with working(settings):
+        eventually(lambda: len(outbox.rows("WHERE attempts = 1")) == 40)
+        well = outbox.promise(receiver.url)
+        eventually(lambda: outbox.state(well) == "delivered", timeout=1.5)
+        answers.set()
 
 
 def test_a_second_try_bears_the_same_id(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
@@ -202,6 +204,33 @@ def test_who_is_gone_is_told_nothing_more_until_a_test_is_taken(
 
     errors = sorted(str(one.last_error) for one in client.deliveries(state="dead"))
     assert errors == ["endpoint_gone", "endpoint_gone", "http_410"]
+
+
+def test_a_try_that_began_before_it_was_gone_does_not_bring_it_back(
+    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    client.add_endpoint(receiver.url)
+    receiver.planned = [Answer(delay_s=0.4), Answer(410)]
+    for _ in range(2):
+        outbox.finish()
+
+    with working(settings):
+        eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "dead"})
+
+    assert client.endpoints()[0].disabled_at is not None
+
+
+def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_job_nothing(
+    outbox: Outbox, client: Client, eventually: Eventually
+) -> None:
+    client.add_endpoint("https://example.org/hook")
+    with ThreadPoolExecutor() as threads, psycopg.connect(outbox.database_url) as removing:
+        removing.execute("DELETE FROM endpoints")
+        job = threads.submit(outbox.finish)
+        waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        eventually(lambda: outbox.query(waits))
+        removing.commit()
+        assert client.deliveries(job=job.result(timeout=10)) == []
 
 
 def test_a_url_that_is_gone_leaves_others_of_its_host_alone(

@@ -202,16 +202,21 @@ async def record_outcome(
         await connection.execute(_KEEP, written)
         recorded = (await connection.execute(_RECORD, written)).rowcount == 1
         if recorded:
-            await _note(connection, delivery, outcome.receiver, pause)
+            await _note(connection, delivery, outcome.receiver, pause, took=tried.duration)
         return recorded
 
 
 async def _note(
-    connection: AsyncConnection, delivery: ClaimedDelivery, state: ReceiverState, pause: PausePolicy
+    connection: AsyncConnection,
+    delivery: ClaimedDelivery,
+    state: ReceiverState,
+    pause: PausePolicy,
+    *,
+    took: timedelta,
 ) -> None:
     """Let the receiver's other deliveries have what this one found out."""
     if state is ReceiverState.WELL:
-        await note_success(connection, delivery.receiver, delivery.endpoint_id)
+        await note_success(connection, delivery.receiver, delivery.endpoint_id, took=took)
     elif state is ReceiverState.FAILING:
         await note_failure(connection, delivery.receiver, pause)
     elif state is ReceiverState.GONE:

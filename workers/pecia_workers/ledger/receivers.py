@@ -24,7 +24,8 @@ _FAILED = text(
 
 _RECOVERED = text("DELETE FROM receivers WHERE receiver = :receiver")
 
-_ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at IS NOT NULL")
+# A try that began before the endpoint said that it is gone is no news.
+_ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at < now() - :took")
 
 _DISABLE = text("UPDATE endpoints SET disabled_at = now() WHERE id = :endpoint AND disabled_at IS NULL")
 
@@ -57,11 +58,13 @@ async def note_failure(connection: AsyncConnection, receiver: str, pause: PauseP
     await connection.execute(_FAILED, asked)
 
 
-async def note_success(connection: AsyncConnection, receiver: str, endpoint: UUID | None) -> None:
-    """Forget failures, and that the endpoint was gone."""
+async def note_success(
+    connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, took: timedelta
+) -> None:
+    """Forget failures, and that the endpoint was gone before this try, which took so long."""
     await connection.execute(_RECOVERED, {"receiver": receiver})
     if endpoint is not None:
-        await connection.execute(_ENABLE, {"endpoint": endpoint})
+        await connection.execute(_ENABLE, {"endpoint": endpoint, "took": took})
 
 
 async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> None:

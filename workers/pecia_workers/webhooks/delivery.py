@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,8 @@ from pecia_workers.webhooks.sender import Sender
 log = structlog.get_logger(__name__)
 
 _CONCURRENCY = 64
+_RESOLVERS = 2 * _CONCURRENCY
+"""Threads that look up names: one that hangs outlives its try, and must not keep another waiting."""
 _POLL_S = 0.25
 _GIVING_UP_S = 60.0
 """How often it is looked for what is too old."""
@@ -57,6 +60,7 @@ class WebhookWorker:
         """Deliver until `stop`. Without the fleet's secret the webhooks of jobs wait, and the log says so."""
         if not self._secrets.fleet:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
         sender = self._open_sender()
         policy = DeliveryPolicy(attempts=self._settings.webhook_attempts, schedule=self._schedule)
         courier = Courier(sender, self._secrets, policy, self._settings.webhook_links)
