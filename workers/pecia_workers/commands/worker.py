@@ -59,14 +59,17 @@ def worker(
     _check(settings)
     from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
+    from pecia_workers.termination import termination_heard, within_notice  # noqa: PLC0415
 
     admitted_or_exit(settings)
     configure_logs(settings)
     forbid_core_files()
-    if role in (Role.INGEST, Role.ENGINE):
-        _run_stages(role, _stages(role, settings), settings, name or role)
-    else:
-        _run_service(role, settings)
+    settings = within_notice(settings)
+    with termination_heard(settings):
+        if role in (Role.INGEST, Role.ENGINE):
+            _run_stages(role, _stages(role, settings), settings, name or role)
+        else:
+            _run_service(role, settings)
 
 
 def _check(settings: WorkerSettings) -> None:

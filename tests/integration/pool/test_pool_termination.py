@@ -1,0 +1,94 @@
+"""A real worker on a machine that its cloud takes away: what it cannot finish waits again at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from redis import Redis
+
+from metadata_server import MetadataServer, metadata_server
+from pecia import Client, DocumentType, ReadDocument
+
+ON_DUTY = "SELECT 1 FROM workers WHERE capabilities IS NOT NULL"
+PARTS = "SELECT state, strikes, deaths FROM parts"
+_SETTINGS = {
+    "PECIA_TERMINATION_NOTICE": "aws",
+    "PECIA_DRAIN_TIMEOUT": "0.5",
+    "PECIA_LEASE": "60",
+    "PECIA_ENGINE": "simulated",
+    "PECIA_DECODE_PROCESSES": "1",
+}
+
+
+class DoomedMachine:
+    """Runs workers whose pages take some three seconds each, and whose lease is a minute."""
+
+    def __init__(self, cloud: MetadataServer, stores: dict[str, str], directory: Path) -> None:
+        self.cloud = cloud
+        self._database_url = stores["PECIA_DATABASE_URL"]
+        self._log = directory / "log"
+        self._environment = os.environ | stores | _SETTINGS | {"PECIA_TERMINATION_SERVER": cloud.url}
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, role: str) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            command = [sys.executable, "-m", "pecia", "worker", role]
+            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        self._started.append(process)
+        return process
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._database_url) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def machine(stores: dict[str, str], tmp_path: Path) -> Iterator[DoomedMachine]:
+    with metadata_server() as cloud:
+        machine = DoomedMachine(cloud, stores, tmp_path)
+        yield machine
+        machine.end()
+
+
+def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waited_for(
+    machine: DoomedMachine, client: Client, printed: bytes, redis_url: str, eventually: Callable[..., Any]
+) -> None:
+    worker = machine.start("engine")
+    eventually(lambda: machine.query(ON_DUTY), timeout=60, what="the worker")
+    for _ in range(3):
+        client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT, cache=False))
+    eventually(lambda: [state for state, *_ in machine.query(PARTS)] == ["running"] * 3, timeout=20)
+
+    machine.cloud.going = True
+
+    assert worker.wait(20) == 0
+    assert machine.query(PARTS) == [("queued", 0, 0)] * 3
+    with Redis.from_url(redis_url) as redis:
+        assert redis.llen("read.normal") == 3
+    assert machine.log.index("termination_notice") < machine.log.index("Warm shutdown")
+
+
+def test_a_service_ends_when_it_is_told(machine: DoomedMachine, eventually: Callable[..., Any]) -> None:
+    service = machine.start("upkeep")
+    eventually(lambda: machine.query("SELECT 1 FROM workers"), timeout=60, what="the service")
+
+    machine.cloud.going = True
+
+    assert service.wait(20) == 0
+    assert machine.query("SELECT 1 FROM workers WHERE stopped_at IS NULL") == []
