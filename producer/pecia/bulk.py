@@ -15,9 +15,16 @@ from uuid import UUID
 
 from pecia import fields, sources, submission
 from pecia.accepting import Accepted
-from pecia.errors import QueueFullError, SubmitError, SubmitManyError, UnavailableError
+from pecia.errors import (
+    InvalidOptionError,
+    QueueFullError,
+    SubmitError,
+    SubmitManyError,
+    UnavailableError,
+)
 from pecia.handles import GroupHandle
 from pecia.submission import NewJob, Options
+from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
@@ -57,6 +64,8 @@ class Item:
     key: str | None
     job_id: UUID = field(default_factory=new_id)
     """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
+    traceparent: str | None = None
+    """The span in which it is submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +123,29 @@ class Tally(Generic[J, G]):
             raise
 
 
-class Batches:
-    """Tasks as many at a time as are held in memory and written together. With a prefix each has the key `prefix/n`."""
+class Named:
+    """The idempotency keys of tasks: `prefix/n` for the n-th, those that are given, or none."""
 
-    def __init__(self, prefix: str | None) -> None:
+    def __init__(self, prefix: str | None, keys: Iterable[str] | None) -> None:
+        if prefix is not None and keys is not None:
+            raise InvalidOptionError("Give idempotency_prefix or idempotency_keys, not both.")
         self._prefix = None if prefix is None else submission.checked_key(prefix)
+        self._keys = None if keys is None else iter(keys)
+
+    def key(self, number: int) -> str | None:
+        """Return the key of the next task. Raises `InvalidOptionError` if there are fewer keys than tasks."""
+        if self._keys is None:
+            return None if self._prefix is None else f"{self._prefix}/{number}"
+        for key in self._keys:
+            return key
+        raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
+
+
+class Batches:
+    """Tasks as many at a time as are held in memory and written together."""
+
+    def __init__(self, names: Named) -> None:
+        self._names = names
         self._numbers = count()
         self._batch: list[Item] = []
         self._held = 0
@@ -126,7 +153,7 @@ class Batches:
     def add(self, task: Task[Any]) -> list[Item] | None:
         """Take in the next task; return the batch that it fills."""
         number = next(self._numbers)
-        self._batch.append(Item(number, task, None if self._prefix is None else f"{self._prefix}/{number}"))
+        self._batch.append(Item(number, task, self._names.key(number)))
         self._held += _held(task)
         return self.rest() if len(self._batch) == _MOST_TASKS or self._held >= _MOST_BYTES else None
 
@@ -136,9 +163,9 @@ class Batches:
         return batch
 
 
-def batches(tasks: Iterable[Task[Any]], prefix: str | None) -> Iterator[list[Item]]:
+def batches(tasks: Iterable[Task[Any]], names: Named) -> Iterator[list[Item]]:
     """Yield the tasks in batches."""
-    waiting = Batches(prefix)
+    waiting = Batches(names)
     for task in tasks:
         if batch := waiting.add(task):
             yield batch
@@ -157,8 +184,11 @@ def prepare(
     def make(item: Item) -> NewJob | SubmitError:
         try:
             check(item)
-            source = sources.store(payloads, item.task.source)
-            return submission.new_job(item.task, source, asked, item.key, keys, job_id=item.job_id)
+            with tracing.under(item.traceparent, "store"):
+                source = sources.store(payloads, item.task.source)
+            return submission.new_job(
+                item.task, source, asked, item.key, keys, job_id=item.job_id, traceparent=item.traceparent
+            )
         except SubmitError as error:
             return error
 

@@ -14,11 +14,11 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, bulk, submission
+from pecia import asking, bulk, submission, tracing
 from pecia.accepting import Accepted
 from pecia.audit import AuditEntry
 from pecia.backlog import Patience
-from pecia.bulk import Item, Mapper, Outcome, Tally
+from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.connections import Connections
@@ -87,10 +87,13 @@ class Client:
         room, `UnavailableError` if Postgres or the payload store does not answer.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
-        self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
-        ((_, outcome),) = self._accept([Item(0, task, idempotency_key)], asked, map)
-        if isinstance(outcome, SubmitError):
-            raise outcome
+        with tracing.submitting(asked.lane) as span:
+            self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
+            item = Item(0, task, idempotency_key, traceparent=span.traceparent)
+            ((_, outcome),) = self._accept([item], asked, map)
+            if isinstance(outcome, SubmitError):
+                raise outcome
+            tracing.became(span, outcome)
         return self._job_of(outcome)
 
     def submit_many(
@@ -99,6 +102,7 @@ class Client:
         *,
         priority: Lane = Lane.NORMAL,
         idempotency_prefix: str | None = None,
+        idempotency_keys: Iterable[str] | None = None,
         webhook: Webhook | str | None = None,
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
@@ -112,6 +116,7 @@ class Client:
         others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
         `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
         `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
+        `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it.
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """
@@ -120,10 +125,12 @@ class Client:
         with (
             ThreadPoolExecutor(bulk.PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads,
             tally.told(),
+            tracing.submitting_many(),
         ):
-            for items in bulk.batches(tasks, idempotency_prefix):
+            for items in bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys)):
                 self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
-                tally.add(self._accept(items, asked, threads.map))
+                with tracing.each(items, asked.lane) as (traced, noted):
+                    tally.add(noted(self._accept(traced, asked, threads.map)))
         return tally.result()
 
     @overload
@@ -345,7 +352,8 @@ class Client:
         connections = self._open()
         prepared = bulk.prepare(items, connections.payloads, asked, connections.keys, in_parallel)
         new = prepared.new
-        accepted = connections.store.accept(new, is_stored=connections.holds) if new else ()
+        with tracing.accepting(len(new)):
+            accepted = connections.store.accept(new, is_stored=connections.holds) if new else ()
         connections.backlog.add(asked.lane, len(new))
         connections.publish(bulk.messages(new, accepted))
         return prepared.outcomes(accepted)

@@ -142,7 +142,10 @@ def submit_many(world: World) -> Any:
     again = world.client.submit_many(map(ReadDocument, contents), idempotency_prefix=world.run)
     with pytest.raises(SubmitManyError) as some:
         world.client.submit_many([ReadDocument(contents[0]), ReadDocument(world.directory / "missing")])
+    named = [f"{world.run}/named/{number}" for number in range(3)]
+    own = world.client.submit_many(map(ReadDocument, contents), idempotency_keys=named)
     return [
+        [seen(job) for job in own],
         [seen(job) for job in (*first, *again)],
         [written(world, job) for job in late],
         [job.id for job in first] == [job.id for job in again[:2]],

@@ -170,6 +170,24 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
         client.submit_many(tasks(), idempotency_prefix="")
 
 
+def test_keys_of_their_own_hold_whatever_else_is_handed_over(client: Client, picture: Picture) -> None:
+    contents = {f"scan-{shade}": picture(shade=shade) for shade in range(4)}
+    first = client.submit_many(map(ReadDocument, contents.values()), idempotency_keys=contents)
+    again = client.submit_many(
+        (ReadDocument(contents[key]) for key in reversed(contents)), idempotency_keys=reversed(contents)
+    )
+    assert [job.id for job in again] == [job.id for job in reversed(first)]
+    assert not any(job.created for job in again)
+
+
+def test_a_task_without_a_key_is_not_handed_over_without_one(client: Client, picture: Picture) -> None:
+    tasks = [ReadDocument(picture(shade=shade)) for shade in range(3)]
+    with pytest.raises(InvalidOptionError, match="fewer keys"):
+        client.submit_many(tasks, idempotency_keys=["one", "two"])
+    with pytest.raises(InvalidOptionError, match="not both"):
+        client.submit_many(tasks, idempotency_prefix="run", idempotency_keys=["one", "two", "three"])
+
+
 def test_a_document_that_was_erased_is_refused_alone(
     client: Client, database_url: str, stored: PayloadRef
 ) -> None:

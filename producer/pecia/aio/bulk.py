@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from pecia import bulk, submission
 from pecia.aio import sources
-from pecia.bulk import Batches, Item, Prepared
+from pecia.bulk import Batches, Item, Named, Prepared
 from pecia.errors import SubmitError
 from pecia.submission import NewJob, Options
+from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import Task
@@ -20,13 +21,10 @@ T = TypeVar("T")
 
 
 async def batches(
-    tasks: Iterable[Task[Any]] | AsyncIterable[Task[Any]], prefix: str | None
+    tasks: Iterable[Task[Any]] | AsyncIterable[Task[Any]], names: Named
 ) -> AsyncGenerator[list[Item], None]:
-    """Yield the tasks as many at a time as are held in memory and written together.
-
-    With a prefix each has the key `prefix/number`.
-    """
-    waiting = Batches(prefix)
+    """Yield the tasks as many at a time as are held in memory and written together."""
+    waiting = Batches(names)
     async for task in _awaited(tasks):
         if batch := waiting.add(task):
             yield batch
@@ -45,9 +43,10 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
     async def work() -> None:
         for item in waiting:
             try:
-                source = await sources.store(payloads, item.task.source)
+                with tracing.under(item.traceparent, "store"):
+                    source = await sources.store(payloads, item.task.source)
                 made[item.number] = submission.new_job(
-                    item.task, source, asked, item.key, keys, job_id=item.job_id
+                    item.task, source, asked, item.key, keys, job_id=item.job_id, traceparent=item.traceparent
                 )
             except SubmitError as error:
                 made[item.number] = error

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import asking, submission
+from pecia import asking, submission, tracing
 from pecia.accepting import Accepted
 from pecia.aio import bulk
 from pecia.aio.completion import look
@@ -24,7 +24,7 @@ from pecia.aio.database import within_work
 from pecia.aio.job import AsyncJob, AsyncJobGroup
 from pecia.audit import AuditEntry
 from pecia.backlog import Patience
-from pecia.bulk import Item, Outcome, Tally, messages
+from pecia.bulk import Item, Named, Outcome, Tally, messages
 from pecia.configuration import resolve
 from pecia.dead import DeadPart
 from pecia.deliveries import Delivery
@@ -86,10 +86,13 @@ class AsyncClient:
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
-        await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
-        ((_, outcome),) = await self._accept([Item(0, task, idempotency_key)], asked)
-        if isinstance(outcome, SubmitError):
-            raise outcome
+        with tracing.submitting(asked.lane) as span:
+            await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
+            item = Item(0, task, idempotency_key, traceparent=span.traceparent)
+            ((_, outcome),) = await self._accept([item], asked)
+            if isinstance(outcome, SubmitError):
+                raise outcome
+            tracing.became(span, outcome)
         return self._job_of(outcome)
 
     async def submit_many(
@@ -98,6 +101,7 @@ class AsyncClient:
         *,
         priority: Lane = Lane.NORMAL,
         idempotency_prefix: str | None = None,
+        idempotency_keys: Iterable[str] | None = None,
         webhook: Webhook | str | None = None,
         metadata: Mapping[str, str] | None = None,
         not_before: datetime | timedelta | None = None,
@@ -110,11 +114,12 @@ class AsyncClient:
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
-        with tally.told():
-            async with aclosing(bulk.batches(tasks, idempotency_prefix)) as batches:
+        with tally.told(), tracing.submitting_many():
+            async with aclosing(bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys))) as batches:
                 async for items in batches:
                     await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
-                    tally.add(await self._accept(items, asked))
+                    with tracing.each(items, asked.lane) as (traced, noted):
+                        tally.add(noted(await self._accept(traced, asked)))
         return tally.result()
 
     @overload
@@ -317,7 +322,8 @@ class AsyncClient:
         prepared = await bulk.prepare(items, connections.payloads, asked, connections.keys)
         new = prepared.new
         is_stored = within_work(connections.holds)
-        accepted = await connections.store.accept(new, is_stored=is_stored) if new else ()
+        with tracing.accepting(len(new)):
+            accepted = await connections.store.accept(new, is_stored=is_stored) if new else ()
         connections.backlog.add(asked.lane, len(new))
         await connections.publish(messages(new, accepted))
         return prepared.outcomes(accepted)
