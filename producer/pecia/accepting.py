@@ -35,14 +35,16 @@ _INSERT = text(
         SELECT * FROM ROWS FROM (
             unnest(CAST(:ids AS uuid[]), CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:payloads AS text[]),
                    CAST(:keys AS text[]), CAST(:totals AS int[]), CAST(:parts AS uuid[]), CAST(:stages AS text[]),
-                   CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[])),
+                   CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[]),
+                   CAST(:traceparents AS text[])),
             jsonb_array_elements(CAST(:tasks AS jsonb))
-        ) AS asked (id, kind, digest, payload, key, total, part, stage, cost, width, height, task)
+        ) AS asked (id, kind, digest, payload, key, total, part, stage, cost, width, height, traceparent, task)
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
-                          webhook, total, not_before, expires_at)
+                          webhook, total, not_before, expires_at, traceparent)
         SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
-               CAST(:webhook AS jsonb), total, CAST(:not_before AS timestamptz), CAST(:expires_at AS timestamptz)
+               CAST(:webhook AS jsonb), total, CAST(:not_before AS timestamptz), CAST(:expires_at AS timestamptz),
+               traceparent
         FROM asked ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
@@ -156,6 +158,7 @@ def _columns(batch: Sequence[NewJob]) -> dict[str, list[Any]]:
         "costs": [part["cost"] for part in parts],
         "widths": [part["width"] for part in parts],
         "heights": [part["height"] for part in parts],
+        "traceparents": [job["traceparent"] for job in jobs],
     }
 
 

@@ -9,7 +9,7 @@ import socket
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia_schemas import running
+from pecia_schemas import running, tracing
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 _STORES = ("database_url", "redis_url", "payload_url")
@@ -34,6 +34,8 @@ def resolve(
         given, missing = _of_running_fleet(), []
     if missing:
         raise InvalidSettingError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
+    if settings.tracing:
+        _trace()
     return settings.with_stores(**given)
 
 
@@ -53,6 +55,13 @@ def _from_environment() -> ClientSettings:
         return read_settings(ClientSettings)
     except SettingsError as error:
         raise InvalidSettingError(str(error)) from None
+
+
+def _trace() -> None:
+    try:
+        tracing.enable()
+    except tracing.TracingUnavailableError as error:
+        raise InvalidSettingError(f"PECIA_TRACING {error}") from None
 
 
 def _urls(settings: ClientSettings) -> dict[str, str]:

@@ -22,6 +22,7 @@ from pecia.publishing import Bus
 from pecia.purging import Purging
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
+from pecia.tracing import sending
 from pecia.transitions import Transitions
 from pecia.usage import Accounts
 from pecia_schemas.messages import PartMessage
@@ -103,7 +104,11 @@ class Connections(Holdings[Database]):
 
     def publish(self, messages: Sequence[PartMessage]) -> None:
         """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
-        if messages and self.bus.publish(messages):
+        if not messages:
+            return
+        with sending(messages):
+            published = self.bus.publish(messages)
+        if published:
             with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
                 self.store.mark_published([message.part for message in messages])
 

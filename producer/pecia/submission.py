@@ -72,7 +72,12 @@ class NewJob:
         if part.get("run_at") is not None:
             return None
         return PartMessage(
-            part=part["id"], stage=part["stage"], lane=part["lane"], cost=part["cost"], flow=flow
+            part=part["id"],
+            stage=part["stage"],
+            lane=part["lane"],
+            cost=part["cost"],
+            flow=flow,
+            traceparent=self.job["traceparent"],
         )
 
 
@@ -99,11 +104,19 @@ def options(
 
 
 def new_job(
-    task: Task[Any], source: StoredSource, asked: Options, key: str | None, keys: Keyring, *, job_id: UUID
+    task: Task[Any],
+    source: StoredSource,
+    asked: Options,
+    key: str | None,
+    keys: Keyring,
+    *,
+    job_id: UUID,
+    traceparent: str | None = None,
 ) -> NewJob:
     """Return the rows of one job, encrypted under the current one of `keys`.
 
-    Without an idempotency key it gets one of its own, so that repeating the insert is safe.
+    Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
+    `traceparent`.
     """
     written = task_to_json(task if task.source is source.payload else replace(task, source=source.payload))
     digests = _digests(task.kind, written, asked.lane, source, keys)
@@ -119,6 +132,7 @@ def new_job(
         "metadata": dict(asked.metadata),
         "not_before": asked.not_before,
         "expires_at": asked.expires_at,
+        "traceparent": traceparent,
     }
     part = _first_part(task, source, job_id, asked)
     job["total"] = None if part["stage"] is Stage.INGEST else 1

@@ -52,7 +52,7 @@ _CANCEL = text(
 
 _LOCK_JOB = text(
     """
-    SELECT state, coalesce(erased_at, payload_released_at) AS erased_at, coalesce(flow, id) AS flow
+    SELECT state, coalesce(erased_at, payload_released_at) AS erased_at, coalesce(flow, id) AS flow, traceparent
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
 )
@@ -165,7 +165,12 @@ class Transitions(Statements[D_co]):
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         messages = [
             PartMessage(
-                part=row.id, stage=Stage(row.stage), lane=Lane(row.lane), cost=row.cost, flow=job.flow
+                part=row.id,
+                stage=Stage(row.stage),
+                lane=Lane(row.lane),
+                cost=row.cost,
+                flow=job.flow,
+                traceparent=job.traceparent,
             )
             for row in rows
             if not row.held

@@ -14,6 +14,7 @@ from pecia.audit import AuditEntry, Place, TrailPages
 from pecia.connections import Holdings, store_answers
 from pecia.errors import UnavailableError
 from pecia.purging import FIRST, Erasure, PurgingSteps, Selection, batches
+from pecia.tracing import sending
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
@@ -87,7 +88,11 @@ class AsyncConnections(Holdings[AsyncDatabase]):
 
     async def publish(self, messages: Sequence[PartMessage]) -> None:
         """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
-        if messages and await self.bus.publish(messages):
+        if not messages:
+            return
+        with sending(messages):
+            published = await self.bus.publish(messages)
+        if published:
             with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
                 await self.store.mark_published([message.part for message in messages])
 

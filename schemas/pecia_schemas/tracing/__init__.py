@@ -7,9 +7,11 @@ sampled, has none, and costs nothing.
 
 from pecia_schemas.tracing.exporting import exported
 from pecia_schemas.tracing.spans import (
+    Attributes,
     Kind,
     Span,
     TracingUnavailableError,
+    apart,
     current,
     disable,
     enable,
@@ -22,9 +24,11 @@ from pecia_schemas.tracing.spans import (
 )
 
 __all__ = [
+    "Attributes",
     "Kind",
     "Span",
     "TracingUnavailableError",
+    "apart",
     "current",
     "disable",
     "enable",

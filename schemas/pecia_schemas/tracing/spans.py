@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version
@@ -60,6 +60,11 @@ class Span:
         if self._span is not None:
             self._span.add_event(event, timestamp=at)
 
+    def end(self, at: int | None = None) -> None:
+        """End one that was begun `apart`, then, in nanoseconds since the epoch, or now."""
+        if self._span is not None:
+            self._span.end(at)
+
     def fail(self, code: str) -> None:
         """Say that it failed, and how by a code: an exception's text may hold a document's."""
         if self._span is not None and _tracing is not None:
@@ -75,11 +80,12 @@ class _Tracing:
 
     def __init__(self, provider: TracerProvider | None) -> None:
         try:
-            from opentelemetry import trace  # noqa: PLC0415  an extra
+            from opentelemetry import context, trace  # noqa: PLC0415  an extra
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
         except ImportError:
             raise TracingUnavailableError from None
         self.trace = trace
+        self.nowhere = context.Context()
         self.tracer = trace.get_tracer("pecia", version("pecia"), provider)
         self._propagator = TraceContextTextMapPropagator()
 
@@ -88,8 +94,27 @@ class _Tracing:
         context = self._propagator.extract({"traceparent": traceparent})
         return context if self._span_of(context).is_valid else None
 
-    def link(self, traceparent: str) -> Link | None:
-        """Return a link to a span of another process; None if that is no traceparent."""
+    def start(
+        self,
+        name: str,
+        context: Context | None,
+        attributes: Attributes | None,
+        *,
+        kind: Kind,
+        began: int | None = None,
+        links: Iterable[str] = (),
+    ) -> trace.Span:
+        """Begin a span in a context, None: where we are; without making it what is under way."""
+        return self.tracer.start_span(
+            name,
+            context,
+            kind=self.trace.SpanKind[kind.name],
+            attributes=_given(attributes),
+            links=[link for link in map(self._link, links) if link],
+            start_time=began,
+        )
+
+    def _link(self, traceparent: str) -> Link | None:
         context = self.below(traceparent)
         return None if context is None else self.trace.Link(self._span_of(context))
 
@@ -182,20 +207,27 @@ def first(
     attributes: Attributes | None = None,
     *,
     kind: Kind = Kind.INTERNAL,
-    apart: bool = False,
-    links: Sequence[str] = (),
-    began: int | None = None,
 ) -> Iterator[Span]:
-    """Run the block in a child of the application's span, or in the first span of a trace.
-
-    `apart`: in the first of a trace in any case, with `links` to others.
-    """
+    """Run the block in a child of the application's span, or in the first span of a trace."""
     if _tracing is None:
         yield NO_SPAN
         return
-    context = _empty() if apart else None
-    with _opened(_tracing, name, context, attributes, kind=kind, began=began, links=links) as opened:
+    with _opened(_tracing, name, None, attributes, kind=kind) as opened:
         yield opened
+
+
+def apart(
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    kind: Kind = Kind.INTERNAL,
+    links: Iterable[str] = (),
+    began: int | None = None,
+) -> Span:
+    """Begin the first span of a trace, with links to others, which the caller ends; it is not what is under way."""
+    if _tracing is None:
+        return NO_SPAN
+    return Span(_tracing.start(name, _tracing.nowhere, attributes, kind=kind, began=began, links=links))
 
 
 def past(
@@ -219,18 +251,10 @@ def _opened(
     attributes: Attributes | None,
     *,
     kind: Kind,
-    began: int | None,
-    links: Sequence[str] = (),
+    began: int | None = None,
     expected: tuple[type[Exception], ...] = (),
 ) -> Iterator[Span]:
-    opened = tracing.tracer.start_span(
-        name,
-        context,
-        kind=tracing.trace.SpanKind[kind.name],
-        attributes=_given(attributes),
-        links=[link for link in map(tracing.link, links) if link],
-        start_time=began,
-    )
+    opened = tracing.start(name, context, attributes, kind=kind, began=began)
     told = Span(opened)
     with tracing.trace.use_span(
         opened, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -241,12 +265,6 @@ def _opened(
             if not isinstance(error, expected):
                 told.fail(type(error).__name__)
             raise
-
-
-def _empty() -> Context:
-    from opentelemetry.context import Context  # noqa: PLC0415  an extra
-
-    return Context()
 
 
 def _given(attributes: Attributes | None) -> dict[str, Value]:
