@@ -6,11 +6,13 @@ import typer
 
 from pecia_workers.commands.doctor import doctor
 from pecia_workers.commands.engine import engine
+from pecia_workers.commands.flower import flower
 from pecia_workers.commands.worker import worker
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(worker)
 app.command()(doctor)
+app.command()(flower)
 app.add_typer(engine, name="engine")
 
 if __name__ == "__main__":

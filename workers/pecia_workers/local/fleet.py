@@ -238,9 +238,7 @@ class LocalFleet:
     def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
         if not self.settings.flower_port:
             return []
-        self.flower = flower = Flower.plan(
-            port=self.settings.flower_port, password_file=self.home.flower_password
-        )
+        self.flower = flower = Flower.plan(self.settings, password_file=self.home.flower_password)
         command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers)
         unit = self._worker(command, {**variables, **flower.environment}, janitor)
         return [unit]

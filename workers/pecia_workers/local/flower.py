@@ -1,4 +1,4 @@
-"""Flower, the page on which people watch the fleet: on loopback, behind a password, without buttons."""
+"""Flower as part of a local fleet: its port, and a password made when there is none."""
 
 from __future__ import annotations
 
@@ -12,62 +12,70 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ADDRESS = "127.0.0.1"
-_USER = "pecia"
-_MOST_TASKS = 5000  # 90 MB; Flower's own default needs half a gigabyte
+    from pecia_schemas.settings import WorkerSettings
+
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104  these are compared with, and not listened on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flower:
     """How to start Flower and how to reach it."""
 
+    address: str
     port: int
+    user: str
+    """Whom the page lets in."""
     password: str
+    prefix: str = ""
 
     @classmethod
-    def plan(cls, *, port: int, password_file: Path) -> Flower:
-        """Return a plan for `port`, or for a free port if that is taken."""
-        return cls(port=_free_port(port), password=_password(password_file))
+    def plan(cls, settings: WorkerSettings, *, password_file: Path) -> Flower:
+        """Return a plan by the settings; for a free port if theirs is taken, with a password of its own without one."""
+        address = settings.flower_address
+        return cls(
+            address=address,
+            port=_free_port(address, settings.flower_port),
+            user=settings.flower_user,
+            password=settings.flower_password.get_secret_value() or _password(password_file),
+            prefix=settings.flower_url_prefix.strip("/"),
+        )
 
     @property
     def url(self) -> str:
-        """Where the page is."""
-        return f"http://{_ADDRESS}:{self.port}"
-
-    @property
-    def user(self) -> str:
-        """Whom the page lets in."""
-        return _USER
+        """Where the page is, seen from this machine."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}" + (f"/{self.prefix}" if self.prefix else "")
 
     @property
     def command(self) -> tuple[str, ...]:
         """The program and its arguments. The password is no argument: those can be read by every user."""
-        return (
-            *(sys.executable, "-m", "celery", "-A", "pecia_workers.app", "flower"),
-            *(f"--address={_ADDRESS}", f"--port={self.port}", f"--max_tasks={_MOST_TASKS}"),
-            *("--read_only=True", "--purge_offline_workers=60"),
-        )
+        return (sys.executable, "-m", "pecia_workers", "flower")
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Flower takes from the environment."""
-        return {"FLOWER_BASIC_AUTH": f"{_USER}:{self.password}"}
+        """What it takes from the environment, beside the fleet's settings."""
+        return {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
 
     def answers(self) -> bool:
         """Return whether the page is there."""
         try:
-            socket.create_connection((_ADDRESS, self.port), timeout=0.2).close()
+            socket.create_connection((self._host, self.port), timeout=0.2).close()
         except OSError:
             return False
         return True
 
+    @property
+    def _host(self) -> str:
+        return "127.0.0.1" if self.address in _ANY else self.address
 
-def _free_port(wanted: int) -> int:
+
+def _free_port(address: str, wanted: int) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in (wanted, 0):
-        with socket.socket() as listener:
+        with socket.socket(family) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((_ADDRESS, port))
+                listener.bind((address, port))
             except OSError:
                 continue
             return int(listener.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.resources import files
@@ -31,6 +32,12 @@ def count_waiting(redis: Redis) -> dict[str, int]:
     for (queue, _), length in zip(rests, lengths[len(_LISTS) :], strict=True):
         counts[queue] += length - 1  # its marker was counted too
     return counts
+
+
+def count_leased(redis: Redis) -> Counter[str]:
+    """Return how many parts that were taken from each list are leased."""
+    held: Any = redis.hvals(LEASED)
+    return Counter(lease.partition("\n")[0] for lease in held)
 
 
 def count_held(redis: Redis) -> int:

@@ -1,0 +1,54 @@
+"""The fleet's lists as Flower's broker page shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import quarantine_name, queue_name
+from pecia_workers.broker.connection import connect
+from pecia_workers.upkeep.queues import count_leased, count_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Lanes:
+    """Looks into Redis: Flower's own look knows no parts that wait behind a turn, and none in flight."""
+
+    def __init__(self, redis_url: str, consumers: Mapping[str, int]) -> None:
+        self._redis_url = redis_url
+        self._consumers = consumers
+
+    async def queues(self, _names: Iterable[str]) -> list[dict[str, Any]]:
+        """Return a row for each lane, whether or not it is served, and for each quarantine that holds something.
+
+        By Flower's names: `messages` are all parts, `messages_ready` those that wait, `messages_unacknowledged` those
+        in flight. Raises `redis.RedisError`.
+        """
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> list[dict[str, Any]]:
+        with connect(self._redis_url) as redis:
+            waiting, leased = count_waiting(redis), count_leased(redis)
+        rows = [(name, quarantine, waiting[name], leased[name]) for name, quarantine in _names()]
+        return [
+            {
+                "name": name,
+                "messages": ready + held,
+                "messages_ready": ready,
+                "messages_unacknowledged": held,
+                "consumers": None if quarantine else self._consumers.get(name, 0),
+            }
+            for name, quarantine, ready, held in rows
+            if ready or held or not quarantine
+        ]
+
+
+def _names() -> Iterator[tuple[str, bool]]:
+    """Yield every list, stage by stage in the order of service, and whether it is a quarantine."""
+    for stage in Stage:
+        for lane in Lane:
+            yield queue_name(stage, lane), False
+        yield quarantine_name(stage), True

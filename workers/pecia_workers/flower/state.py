@@ -1,0 +1,46 @@
+"""What Flower knows of parts, from Celery's events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from flower.events import EventsState
+
+if TYPE_CHECKING:
+    from celery.events.state import Task
+
+_ENDS = ("task-succeeded", "task-failed", "task-revoked")
+
+
+class PartsState(EventsState):
+    """Knows that a part may run again after it has ended, and how long one took that failed."""
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Take in one event."""
+        task = self.tasks.data.get(event.get("uuid"))
+        if task:
+            if _runs_again(task, event):
+                _reopen(task)
+            if event["type"] in ("task-failed", "task-retried") and task.started:
+                event = {"runtime": max(0.0, event["timestamp"] - task.started)} | event
+        super().event(event)
+
+
+def _runs_again(task: Task, event: dict[str, Any]) -> bool:
+    """Return whether the part has begun anew, or ends anew, after it had ended.
+
+    One that succeeded is taken for running again only when it ends again: until then its message may be a repetition.
+    """
+    if not task.ready:
+        return False
+    if event["type"] == "task-received":
+        return bool(task.state != states.SUCCESS and event["timestamp"] > task.timestamp)
+    return event["type"] in _ENDS and bool(task.started and task.started > task.timestamp)
+
+
+def _reopen(task: Task) -> None:
+    """Let its next events count: by Celery's order none of them could follow an end."""
+    task.state = states.RECEIVED
+    for field in ("succeeded", "failed", "retried", "revoked", "runtime", "result", "exception", "traceback"):
+        setattr(task, field, None)
