@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import captioning, dead, erasing, jobs, reading, results, watching, webhooks
+from pecia.cli import backfill, captioning, dead, erasing, jobs, reading, results, watching, webhooks
 from pecia.cli import usage as accounts
 from pecia.cli.fleet import Verbs
 
@@ -39,6 +39,7 @@ def root(
 
 app.command("read")(reading.read)
 app.command("caption")(captioning.caption)
+app.command("backfill")(backfill.backfill)
 app.command("status")(jobs.status)
 app.command("wait")(jobs.wait)
 app.command("result")(results.result)

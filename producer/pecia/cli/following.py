@@ -39,8 +39,8 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
                 group.wait(deadline.within(_LOOK_S))
 
 
-def counted(items: Iterable[T], total: int, doing: str) -> Iterator[T]:
-    """Yield the items, and show how many have been taken."""
+def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
+    """Yield the items, and show how many have been taken; `total` is None if nobody knows how many there are."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -63,8 +63,8 @@ def _of_file(path: Path) -> Input:
 def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
     taken = 0
     passed_over: list[str] = []
-    for path in _files(folder):
-        if (media := _sniffed(path)) is not None and wanted(media):
+    for path in files_below(folder):
+        if (media := sniffed(path)) is not None and wanted(media):
             taken += 1
             yield Input(str(path), path)
         else:
@@ -76,14 +76,15 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of those below it, sorted, without hidden ones."""
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _sniffed(path: Path) -> MediaType | None:
+def sniffed(path: Path) -> MediaType | None:
+    """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
     try:
         if not path.is_file():  # a pipe would wait for somebody who writes
             return None

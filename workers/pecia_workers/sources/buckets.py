@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import (
@@ -15,13 +15,11 @@ from obstore.exceptions import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from obstore.store import S3Store
 
+from pecia_schemas.buckets import open_bucket
 from pecia_workers.sources.arriving import Arriving, refused, unreachable
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config
-
     from pecia_schemas.settings import WorkerSettings
 
 _CHUNK = 1024 * 1024
@@ -31,40 +29,21 @@ class Buckets:
     """Fetches objects. What the settings do not name is not asked for, whatever the credentials open."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._named = settings.source_buckets
-        self._options = _options(settings)
+        self._settings = settings
         self._total_s = settings.source_timeout.total_seconds()
-        self._silence = settings.source_silence
 
     async def fetch(self, url: str, arriving: Arriving) -> None:
         """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
         bucket, _, key = url.partition("://")[2].partition("/")
-        if not _is_named(bucket, key, self._named):
+        if not _is_named(bucket, key, self._settings.source_buckets):
             raise refused("The URL's object is in no bucket that PECIA_SOURCE_BUCKETS names.")
         with _telling():
             async with asyncio.timeout(self._total_s):
-                found = await obstore.get_async(self._open(bucket), key)
+                # No retries: the part is tried again, by the fleet's schedule.
+                found = await obstore.get_async(open_bucket(bucket, self._settings, retries=0), key)
                 arriving.announced(found.meta["size"])
                 async for chunk in found.stream(min_chunk_size=_CHUNK):
                     await arriving.write(bytes(chunk))
-
-    def _open(self, bucket: str) -> S3Store:
-        return S3Store.from_url(
-            f"s3://{bucket}",
-            config=cast("S3Config", dict(self._options)),
-            client_options={
-                "allow_http": self._options.get("endpoint", "").startswith("http://"),
-                "connect_timeout": self._silence,
-                "read_timeout": self._silence,
-            },
-            retry_config={"max_retries": 0},  # the part is tried again, by the fleet's schedule
-        )
-
-
-def _options(settings: WorkerSettings) -> Mapping[str, str]:
-    if settings.source_options or not settings.payload_url.startswith("s3://"):
-        return settings.source_options
-    return settings.payload_options
 
 
 def _is_named(bucket: str, key: str, named: Collection[str]) -> bool:

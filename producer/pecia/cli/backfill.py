@@ -1,0 +1,160 @@
+"""`pecia backfill`: all there is below a prefix, handed over in steps that can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from pecia.cli import endings, output, reading, submitting, values
+from pecia.cli.endings import Ending
+from pecia.cli.following import counted
+from pecia.cli.prefixes import ANY_SOURCE, Found, documents_below
+from pecia.client import Client
+from pecia.configuration import resolve
+from pecia.errors import SubmitManyError
+from pecia.job import JobGroup
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import Lane
+from pecia_schemas.tasks import DocumentType, ReadDocument
+
+_BACKLOG: Final = 10_000
+
+Where = Annotated[
+    str, typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
+]
+Batch = Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--backlog",
+        min=1,
+        help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
+        f"else {_BACKLOG}.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of the documents so far."""
+
+    documents: int = 0
+    bytes: int = 0
+    new: int = 0
+    known: int = 0
+    """That were handed over by an earlier run."""
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is asked for each document."""
+
+    task: ReadDocument
+    keys: Keyring
+    metadata: dict[str, str]
+    webhook: str | None
+
+    def submit(self, client: Client, batch: list[Found], tally: Tally) -> JobGroup[Any]:
+        """Hand over the documents of a batch, wait for room in the lane if need be, and count what became of them."""
+        tally.documents += len(batch)
+        tally.bytes += sum(one.size for one in batch)
+        group, refused = self._submit(client, batch)
+        for number, why in refused.items():
+            endings.complain(f"{batch[number].name}: {why}")
+        tally.refused += len(refused)
+        tally.new += sum(job.created for job in group)
+        tally.known += sum(not job.created for job in group)
+        return group
+
+    def _submit(self, client: Client, batch: list[Found]) -> tuple[JobGroup[Any], dict[int, Exception]]:
+        try:
+            group = client.submit_many(
+                (replace(self.task, source=one.source) for one in batch),
+                idempotency_keys=[one.key(self.task, Lane.BULK, self.keys) for one in batch],
+                priority=Lane.BULK,
+                metadata=self.metadata,
+                webhook=self.webhook,
+                block=True,
+            )
+        except SubmitManyError as error:
+            return client.group(error.accepted), dict(error.failures)
+        return group, {}
+
+
+def backfill(
+    where: Where,
+    *,
+    document_type: reading.Kind = DocumentType.MIXED,
+    language: reading.Language = None,
+    fields: reading.Fields = None,
+    no_cache: submitting.NoCache = False,
+    metadata: submitting.Metadata = None,
+    webhook: submitting.NoticeUrl = None,
+    batch: Batch = 1_000,
+    backlog: Limit = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all documents below a prefix, in the bulk lane. Repeat it as you like: what was handed over is not again.
+
+    Example: `pecia backfill s3://archive/2019/ --type chart --metadata run=2019`
+    """
+    tally = Tally()
+    found = counted(documents_below(where), None, "documents")
+    if dry_run:
+        for one in found:
+            tally.documents += 1
+            tally.bytes += one.size
+    else:
+        settings = _settings(backlog)
+        task = _task(document_type, language, fields, cache=not no_cache)
+        told = values.metadata(metadata)
+        order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook)
+        with Client(settings=settings) as client:
+            for some in _batches(found, batch):
+                order.submit(client, some, tally)
+    _tell(tally, dry_run=dry_run, as_json=as_json)
+    raise typer.Exit(Ending.USAGE if tally.refused else Ending.DONE)
+
+
+def _task(kind: DocumentType, language: str | None, fields: Path | None, *, cache: bool) -> ReadDocument:
+    return ReadDocument(
+        ANY_SOURCE,
+        document_type=kind,
+        language=values.language(language),
+        fields=values.json_object(fields, "--fields"),
+        cache=cache,
+    )
+
+
+def _settings(backlog: int | None) -> ClientSettings:
+    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+    limits = {Lane.BULK: backlog or settings.max_backlog.get(Lane.BULK, _BACKLOG)}
+    return settings.model_copy(update={"max_backlog": settings.max_backlog | limits})
+
+
+def _batches(found: Iterable[Found], size: int) -> Iterator[list[Found]]:
+    rest = iter(found)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _tell(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        output.json_line(asdict(tally))
+    elif dry_run:
+        typer.echo(f"{tally.documents:,} documents, {tally.bytes:,} bytes.")
+    else:
+        typer.echo(
+            f"{tally.documents:,} documents: {tally.new:,} handed over, {tally.known:,} handed over before, "
+            f"{tally.refused:,} refused."
+        )

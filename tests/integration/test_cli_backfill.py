@@ -1,0 +1,171 @@
+"""`pecia backfill` hands over what lies below a prefix: each version of a document once, however often it is run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from pecia.cli.app import app
+
+REGION = "eu-central-1"
+CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
+NAME = "Quillfeather"
+KEYS = '{"one": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="}'
+Pecia = Callable[..., Result]
+
+
+@pytest.fixture
+def pecia(stores: dict[str, str]) -> Pecia:
+    def run(*words: object, **environment: str) -> Result:
+        return CliRunner().invoke(app, ["backfill", *map(str, words)], env=stores | environment)
+
+    return run
+
+
+@pytest.fixture
+def archive(tmp_path: Path, picture: Callable[..., bytes]) -> Path:
+    """Three scans at two depths, and something else."""
+    archive = tmp_path / "archive"
+    (archive / "2019").mkdir(parents=True)
+    for shade, name in enumerate(("a.png", "b.png", f"2019/{NAME}.png")):
+        (archive / name).write_bytes(picture(shade=shade))
+    (archive / "notes.txt").write_text("call back")
+    return archive
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> Any:
+    """Puts objects into a bucket of its own, and says how it is reached."""
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=s3_endpoint,
+        region_name=REGION,
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    s3.create_bucket(Bucket="scans", CreateBucketConfiguration={"LocationConstraint": REGION})
+    yield s3
+    for one in s3.list_objects_v2(Bucket="scans")["Contents"]:
+        s3.delete_object(Bucket="scans", Key=one["Key"])
+    s3.delete_bucket(Bucket="scans")
+
+
+def reached(endpoint: str) -> dict[str, str]:
+    return {"PECIA_SOURCE_OPTIONS": json.dumps({"endpoint": endpoint, **CREDENTIALS})}
+
+
+def rows(stores: dict[str, str], query: str) -> list[Any]:
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
+    pecia: Pecia, archive: Path, stores: dict[str, str], picture: Callable[..., bytes]
+) -> None:
+    first = pecia(archive, "--batch", 2, "--type", "chart", "--metadata", "run=2019")
+    again = pecia(archive)
+    repeated = pecia(archive, "--type", "chart")
+    (archive / "a.png").write_bytes(picture(shade=9))
+    changed = pecia(archive, "--type", "chart", "--json")
+
+    assert first.exit_code == 0, first.output
+    assert first.stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n"
+    assert again.stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n", "read otherwise"
+    assert repeated.stdout == "3 documents: 0 handed over, 3 handed over before, 0 refused.\n"
+    told = json.loads(changed.stdout)
+    assert (told["documents"], told["new"], told["known"], told["refused"]) == (3, 1, 2, 0)
+    charts = rows(stores, "SELECT DISTINCT lane FROM jobs WHERE task->>'document_type' = 'chart'")
+    assert charts == [("bulk",)]
+    assert rows(stores, 'SELECT count(*) FROM jobs WHERE metadata = \'{"run": "2019"}\'') == [(3,)]
+
+
+def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_fetch(
+    pecia: Pecia, bucket: Any, s3_endpoint: str, stores: dict[str, str]
+) -> None:
+    for key, content in {
+        "in/a.pdf": b"a",
+        "in/deep/b.pdf": b"b",
+        "in/empty": b"",
+        "inside/c.pdf": b"c",
+    }.items():
+        bucket.put_object(Bucket="scans", Key=key, Body=content)
+
+    first = pecia("s3://scans/in/", **reached(s3_endpoint))
+    bucket.put_object(Bucket="scans", Key="in/a.pdf", Body=b"another")
+    again = pecia("s3://scans/in", **reached(s3_endpoint))
+
+    assert first.stdout == "2 documents: 2 handed over, 0 handed over before, 0 refused.\n", first.output
+    assert again.stdout == "2 documents: 1 handed over, 1 handed over before, 0 refused.\n", again.output
+    urls = rows(stores, "SELECT task->>'url' FROM jobs ORDER BY 1")
+    assert urls == [("s3://scans/in/a.pdf",), ("s3://scans/in/a.pdf",), ("s3://scans/in/deep/b.pdf",)]
+
+
+def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, s3_endpoint: str) -> None:
+    told = pecia("s3://nobody/in", **reached(s3_endpoint))
+
+    assert told.exit_code != 0
+    assert "cannot be listed" in str(told.exception)
+
+
+def test_an_object_whose_name_makes_no_url_is_refused_alone(
+    pecia: Pecia, bucket: Any, s3_endpoint: str, stores: dict[str, str]
+) -> None:
+    for key in ("in/no\u00a0break.pdf", "in/scan.pdf"):
+        bucket.put_object(Bucket="scans", Key=key, Body=b"a")
+
+    told = pecia("s3://scans/in", **reached(s3_endpoint))
+
+    assert told.exit_code == 2
+    assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
+    assert "break.pdf: The URL has no form that is fetched" in told.stderr
+    assert rows(stores, "SELECT task->>'url' FROM jobs") == [("s3://scans/in/scan.pdf",)]
+
+
+def test_what_a_document_is_known_by_tells_nothing_of_it(
+    pecia: Pecia, archive: Path, stores: dict[str, str]
+) -> None:
+    assert pecia(archive).exit_code == 0
+    in_clear = rows(stores, "SELECT idempotency_key FROM jobs")
+    assert pecia(archive, PECIA_ENCRYPTION_KEYS=KEYS).exit_code == 0
+    all_keys = rows(stores, "SELECT idempotency_key FROM jobs")
+
+    assert len(set(all_keys)) == 6, "under a key nobody without it can try names"
+    assert not [key for (key,) in (*in_clear, *all_keys) if NAME in key or "archive" in key]
+
+
+def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, stores: dict[str, str]) -> None:
+    size = sum(path.stat().st_size for path in archive.rglob("*.png"))
+
+    assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
+    assert rows(stores, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+def test_no_more_is_handed_over_than_may_wait(
+    pecia: Pecia, archive: Path, stores: dict[str, str], eventually: Callable[..., Any]
+) -> None:
+    def handed_over() -> int:
+        ((count,),) = rows(stores, "SELECT count(*) FROM jobs")
+        return int(count)
+
+    said: list[Result] = []
+    run = threading.Thread(
+        target=lambda: said.append(pecia(archive, "--batch", 1, "--backlog", 2)), daemon=True
+    )
+    run.start()
+    eventually(lambda: handed_over() == 2)
+    run.join(timeout=1.5)
+    waited = (run.is_alive(), handed_over())
+    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
+        connection.execute("UPDATE parts SET state = 'done'")
+    run.join(timeout=30)
+
+    assert waited == (True, 2)
+    assert said[0].stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n"
