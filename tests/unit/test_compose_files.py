@@ -1,0 +1,242 @@
+"""compose/ says the same thing everywhere, leaves nothing open, and what reads its files takes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from datetime import timedelta
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compose_stack import (
+    COMPOSE,
+    SIZES,
+    MissingVariableError,
+    assignments,
+    environment_of,
+    fleet_services,
+    stack,
+    variables_used,
+)
+from pecia_schemas.settings import known_names
+
+ROOT = COMPOSE.parent
+FILES = ("compose.yaml", "compose.gpu.yaml")
+SECRETS = [name for name, value in assignments(COMPOSE / ".env.example").items() if not value]
+UNITS = {"s": 1, "m": 60}
+BYTES = {"k": 10, "m": 20, "g": 30}
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def variables(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment_of(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def services(variables: dict[str, str]) -> dict[str, Any]:
+    return dict(stack(variables)["services"])
+
+
+def seconds(text: str) -> int:
+    return int(text[:-1]) * UNITS[text[-1]]
+
+
+def size(text: str) -> int:
+    """Return bytes, of 512m as of 256MB."""
+    return int(text.rstrip("BbKkMmGg")) << BYTES[text.lower().rstrip("b")[-1]]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_specification_of_compose_admits_each_file(file: str) -> None:
+    arguments = ("--builtin-schema", "vendor.compose-spec", str(COMPOSE / file))
+    ran = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", *arguments], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout
+
+
+@cache
+def docker_composes() -> bool:
+    """Return whether Docker's own Compose is here; it needs no engine to read files."""
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not docker_composes(), reason="Docker Compose is not installed")
+def test_compose_itself_understands_the_files_as_these_tests_do(tmp_path: Path) -> None:
+    variables = environment_of("medium", tmp_path)
+    command = ["docker", "compose", "--profile", "*", *(f"--file={file}" for file in FILES)]
+    told = subprocess.check_output([*command, "config", "--format=json"], cwd=tmp_path / "compose")
+    understood, ours = json.loads(told)["services"], stack(variables, "compose.gpu.yaml")["services"]
+    assert understood.keys() == ours.keys()
+    for name, service in ours.items():
+        environment = {key: str(value) for key, value in service.get("environment", {}).items()}
+        assert (understood[name].get("environment") or {}) == environment
+        assert understood[name].get("command") == service.get("command")
+        assert set(understood[name]["networks"]) == set(service["networks"])
+
+
+@pytest.mark.parametrize("missing", SECRETS)
+def test_without_a_secret_compose_says_how_to_make_it(missing: str) -> None:
+    variables = dict.fromkeys(SECRETS, "given") | {missing: ""}
+    with pytest.raises(MissingVariableError, match=rf"{missing} is missing a value: run \./new-env\.sh"):
+        stack(variables)
+
+
+def test_what_is_read_is_in_the_example_and_nothing_else() -> None:
+    used = {name for file in FILES for name, _ in variables_used(file)}
+    assert used == assignments(COMPOSE / ".env.example").keys()
+
+
+def test_without_a_size_a_fleet_is_small(tmp_path: Path) -> None:
+    small = environment_of("small", tmp_path)
+    defaults = {name: value for file in FILES for name, value in variables_used(file) if value is not None}
+    assert defaults == {name: small[name] for name in small.keys() - SECRETS}
+
+
+def test_every_secret_is_fresh(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one, other = (environment_of("small", tmp_path / name) for name in ("one", "other"))
+    made = [found[name] for found in (one, other) for name in SECRETS]
+    assert len(set(made)) == 2 * len(SECRETS)
+    assert all(len(secret) >= 32 for secret in made)
+    assert (tmp_path / "one" / "compose" / ".env").stat().st_mode & 0o077 == 0
+
+
+def test_secrets_that_are_in_use_are_never_replaced(tmp_path: Path) -> None:
+    environment_of("small", tmp_path)
+    again = subprocess.run([tmp_path / "compose" / "new-env.sh"], capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "passwords are those of the databases" in again.stderr
+
+
+def test_every_image_is_pinned_and_ours_has_the_version_of_this_code(services: dict[str, Any]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    ours = {service["image"] for service in fleet_services({"services": services}).values()}
+    others = {service["image"] for service in services.values()} - ours
+    assert {image.rpartition(":")[2] for image in ours} == {version}
+    assert all(re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?$", image) for image in others)
+
+
+def test_ports_are_on_loopback_alone_and_of_no_worker(services: dict[str, Any]) -> None:
+    open_to = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert open_to.keys() == {"postgres", "redis", "flower", "prometheus", "grafana"}
+    assert all(port.startswith("127.0.0.1:") for port in chain(*open_to.values()))
+
+
+def test_who_reads_documents_reaches_nothing_but_the_stores(variables: dict[str, str]) -> None:
+    read = stack(variables)
+    inside = {name for name, network in read["networks"].items() if network.get("internal")}
+    assert set(read["services"]["engine"]["networks"]) <= inside
+    assert set(read["services"]["upkeep"]["networks"]) <= inside
+    assert "stores" not in read["services"]["grafana"]["networks"]
+
+
+def test_no_container_has_rights_that_it_does_not_need(services: dict[str, Any]) -> None:
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc"}
+    for service in fleet_services({"services": services}).values():
+        assert service["read_only"] is True
+
+
+def test_flower_has_no_way_to_the_documents(services: dict[str, Any]) -> None:
+    flower = services["flower"]
+    assert not flower["volumes"]
+    assert not flower["environment"].keys() & {"PECIA_DATABASE_URL", "PECIA_PAYLOAD_URL"}
+
+
+def test_a_worker_is_given_longer_to_stop_than_it_takes(services: dict[str, Any]) -> None:
+    for service in fleet_services({"services": services}).values():
+        drain = service["environment"].get("PECIA_DRAIN_TIMEOUT", 0)
+        assert timedelta(seconds=seconds(service["stop_grace_period"])) >= timedelta(seconds=drain + 10)
+
+
+def test_every_setting_is_one_of_pecias(variables: dict[str, str]) -> None:
+    for service in fleet_services(stack(variables, "compose.gpu.yaml")).values():
+        assert service["environment"].keys() <= known_names()
+
+
+def test_memory_is_enough_for_what_each_is_told_to_hold(
+    variables: dict[str, str], services: dict[str, Any]
+) -> None:
+    limits = {
+        name: size(service["deploy"]["resources"]["limits"]["memory"])
+        for name, service in services.items()
+        if "deploy" in service
+    }
+    assert limits["redis"] >= 2 * size(variables["REDIS_MAXMEMORY"])
+    assert limits["postgres"] >= 3 * size(variables["POSTGRES_BUFFERS"])
+    gib = 2**30
+    decoding = {
+        name: services[name]["environment"]["PECIA_DECODE_PROCESSES"] for name in ("ingest", "engine")
+    }
+    assert limits["ingest"] >= int(decoding["ingest"]) * 2 * gib
+    reading = int(services["engine"]["environment"]["PECIA_ENGINE_PROCESSES"]) * gib // 2
+    assert limits["engine"] >= reading + int(decoding["engine"]) * 2 * gib
+
+
+def test_only_the_engine_differs_where_there_is_a_gpu(variables: dict[str, str]) -> None:
+    cpu, gpu = stack(variables)["services"], stack(variables, "compose.gpu.yaml")["services"]
+    assert [name for name in cpu if cpu[name] != gpu[name]] == ["engine"]
+    engine = gpu["engine"]
+    assert engine["command"] == cpu["engine"]["command"]
+    assert engine["environment"]["PECIA_ENGINE"] == "vllm"
+    assert engine["build"]["target"] == "gpu"
+    assert engine["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+
+
+def test_everything_that_is_mounted_is_there(variables: dict[str, str]) -> None:
+    read = stack(variables, "compose.gpu.yaml")
+    for service in read["services"].values():
+        sources = [volume.split(":")[0] for volume in service.get("volumes", ()) if ":" in volume]
+        for source in sources:
+            assert source in read["volumes"] or (COMPOSE / source).exists(), source
+
+
+def test_grafana_finds_its_source_and_its_dashboards(services: dict[str, Any]) -> None:
+    mounted = {path: source for source, path, *_ in (v.split(":") for v in services["grafana"]["volumes"])}
+    (source,) = provisioned("datasources/prometheus.yml")["datasources"]
+    (provider,) = provisioned("dashboards/pecia.yml")["providers"]
+    assert source["url"] == "http://prometheus:9090"
+    assert list((COMPOSE / mounted[provider["options"]["path"]]).glob("*.json"))
+    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (COMPOSE / mounted[str(home.parent)] / home.name).exists()
+
+
+def provisioned(file: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((COMPOSE / "grafana" / "provisioning" / file).read_text()))
+
+
+def test_prometheus_asks_every_process_that_has_a_page(services: dict[str, Any]) -> None:
+    config = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    (found,) = job["dns_sd_configs"]
+    workers = [name for name, service in services.items() if service.get("command", [""])[0] == "worker"]
+    assert job["job_name"] == "pecia"
+    assert found["names"] == workers
+    assert f"PECIA_METRICS_PORT={found['port']}" in (COMPOSE / "Dockerfile").read_text()
+    assert all("metrics" in services[name]["networks"] for name in (*workers, "prometheus"))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+def test_prometheus_takes_its_configuration() -> None:
+    ran = subprocess.run(
+        ["promtool", "check", "config", COMPOSE / "prometheus" / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,103 @@
+"""The images are built of pinned parts, hold no secret, and run as nobody in particular."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from compose_stack import COMPOSE
+
+ROOT = COMPOSE.parent
+DOCKERFILE = COMPOSE / "Dockerfile"
+IMAGES = ("fleet", "cpu", "gpu")
+
+
+def stages() -> dict[str, tuple[str, list[str]]]:
+    """Return each stage by its name: what it is built on, and its instructions."""
+    text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
+    parts = re.split(r"^FROM (\S+) AS (\S+)$", text, flags=re.MULTILINE)[1:]
+    return {
+        name: (base, [line for line in body.splitlines() if line and line[0] != "#"])
+        for base, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
+
+
+def instructions(image: str) -> list[str]:
+    """Return an image's instructions, with those of the stages it is built on."""
+    base, own = stages()[image]
+    return [*(instructions(base) if base in stages() else ()), *own]
+
+
+def test_hadolint_finds_nothing() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    ran = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_what_images_are_built_on_is_pinned() -> None:
+    given = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE.read_text(), flags=re.MULTILINE))
+    bases = {base for base, _ in stages().values()} - stages().keys()
+    assert bases == {f"${{{name}}}" for name in given}
+    assert all(re.search(r":v?\d+\.\d+\.\d+", image) for image in given.values())
+
+
+def test_the_gpus_image_has_a_vllm_that_pecia_works_with() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = [one for one in extras["vllm"] if one.startswith("vllm")]
+    least, beyond = re.findall(r"0\.(\d+)", wanted.partition(";")[0])
+    shipped = re.search(r"^ARG VLLM=\S+:v0\.(\d+)\.", DOCKERFILE.read_text(), flags=re.MULTILINE)
+    assert shipped
+    assert int(least) <= int(shipped[1]) < int(beyond)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_runs_as_a_user_without_rights(image: str) -> None:
+    users = [line.split()[1] for line in instructions(image) if line.startswith("USER")]
+    assert users[-1] == "10001"
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_says_whether_it_is_healthy(image: str) -> None:
+    (health,) = [line for line in instructions(image) if line.startswith("HEALTHCHECK")]
+    assert "http://127.0.0.1:9464/healthz" in health
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_nothing_comes_from_elsewhere_and_no_secret_goes_in(image: str) -> None:
+    for line in instructions(image):
+        assert not line.startswith(("ADD", "COPY . "))
+        if line.startswith(("ENV", "ARG")):
+            assert not re.search("(?i)password|secret|token|key=", line)
+
+
+def test_packages_are_those_of_the_lock() -> None:
+    lines = [line for _, own in stages().values() for line in own if re.search(r"pip\S* .*install", line)]
+    assert len(lines) == 4
+    assert all("--constraint" in line for line in lines)
+
+
+def test_what_is_copied_is_let_into_the_build_and_nothing_that_is_private() -> None:
+    admitted = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE)
+    copied = {
+        source
+        for _, own in stages().values()
+        for line in own
+        if line.startswith("COPY") and "--from" not in line
+        for source in line.split()[1:-1]
+    }
+    assert set(admitted) == copied
+    assert not [path for path in private() if any(is_within(path, one) for one in admitted)]
+
+
+def private() -> list[str]:
+    return ["compose/.env", "compose/fleet.env", ".git/config", ".venv/bin/python", "tests/conftest.py"]
+
+
+def is_within(path: str, admitted: str) -> bool:
+    return fnmatch(path, admitted) or Path(admitted) in Path(path).parents
