@@ -23,7 +23,7 @@ def resolve(
     payload_url: str | None,
 ) -> ClientSettings:
     """Return settings that name all three stores. Raises `ConfigurationError`, never with a URL in its text."""
-    settings = settings or _from_environment()
+    settings = settings or from_environment()
     given = _urls(settings) | {
         name: url
         for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True)
@@ -50,7 +50,8 @@ def client_name(settings: ClientSettings) -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _from_environment() -> ClientSettings:
+def from_environment() -> ClientSettings:
+    """Return what the environment and `.env` say. Raises `InvalidSettingError`."""
     try:
         return read_settings(ClientSettings)
     except SettingsError as error:
@@ -61,7 +62,7 @@ def _trace() -> None:
     try:
         tracing.enable()
     except tracing.TracingUnavailableError as error:
-        raise InvalidSettingError(f"PECIA_TRACING {error}") from None
+        raise ConfigurationError(f"PECIA_TRACING {error}") from None
 
 
 def _urls(settings: ClientSettings) -> dict[str, str]:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import AbstractContextManager
+from typing import Any
 from uuid import UUID
 
 import structlog
+from structlog.typing import EventDict
 
+from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
+
+
+def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:
+    """Add the ids of the span under way, if there is one."""
+    line.update(tracing.ids())
+    return line
+
 
 _SHARED = (
     structlog.contextvars.merge_contextvars,
+    _with_trace,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from uuid import UUID
 
 import structlog
 from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
-from pecia_schemas import Failure, FailureCode, Stage
+from pecia_schemas import Failure, FailureCode, Stage, tracing
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
@@ -38,7 +38,7 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.stages import stages_served
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -70,6 +70,8 @@ from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
 from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
+from pecia_workers.tracing.parts import ended, processing
+from pecia_workers.tracing.requests import TracedGenerator
 
 log = structlog.get_logger(__name__)
 
@@ -163,7 +165,7 @@ class Runtime:
         engine = create_engine(settings.model_copy(update=changed))
         self._resources.push_async_callback(engine.stop)
         await engine.start()
-        return self._meter.on(engine)
+        return self._meter.on(TracedGenerator(engine))
 
     async def _batcher(self, engine: Engine, priced: Priced) -> Batcher:
         settings = self._settings
@@ -211,14 +213,23 @@ class Runtime:
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 
-        Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it
-        failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine is
-        gone.
+        Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do,
+        `PartCancelledError` if it was cancelled, `Retry` if it failed and will be tried again, `PartFailedError` if it
+        failed for good, `RuntimeLostError` if the engine is gone.
         """
+        try:
+            await self._run(part, redelivered=redelivered)
+        except Ignore:
+            if await self._ledger.withdrawn(part):
+                raise PartCancelledError from None
+            raise
+
+    async def _run(self, part: UUID, *, redelivered: bool) -> None:
+        asked = time_ns()
         claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        with about_part(claimed.job_id, claimed.id, claimed.attempt):
+        with about_part(claimed.job_id, claimed.id, claimed.attempt), processing(claimed, asked):
             await self._run_claimed(claimed)
 
     async def _run_claimed(self, part: ClaimedPart) -> None:
@@ -226,10 +237,12 @@ class Runtime:
         began = monotonic()
         try:
             outcome = await self._work(part)
-            committed = await self._ledger.commit(Finished(part=part, outcome=outcome))
+            with tracing.span("commit"):
+                committed = await self._ledger.commit(Finished(part=part, outcome=outcome))
         finally:
             self._cache.ended(part.id)
         recording.ended(part, outcome, monotonic() - began, committed=committed)
+        ended(outcome, committed=committed)
         if not committed:
             raise Ignore("the part was cancelled or taken over meanwhile")
         if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:

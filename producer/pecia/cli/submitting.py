@@ -14,10 +14,12 @@ from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
 from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
+from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
+from pecia_schemas.tracing import exported
 
 Files = Annotated[
     list[str],
@@ -122,7 +124,8 @@ class Submitted:
 
 def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
     """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
-    with Client() as client:
+    settings = from_environment()
+    with Client(settings=settings) as client, exported(settings, "pecia-client"):
         submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told, wanted)
         ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
     raise typer.Exit(max(submitted.ending, ending))

@@ -231,7 +231,13 @@ def apart(
 
 
 def past(
-    name: str, attributes: Attributes | None = None, *, began: int, ended: int, below: str | None = None
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    began: int,
+    ended: int,
+    kind: Kind = Kind.INTERNAL,
+    below: str | None = None,
 ) -> None:
     """Tell of something that is over, from nanoseconds to nanoseconds since the epoch.
 
@@ -240,7 +246,7 @@ def past(
     context = _tracing.below(below) if _tracing and below else None
     if _tracing is None or (context is None and _tracing.active() is None):
         return
-    _tracing.tracer.start_span(name, context, attributes=_given(attributes), start_time=began).end(ended)
+    _tracing.start(name, context, attributes, kind=kind, began=began).end(ended)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pecia_workers.batching.waiting import Item
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.metrics import recording
+from pecia_workers.tracing.requests import admitted, generate
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -87,8 +88,9 @@ class Batcher:
             offered = clock()
             async with self._room(request, tokens):
                 waited += clock() - offered
+                admitted(clock() - offered)
                 try:
-                    return replace(await self._engine.generate(request), waited_s=waited)
+                    return replace(await generate(self._engine, request, tokens), waited_s=waited)
                 except EngineOverloadedError:
                     if not self._memory.ran_out(request.id, self._engine.budget):
                         raise

@@ -7,10 +7,11 @@
 -- KEYS: leases, leased, owners, again, dead, credit, served; then each list and the bell of its stage, in the order of
 -- service; then quarantine and warden of each stage
 -- ARGV: owner; most parts; free tokens (-1: no limit); '1' if the owner holds nothing; lists; rules as JSON
--- Returns {part, list, lane, cost, delivery, part, ...} and 1 if it stopped although more may be had at once.
+-- Returns {part, list, lane, cost, delivery, trace, part, ...} and 1 if it stopped although more may be had at once.
 local LEASES, LEASED, OWNERS, AGAIN, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 7)
-local FIRST_LIST, FIELDS = 8, 5
+local FIRST_LIST, FIELDS = 8, 6
 local MAX_BYTES, MAX_COST = 256, 2147483647
+local TRACE_BYTES = 55
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local MOST_CREDIT = 32768
 local AGED = 'aged'
@@ -46,7 +47,8 @@ local function read(list, raw)
   if not is_uuid(said.part) or type(said.cost) ~= 'number' or not (said.cost > 0) then return nil end
   if list.lane ~= said.lane and not (list.lane == 'quarantine' and rules.lanes[said.lane]) then return nil end
   local cost = math.max(1, math.min(math.floor(said.cost), MAX_COST))
-  return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost}
+  local trace = type(said.trace) == 'string' and #said.trace == TRACE_BYTES and said.trace or ''
+  return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace}
 end
 
 local function bury(raw)
@@ -112,7 +114,7 @@ local function take(list)
   stand(list.name, message.flow, -1)
   local at = count * FIELDS
   taken[at + 1], taken[at + 2], taken[at + 3] = message.part, list.name, message.lane
-  taken[at + 4], taken[at + 5] = message.cost, lost_with(message.part) + 1
+  taken[at + 4], taken[at + 5], taken[at + 6] = message.cost, lost_with(message.part) + 1, message.trace
   count = count + 1
   tokens = limited and math.max(0, tokens - message.cost) or tokens
   list.since = now

@@ -37,7 +37,9 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
 
 
 def _headers(claimed: Claimed) -> dict[str, Any]:
+    trace = {"traceparent": claimed.traceparent} if claimed.traceparent else {}
     return {
+        **trace,
         "lang": "py",
         "task": task_name(claimed.stage),
         "id": claimed.part,

@@ -14,6 +14,7 @@ from redis import RedisError
 from pecia_workers.broker.leases import Claim, Claimed, Leases
 from pecia_workers.broker.owners import is_gone, new_owner
 from pecia_workers.metrics import declared as metrics
+from pecia_workers.tracing.stores import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,10 +137,11 @@ class LeaseKeeper:
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
         now = self._moved_at = time.monotonic()
         self._held.update((claimed.part, now) for claimed in parts)
+        received(parts)
         metrics.CLAIMS.inc()
         metrics.CLAIM_SIZE.observe(len(parts))
         if free is not None:
-            metrics.CLAIM_FILL.observe(sum(claimed.cost for claimed in parts) / free)
+            metrics.CLAIM_FILL.observe(sum(claimed.cost for claimed in parts) / max(1, free))
         for claimed in parts:
             metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
         metrics.PARTS_HELD.set(len(self._held))

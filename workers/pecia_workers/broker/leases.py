@@ -55,6 +55,8 @@ OWNERS = "pecia:owners"
 SERVED = "pecia:served"
 
 _PARTS_PER_CALL = 500
+_FIELDS = 6
+"""Of each part that a claim brings."""
 _NAMES = (
     f"local BELL_PREFIX, BELL_TTL_MS = '{BELL_PREFIX}', {BELL_TTL_MS}\n"
     f"local STANDING_PREFIX, DELIVERIES = '{STANDING_PREFIX}', '{DELIVERIES}'\n"
@@ -73,6 +75,8 @@ class Claimed:
     """1, and one more for every worker that died on it or fell silent."""
     suspect: bool = False
     """Whether it came out of quarantine: nothing that was not may run beside it."""
+    traceparent: str | None = None
+    """What its message says of its job's trace. Whoever writes to Redis can say anything: it makes a link, no more."""
 
     @property
     def queue(self) -> str:
@@ -116,7 +120,7 @@ class Leases:
             keys += quarantine_name(stage), warden_name(stage)
         free = -1 if tokens is None else tokens
         taken, more = self._claim(keys, [owner, slots, free, int(idle), len(queues), self._encoded_rules])
-        parts = tuple(_claimed(*taken[i : i + 5]) for i in range(0, len(taken), 5))
+        parts = tuple(_claimed(taken[i : i + _FIELDS]) for i in range(0, len(taken), _FIELDS))
         return Claim(parts=parts, more=bool(more) or len(parts) == slots)
 
     def ack(self, owner: str, parts: Sequence[str]) -> int:
@@ -179,10 +183,18 @@ def _source(name: str) -> str:
     return _NAMES + common + own
 
 
-def _claimed(part: str, queue: str, lane: str, cost: int, delivery: int) -> Claimed:
+def _claimed(said: Sequence[Any]) -> Claimed:
+    part, queue, lane, cost, delivery, trace = said
     suspect = queue in QUARANTINES
-    stage = QUARANTINES[queue] if suspect else QUEUES[queue][0]
-    return Claimed(part=part, stage=stage, lane=Lane(lane), cost=cost, delivery=delivery, suspect=suspect)
+    return Claimed(
+        part=part,
+        stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
+        lane=Lane(lane),
+        cost=cost,
+        delivery=delivery,
+        suspect=suspect,
+        traceparent=trace or None,
+    )
 
 
 def _batches(parts: Sequence[str]) -> Iterator[Sequence[str]]:

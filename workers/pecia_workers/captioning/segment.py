@@ -6,7 +6,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings
+from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings, tracing
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_segment
 from pecia_workers.engines.base import ClipTimes, EngineRequest, Generation, Generator
@@ -48,8 +48,7 @@ class CaptionSegment:
         check_adapter(task.adapter, self._engine.capabilities)
         stretch = _stretch_of(part)
         started = monotonic()
-        async with self._spool.open(part.payload) as path:
-            clip = await self._decoder.clip(path, stretch)
+        clip = await self._clip(part, stretch)
         decoded = monotonic()
         request = self._request(part, task, clip)
         look = await self._cache.look(part, [request], Segment)
@@ -60,6 +59,11 @@ class CaptionSegment:
         generation = await self._engine.generate(request)
         took = {"engine": monotonic() - asked, "first_token": generation.first_token_s}
         return look.done(self._segment(part, clip, generation, timings.model_copy(update=took)))
+
+    async def _clip(self, part: ClaimedPart, stretch: Stretch) -> Clip:
+        with tracing.span("prepare"):
+            async with self._spool.open(part.payload) as path:
+                return await self._decoder.clip(path, stretch)
 
     def _request(self, part: ClaimedPart, task: CaptionVideo, clip: Clip) -> EngineRequest:
         end = _stretch_of(part).end

@@ -58,6 +58,7 @@ def worker(
         settings = settings.model_copy(update={"stages": stages.value})
     _check(settings)
     from pecia_workers.commands.stores import admitted_or_exit  # noqa: PLC0415  heavy: help must not wait for it
+    from pecia_workers.commands.tracing import traced_or_exit  # noqa: PLC0415
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
     from pecia_workers.termination import termination_heard, within_notice  # noqa: PLC0415
 
@@ -65,7 +66,7 @@ def worker(
     configure_logs(settings)
     forbid_core_files()
     settings = within_notice(settings)
-    with termination_heard(settings):
+    with traced_or_exit(settings, role), termination_heard(settings):
         if role in (Role.INGEST, Role.ENGINE):
             _run_stages(role, _stages(role, settings), settings, name or role)
         else:

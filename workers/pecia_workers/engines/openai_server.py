@@ -14,6 +14,7 @@ import httpx2
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from pecia_schemas import tracing
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError, EngineUnavailableError
 from pecia_workers.engines.openai_answer import read_answer
 from pecia_workers.engines.openai_errors import LockedOutError, UnansweredError, error_of
@@ -162,7 +163,7 @@ class ChatServer:
                 "POST",
                 f"{self._address.api}/chat/completions",
                 content=body,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **tracing.headers()},
             ) as response:
                 if response.status_code != _OK:
                     raise error_of(response.status_code, response.headers.get("Retry-After"))

@@ -50,6 +50,8 @@ class ClaimedPart:
     """Who submitted it."""
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the job was submitted with."""
+    traceparent: str | None = None
+    """The span that it was submitted in."""
     keys: Keyring = field(default=Keyring(), repr=False, compare=False)
     """What the task may be encrypted under."""
 
@@ -106,7 +108,7 @@ _CLAIM = text(
     SELECT claimed.id, claimed.job_id, claimed.stage, claimed.ordinal, claimed.attempt, claimed.strikes,
            claimed.deaths, claimed.lane, claimed.start_s, claimed.end_s,
            extract(epoch FROM now() - claimed.run_at) AS queued_s, jobs.kind, jobs.task,
-           jobs.client, jobs.metadata
+           jobs.client, jobs.metadata, jobs.traceparent
     FROM claimed JOIN jobs ON jobs.id = claimed.job_id
     """
 )
@@ -146,5 +148,6 @@ def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:
         queued_s=max(0.0, float(row["queued_s"])),
         client=row["client"],
         metadata=row["metadata"],
+        traceparent=row["traceparent"],
         keys=keys,
     )

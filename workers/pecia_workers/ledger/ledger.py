@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
@@ -13,10 +14,11 @@ from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
 from pecia_workers.ledger.commit import Finished, commit_parts
 from pecia_workers.ledger.database import UNAVAILABLE, outlast
-from pecia_workers.ledger.giveback import give_back, revoke_part
+from pecia_workers.ledger.giveback import find_withdrawn, give_back, revoke_part
 from pecia_workers.ledger.groups import Grouped
 from pecia_workers.ledger.intake import PartLostError, document_of, take_in
 from pecia_workers.ledger.result_cache import Earlier, find_results
+from pecia_workers.tracing.stores import job_finished
 
 _LARGEST_GROUP = 256
 
@@ -40,6 +42,7 @@ class Ledger:
             self._claim_all, most=_LARGEST_GROUP
         )
         self._commits: Grouped[Finished, bool] = Grouped(self._commit_all, most=_LARGEST_GROUP)
+        self._withdrawals: Grouped[UUID, bool] = Grouped(self._find_withdrawn, most=_LARGEST_GROUP)
         self._searches: Grouped[bytes, Earlier | None] = Grouped(self._find_all, most=_LARGEST_GROUP)
 
     async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
@@ -86,6 +89,10 @@ class Ledger:
         """End a part that an operator revoked."""
         await self._announce(await outlast(lambda: revoke_part(self._database, self._worker, part)))
 
+    async def withdrawn(self, part: UUID) -> bool:
+        """Return whether a part was cancelled, or erased with its job."""
+        return await self._withdrawals(part)
+
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return what the segments of a job were captioned with, in the order of time."""
         return await outlast(lambda: read_captions(self._database, job_id, self._keys))
@@ -93,8 +100,16 @@ class Ledger:
     async def _claim_all(self, requests: Sequence[ClaimRequest]) -> list[ClaimedPart | None]:
         return await outlast(lambda: claim_parts(self._database, self._worker, requests, self._keys))
 
+    async def _find_withdrawn(self, parts: Sequence[UUID]) -> list[bool]:
+        return await outlast(lambda: find_withdrawn(self._database, parts))
+
     async def _commit_all(self, group: Sequence[Finished]) -> list[bool]:
+        began = time.time_ns()
         committed = await outlast(lambda: commit_parts(self._database, self._worker, group, self._keys))
+        traces = {finished.part.job_id: finished.part.traceparent for finished in group}
+        for job_id, state in committed.jobs.items():
+            if state.is_terminal:
+                job_finished(job_id, state, traces[job_id], began)
         await self._announce(committed.jobs)
         return [finished.part.id in committed.parts for finished in group]
 

@@ -47,6 +47,8 @@ class ClaimedDelivery:
     """The endpoint's, as it is stored."""
     former_secret: Any = None
     """The one before, while it is valid."""
+    traceparent: str | None = None
+    """The span that its job was submitted in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ _CLAIM = text(
     FROM due
     WHERE deliveries.id = due.id
     RETURNING deliveries.id, job_id, endpoint_id, url, receiver, body, attempts AS attempt,
-              attempts - replayed_after AS turn, due.secret, due.former_secret
+              attempts - replayed_after AS turn, due.secret, due.former_secret,
+              (SELECT traceparent FROM jobs WHERE jobs.id = deliveries.job_id) AS traceparent
     """
 )
 

@@ -5,6 +5,7 @@ No statement here waits for a row that a worker holds: it comes again with the n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Lane, Stage
 from pecia_schemas.flows import FORGET_FLOWS
 from pecia_schemas.messages import PartMessage
+from pecia_workers.tracing.stores import sent
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
 _ROWS_PER_FETCH = 5_000
@@ -24,7 +26,8 @@ _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 
 _DUE = text(
     """
-    SELECT parts.id, stage, parts.lane, cost, attempt, deaths, coalesce(jobs.flow, jobs.id) AS flow
+    SELECT parts.id, stage, parts.lane, cost, attempt, deaths, coalesce(jobs.flow, jobs.id) AS flow,
+           jobs.traceparent
     FROM parts JOIN jobs ON jobs.id = parts.job_id
     WHERE parts.state = 'queued' AND published_at IS NULL AND run_at <= now()
     ORDER BY run_at, parts.id
@@ -92,7 +95,9 @@ async def relay_due(
         due = (await connection.execute(_DUE, {"limit": limit})).mappings().all()
         if not due:
             return 0
-        await publish([_message_of(row) for row in due])
+        began, messages = time.time_ns(), [_message_of(row) for row in due]
+        await publish(messages)
+        sent(messages, began)
         await connection.execute(
             _MARK, {"ids": [row["id"] for row in due], "attempts": [row["attempt"] for row in due]}
         )
@@ -107,6 +112,7 @@ def _message_of(row: RowMapping) -> PartMessage:
         cost=row["cost"],
         flow=row["flow"],
         deaths=row["deaths"],
+        traceparent=row["traceparent"],
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage
+from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, Task, tracing
 from pecia_schemas.cost import page_cost, segment_cost, summary_cost
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.page_ranges import PageRanges
@@ -64,7 +64,13 @@ class Ingest:
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
         if isinstance(task, ReadDocument):
             await self._check(task)
-        async with self._spool.open(await self._intake(part)) as path:
+        with tracing.span("fetch"):
+            payload = await self._intake(part)
+        with tracing.span("cut"):
+            return await self._cut(payload, task)
+
+    async def _cut(self, payload: PayloadRef, task: Task[Any]) -> Cut:
+        async with self._spool.open(payload) as path:
             if isinstance(task, CaptionVideo):
                 return await self._segments(path, task)
             assert isinstance(task, ReadDocument)  # noqa: S101  there is no other task

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict
+from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
 from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -63,9 +63,7 @@ class ReadPage:
         check_demands(task, self._engine.capabilities)
         clock = asyncio.get_running_loop().time
         started = clock()
-        async with self._spool.open(part.payload) as path:
-            password = cast("SecretStr | None", task.password)
-            image = await self._decoder.page(path, part.ordinal, self._plan(task), password)
+        image = await self._page(part, task)
         decoded = clock()
         request = _request(part, task, image)
         look = await self._look(part, task, request, image)
@@ -78,6 +76,12 @@ class ReadPage:
         took = timings.model_copy(update={"engine": clock() - asked})
         page = page_of(part.ordinal + 1, image, readings, fields, took)
         return look.done(page, whole=task.fields is None or page.fields is not None)
+
+    async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
+        with tracing.span("prepare"):
+            async with self._spool.open(part.payload) as path:
+                password = cast("SecretStr | None", task.password)
+                return await self._decoder.page(path, part.ordinal, self._plan(task), password)
 
     def _plan(self, task: ReadDocument) -> Plan:
         steps = self._steps if task.prepare is None else task.prepare

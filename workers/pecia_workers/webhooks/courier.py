@@ -11,10 +11,12 @@ from typing import Any
 import structlog
 from pydantic import SecretStr
 
+from pecia_schemas import tracing
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome, Try
 from pecia_workers.outgoing.guard import RefusedTargetError
+from pecia_workers.tracing.callbacks import delivering, tried
 from pecia_workers.webhooks.policy import DeliveryPolicy
 from pecia_workers.webhooks.sender import Reply, Sender, SendError, SendFailure
 from pecia_workers.webhooks.signing import Signer
@@ -59,7 +61,13 @@ class Courier:
         self._links = links
 
     async def carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
-        """Try it once. What goes wrong is the outcome."""
+        """Try it once, in a span of its own. What goes wrong is the outcome."""
+        with delivering(delivery) as span:
+            outcome, made = await self._carry(delivery)
+            tried(span, outcome)
+        return outcome, made
+
+    async def _carry(self, delivery: ClaimedDelivery) -> tuple[DeliveryOutcome, Try]:
         at, begun = datetime.now(UTC), time.monotonic()
         reply: Reply | None = None
         try:
@@ -79,7 +87,7 @@ class Courier:
 
     async def _post(self, delivery: ClaimedDelivery) -> Reply:
         notice = self._secrets.signer(delivery).sign(delivery.id, self._with_links(delivery))
-        return await self._sender.post(delivery.url, notice.body, notice.headers)
+        return await self._sender.post(delivery.url, notice.body, {**notice.headers, **tracing.headers()})
 
     def _with_links(self, delivery: ClaimedDelivery) -> dict[str, Any]:
         if delivery.job_id is None:
