@@ -4,6 +4,8 @@
 VENV ?= .venv
 # Where real vLLM lives, which pins versions of its own.
 ENGINE_VENV ?= $(VENV)-engine
+# Where the libraries live that Pecia is measured beside.
+BENCH_VENV ?= $(VENV)-bench
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -51,15 +53,16 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/.local  ## Measure Pecia beside stock Celery on the same servers
-	$(BIN)/python benchmarks/claim_to_commit.py
+bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
+	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
 bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 
-docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help
+docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures
 	$(BIN)/python -m pecia_schemas.export docs
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
+	$(BIN)/python benchmarks/run.py --only-page
 
 site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
@@ -69,7 +72,7 @@ lock:  ## Resolve constraints.txt anew (needs uv on the path)
 		--extra workers --extra local --extra dicom --extra korean --extra pdf --extra plot --extra otel --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) $(ENGINE_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Pecia needs Python 3.11 or 3.12 with venv (on Debian: apt install python3-venv)." >&2; exit 1; }
@@ -89,4 +92,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
 $(ENGINE_VENV)/.installed: pyproject.toml tests/engine/install.sh
 	@echo "Installing vLLM for the CPU into $(ENGINE_VENV) (some minutes) …"
 	PYTHON=$(PYTHON) tests/engine/install.sh $(ENGINE_VENV)
+	@touch $@
+
+$(BENCH_VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing what Pecia is measured beside into $(BENCH_VENV) …"
+	$(BIN)/python -m venv $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --upgrade 'pip>=25.1'
+	@$(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --group bench
 	@touch $@

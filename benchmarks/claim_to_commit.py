@@ -9,9 +9,7 @@ from the first claimed row to the last committed one. Rounds are interleaved, so
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -27,17 +25,15 @@ from uuid import UUID
 from redis import Redis
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from sqlalchemy import Engine, create_engine, insert, text
 
-import pecia_migrations
+from harness.report import Report, Table, parser, spread
+from harness.servers import servers
 from pecia_schemas import Lane, PayloadRef, ReadDocument, Stage, new_id
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.tables import JobRow, PartRow
 from pecia_schemas.tasks import task_to_json
-from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.redis import start_redis
 
 RIVALS = Path(__file__).parent / "rivals"
 PARTS_PER_JOB = 100
@@ -74,32 +70,25 @@ def main() -> None:
                 enqueue(stores, fill(stores, arguments.parts))
                 results[side].append(measure(stores, program, arguments.parts))
                 progress.advance(rounds)
-    report(results, arguments)
+    report(results, arguments).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--parts", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--parts", type=int, default=20_000)
+    made.add_argument("--rounds", type=int, default=3)
+    return made.parse_args()
 
 
 @contextmanager
 def _stores() -> Iterator[Stores]:
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as directory:
-        home = Path(directory)
-        home.chmod(0o711)
-        postgres, redis = start_postgres(home / "postgres"), start_redis(home / "redis")
-        try:
-            url = postgres.url_of("postgres")
-            pecia_migrations.upgrade(url)
-            yield Stores(url, redis.url, create_engine(sqlalchemy_url(url)), Redis.from_url(redis.url))
-        finally:
-            redis.stop()
-            postgres.stop()
+    with servers() as shared:
+        yield Stores(
+            shared.database_url,
+            shared.redis_url,
+            create_engine(sqlalchemy_url(shared.database_url)),
+            Redis.from_url(shared.redis_url),
+        )
 
 
 def fill(stores: Stores, count: int) -> list[UUID]:
@@ -235,30 +224,34 @@ def _environment(stores: Stores) -> dict[str, str]:
     }
 
 
-def report(results: dict[str, list[Measured]], arguments: argparse.Namespace) -> None:
-    """Print the medians of both sides, and the median of the rounds' ratios."""
-    ratio = statistics.median(
+def report(results: dict[str, list[Measured]], arguments: argparse.Namespace) -> Report:
+    """Return the medians of both sides, and the median of the rounds' ratios."""
+    ratios = [
         ours.parts_per_s / stock.parts_per_s
         for ours, stock in zip(results["Pecia"], results["stock Celery"], strict=True)
-    )
-    medians = {
-        side: Measured(
-            parts_per_s=statistics.median(round_.parts_per_s for round_ in rounds),
-            cpu_s_per_thousand=statistics.median(round_.cpu_s_per_thousand for round_ in rounds),
-        )
+    ]
+    rows = [
+        [
+            side,
+            spread([one.parts_per_s for one in rounds]),
+            spread([one.cpu_s_per_thousand for one in rounds], ".3f"),
+        ]
         for side, rounds in results.items()
-    }
-    if arguments.json:
-        print(json.dumps({"ratio": ratio, **{side: vars(median) for side, median in medians.items()}}))
-        return
-    table = Table(
-        title=f"{arguments.parts:,} parts, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
+    ]
+    return Report(
+        tables=[
+            Table(
+                headings=("", "parts/s", "worker CPU s per 1,000 parts"),
+                rows=rows,
+                title=f"{arguments.parts:,} parts, {arguments.rounds} rounds",
+            )
+        ],
+        notes=[f"Pecia / stock Celery, parts/s: {spread(ratios, '.2f')}"],
+        figures={
+            "ratio": statistics.median(ratios),
+            "rounds": {side: [vars(one) for one in rounds] for side, rounds in results.items()},
+        },
     )
-    for heading in ("", "parts/s", "worker CPU s per 1,000 parts"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for side, median in medians.items():
-        table.add_row(side, f"{median.parts_per_s:,.0f}", f"{median.cpu_s_per_thousand:.3f}")
-    Console().print(table, f"ratio of parts/s (median of the rounds): {ratio:.2f}")
 
 
 if __name__ == "__main__":

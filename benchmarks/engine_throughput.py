@@ -13,25 +13,24 @@ would run beside the GPU. The checkpoints are random weights: what they write ha
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "rivals"))
 
+from harness.report import Report, Table, parser, spread  # noqa: E402
 from pecia_schemas import DocumentType  # noqa: E402
 from pecia_workers.reading.instructions import instruction_for  # noqa: E402
 from vllm_job import Answer, Job  # noqa: E402  programs of that directory import it by the same name
@@ -64,21 +63,18 @@ def main() -> None:
         directory = Path(scratch)
         job = _job(arguments, directory)
         answers = _measure(job, arguments.rounds, directory)
-    _report(answers, arguments)
+    _report(answers, arguments).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--checkpoint", choices=CHECKPOINTS, default="tiny", help="random weights, made here")
-    parser.add_argument("--model", type=Path, help="a checkpoint's directory instead")
-    parser.add_argument("--load-format", default="auto", help="dummy: weights made up by vLLM, for --model")
-    parser.add_argument("--kv-cache-bytes", type=int, help="for --model")
-    parser.add_argument("--pages", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--checkpoint", choices=CHECKPOINTS, default="tiny", help="random weights, made here")
+    made.add_argument("--model", type=Path, help="a checkpoint's directory instead")
+    made.add_argument("--load-format", default="auto", help="dummy: weights made up by vLLM, for --model")
+    made.add_argument("--kv-cache-bytes", type=int, help="for --model")
+    made.add_argument("--pages", type=int, default=256)
+    made.add_argument("--rounds", type=int, default=5)
+    return made.parse_args()
 
 
 def _job(arguments: argparse.Namespace, directory: Path) -> Job:
@@ -141,9 +137,9 @@ def _ratios(answers: dict[str, list[Answer]], rival: str) -> list[float]:
     return [theirs.seconds / ours.seconds for ours, theirs in pairs]
 
 
-def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> None:
+def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> Report:
     ours = answers["Pecia"]
-    told = {
+    told: dict[str, Any] = {
         "pages": arguments.pages,
         "rounds": arguments.rounds,
         "pages_per_s": {
@@ -160,32 +156,26 @@ def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> 
         "drifted": sum(one.drifted or 0 for one in ours),
         "packing": [one.packing for one in ours],
     }
-    if arguments.json:
-        print(json.dumps(told))
-    else:
-        Console().print(_table(answers, arguments), *_facts(told), sep="\n")
+    return Report(tables=[_table(answers, arguments)], notes=_facts(told), figures=told)
 
 
 def _table(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> Table:
-    table = Table(
-        title=f"{arguments.pages} pages, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
-    )
-    for heading in ("", "pages/s (median)", "slowest", "fastest", "output tokens"):
-        table.add_column(heading, justify="right" if heading else "left")
+    rows = []
     for side, of in answers.items():
         rates = [arguments.pages / one.seconds for one in of]
         tokens = statistics.median(sum(one.output_tokens) for one in of)
-        shown = [f"{rate:,.1f}" for rate in (statistics.median(rates), min(rates), max(rates))]
-        table.add_row(side, *shown, f"{tokens:,.0f}")
-    return table
+        rows.append([side, spread(rates, ",.1f"), f"{tokens:,.0f}"])
+    return Table(
+        headings=("", "pages/s", "output tokens"),
+        rows=rows,
+        title=f"{arguments.pages} pages, {arguments.rounds} rounds",
+    )
 
 
-def _facts(told: dict[str, object]) -> list[str]:
-    ratios = told["ratios"]
-    assert isinstance(ratios, dict)  # noqa: S101
+def _facts(told: dict[str, Any]) -> list[str]:
     lines = [
         f"Pecia / {rival}: {statistics.median(of):.3f} (median of rounds; {min(of):.3f} to {max(of):.3f})"
-        for rival, of in ratios.items()
+        for rival, of in told["ratios"].items()
     ]
     alike = "the same for all" if told["prompts_alike"] else "NOT the same for all"
     lines.append(f"Prompt tokens of every page: {alike}; predicted wrongly by the fleet: {told['drifted']}")

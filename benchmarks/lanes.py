@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
-import os
-import platform
 import random
 import statistics
 import tempfile
@@ -33,8 +30,8 @@ import psycopg
 from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from harness.report import Report, Table, parser, spread
 from pecia import Client, Document, DocumentType, Lane, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.settings import WorkerSettings
@@ -84,19 +81,16 @@ def main() -> None:
                 progress.update(task, description=f"round {number + 1}: {side}")
                 runs.append(_measure(arguments, every, seed=number))
                 progress.advance(task)
-    _report(alone, mixed, arguments)
+    _report(alone, mixed, arguments).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
-    parser.add_argument("--seconds", type=float, default=45, help="length of one run")
-    parser.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--bulk", type=int, default=2_000, help="bulk pages that wait when the clock starts")
+    made.add_argument("--seconds", type=float, default=45, help="length of one run")
+    made.add_argument("--every", type=float, default=0.5, help="mean seconds between two urgent pages")
+    made.add_argument("--rounds", type=int, default=3)
+    return made.parse_args()
 
 
 def _measure(arguments: argparse.Namespace, every: float, *, seed: int) -> Measured:
@@ -183,7 +177,7 @@ def _one(database: psycopg.Connection[Any], statement: Any) -> Any:
     return row[0]
 
 
-def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Namespace) -> None:
+def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Namespace) -> Report:
     kept = [
         with_urgent.bulk_tokens_per_s / (without.bulk_tokens_per_s - with_urgent.urgent_tokens_per_s)
         for without, with_urgent in zip(alone, mixed, strict=True)
@@ -200,25 +194,22 @@ def _report(alone: list[Measured], mixed: list[Measured], arguments: argparse.Na
         "alone": [asdict(run) for run in alone],
         "mixed": [asdict(run) for run in mixed],
     }
-    if arguments.json:
-        print(json.dumps(told))
-        return
-    table = Table(
-        title=f"{arguments.bulk} bulk pages queued, an urgent one every {arguments.every:g} s,"
-        f" {arguments.rounds} rounds of {arguments.seconds:g} s, {platform.machine()}, {os.cpu_count()} cores"
-    )
-    for heading in ("", "median", "least", "most"):
-        table.add_column(heading, justify="right" if heading else "left")
     waits = [wait for run in mixed for wait in run.waits_s]
-    table.add_row("urgent pages", str(len(waits)), "", "")
-    table.add_row("wait of an urgent page, p50, s", *_spread([_p50(run.waits_s) for run in mixed]))
-    table.add_row("wait of an urgent page, p95, s", *_spread(p95))
-    table.add_row("allowed: one service time + 250 ms, s", *_spread(limits))
-    table.add_row("bulk alone, tokens/s", *_spread([run.bulk_tokens_per_s for run in alone]))
-    table.add_row("bulk beside urgent pages, tokens/s", *_spread([run.bulk_tokens_per_s for run in mixed]))
-    table.add_row("urgent pages, tokens/s", *_spread([run.urgent_tokens_per_s for run in mixed]))
-    table.add_row("bulk kept, of what they leave (allowed: 0.95)", *_spread(kept))
-    Console().print(table)
+    rows = [
+        ["urgent pages", str(len(waits))],
+        ["wait of an urgent page, p50, s", _spread([_p50(run.waits_s) for run in mixed])],
+        ["wait of an urgent page, p95, s", _spread(p95)],
+        ["allowed: one service time + 250 ms, s", _spread(limits)],
+        ["bulk alone, tokens/s", _spread([run.bulk_tokens_per_s for run in alone])],
+        ["bulk beside urgent pages, tokens/s", _spread([run.bulk_tokens_per_s for run in mixed])],
+        ["urgent pages, tokens/s", _spread([run.urgent_tokens_per_s for run in mixed])],
+        ["bulk kept, of what they leave (allowed: 0.95)", _spread(kept)],
+    ]
+    title = (
+        f"{arguments.bulk} bulk pages queued, an urgent one every {arguments.every:g} s, "
+        f"{arguments.rounds} rounds of {arguments.seconds:g} s"
+    )
+    return Report(tables=[Table(headings=("", "rounds"), rows=rows, title=title)], figures=told)
 
 
 def _p50(waits: list[float]) -> float:
@@ -229,8 +220,8 @@ def _p95(waits: list[float]) -> float:
     return statistics.quantiles(waits, n=20, method="inclusive")[-1]
 
 
-def _spread(values: list[float]) -> list[str]:
-    return [f"{value:,.3f}" for value in (statistics.median(values), min(values), max(values))]
+def _spread(values: list[float]) -> str:
+    return spread(values, ",.3f")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
-import platform
 import tempfile
 import threading
 import time
@@ -32,8 +30,8 @@ from typing import Any, Self
 import numpy as np
 from PIL import Image
 from rich.console import Console
-from rich.table import Table
 
+from harness.report import Report, Table, parser
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
@@ -101,22 +99,16 @@ def main() -> None:
     arguments = _arguments()
     say = Console(stderr=True).print
     results = [one for kind in arguments.kinds for one in _measure(kind, arguments, say)]
-    if arguments.json:
-        print(json.dumps([asdict(one) | {"pages_per_s": one.pages_per_s} for one in results]))
-    else:
-        _report(results)
+    _report(results).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pages", type=int, default=3_000, help="of the long document")
-    parser.add_argument("--short", type=int, default=30, help="pages of the short one")
-    parser.add_argument("--kinds", nargs="+", choices=WRITERS, default=list(WRITERS))
-    parser.add_argument("--scan-kb", type=int, default=60, help="of one scanned page, about")
-    parser.add_argument("--json", action="store_true", help="print one JSON array instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--pages", type=int, default=3_000, help="of the long document")
+    made.add_argument("--short", type=int, default=30, help="pages of the short one")
+    made.add_argument("--kinds", nargs="+", choices=WRITERS, default=list(WRITERS))
+    made.add_argument("--scan-kb", type=int, default=60, help="of one scanned page, about")
+    return made.parse_args()
 
 
 def _measure(kind: str, arguments: argparse.Namespace, say: Progress) -> list[Measured]:
@@ -286,19 +278,20 @@ class PdfWriter:
 WRITERS: dict[str, Callable[[Path, int, int], None]] = {"text": write_text, "scan": write_scan}
 
 
-def _report(results: list[Measured]) -> None:
-    table = Table(title=f"A long document, {platform.machine()}, {os.cpu_count()} cores")
-    for heading in ("", *(f"{one.kind}, {one.pages} pages" for one in results)):
-        table.add_column(heading, justify="right" if heading else "left")
-    table.add_row("file, MB", *(f"{one.file_bytes / MB:,.1f}" for one in results))
+def _report(results: list[Measured]) -> Report:
+    rows = [["file, MB", *(f"{one.file_bytes / MB:,.1f}" for one in results)]]
     for worker in WORKERS:
-        table.add_row(f"{worker} worker, peak, MB", *(_mb(one.peak_bytes[worker]) for one in results))
-        table.add_row(f"{worker} worker, grown (allowed: {_mb(ALLOWED_BYTES)}), MB", *_grown(results, worker))
-    table.add_row("reader grown, MB", *(_mb(one.reader_grown_bytes) for one in results))
-    table.add_row("first page after, s", *(f"{one.first_page_s:.2f}" for one in results))
-    table.add_row("all pages after, s", *(f"{one.total_s:.1f}" for one in results))
-    table.add_row("pages/s", *(f"{one.pages_per_s:.1f}" for one in results))
-    Console().print(table)
+        rows.append([f"{worker} worker, peak, MB", *(_mb(one.peak_bytes[worker]) for one in results)])
+        rows.append([f"{worker} worker, grown (allowed: {_mb(ALLOWED_BYTES)}), MB", *_grown(results, worker)])
+    rows += [
+        ["reader grown, MB", *(_mb(one.reader_grown_bytes) for one in results)],
+        ["first page after, s", *(f"{one.first_page_s:.2f}" for one in results)],
+        ["all pages after, s", *(f"{one.total_s:.1f}" for one in results)],
+        ["pages/s", *(f"{one.pages_per_s:.1f}" for one in results)],
+    ]
+    headings = ("", *(f"{one.kind}, {one.pages} pages" for one in results))
+    documents = [asdict(one) | {"pages_per_s": one.pages_per_s} for one in results]
+    return Report(tables=[Table(headings=headings, rows=rows)], figures={"documents": documents})
 
 
 def _grown(results: list[Measured], worker: str) -> Iterator[str]:

@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -32,8 +30,8 @@ import psycopg
 from PIL import Image
 from pydantic import SecretStr
 from redis import Redis
-from rich.console import Console
 
+from harness.report import Report, Table, parser
 from pecia import AsyncClient, Client, ClientSettings, JobTimeoutError, ReadDocument
 from pecia.handles import JobHandle
 from pecia_schemas.settings import WorkerSettings
@@ -69,19 +67,16 @@ class Outcome:
 
 def main() -> None:
     """Run it once, on a fleet of its own, and print what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--tasks", type=int, default=50, help="of each process")
-    parser.add_argument(
+    made = parser(__doc__)
+    made.add_argument("--processes", type=int, default=8)
+    made.add_argument("--tasks", type=int, default=50, help="of each process")
+    made.add_argument(
         "--this-fleet", action="store_true", help="on the fleet that PECIA_* names, not on one of its own"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    arguments = parser.parse_args()
+    arguments = made.parse_args()
     with nullcontext(ClientSettings()) if arguments.this_fleet else _fleet() as settings:
         outcome = _run(_named(settings), arguments.processes, arguments.tasks)
-    _report(outcome, arguments)
+    _report(outcome, arguments).tell(as_json=arguments.json)
 
 
 @contextmanager
@@ -234,18 +229,17 @@ def _outcome(
     )
 
 
-def _report(outcome: Outcome, arguments: argparse.Namespace) -> None:
-    if arguments.json:
-        print(json.dumps(asdict(outcome)))
-        return
-    Console().print(
-        f"{arguments.processes} processes, {outcome.jobs} jobs in {outcome.seconds:.1f} s, "
-        f"{platform.machine()}, {os.cpu_count()} cores\n"
-        f"lost wake-ups: {outcome.lost}; a waiter wakes {outcome.late_median_ms:.0f} ms after the commit (median), "
-        f"{outcome.late_p95_ms:.0f} ms (p95), {outcome.late_most_ms:.0f} ms at most\n"
-        f"connections to Postgres: {outcome.postgres_most} at most, {outcome.postgres_after} after\n"
-        f"connections to Redis: {outcome.redis_most} at most, {outcome.redis_after} after"
-    )
+def _report(outcome: Outcome, arguments: argparse.Namespace) -> Report:
+    rows = [
+        ["waiters that were not woken", f"{outcome.lost}"],
+        ["woken after the commit, median, ms", f"{outcome.late_median_ms:,.0f}"],
+        ["p95, ms", f"{outcome.late_p95_ms:,.0f}"],
+        ["most, ms", f"{outcome.late_most_ms:,.0f}"],
+        ["connections to Postgres, most and after", f"{outcome.postgres_most} and {outcome.postgres_after}"],
+        ["connections to Redis, most and after", f"{outcome.redis_most} and {outcome.redis_after}"],
+    ]
+    title = f"{arguments.processes} processes, {outcome.jobs} jobs in {outcome.seconds:.1f} s"
+    return Report(tables=[Table(headings=("", "all"), rows=rows, title=title)], figures=asdict(outcome))
 
 
 if __name__ == "__main__":

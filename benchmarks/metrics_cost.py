@@ -1,7 +1,4 @@
-"""What metrics cost: microseconds for each part that is counted, milliseconds and bytes for each scrape.
-
-python benchmarks/metrics_cost.py
-"""
+"""What metrics cost: microseconds for each part that is counted, milliseconds and bytes for each scrape."""
 
 from __future__ import annotations
 
@@ -11,14 +8,12 @@ from uuid import uuid4
 
 from prometheus_client import generate_latest
 
+from harness.report import Report, Table, parser
 from pecia_schemas import Failure, FailureCode, Lane, Page, Stage, TokenUsage, Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.ledger import ClaimedPart, Done, Failed
 from pecia_workers.metrics import recording
 from pecia_workers.metrics.declared import REGISTRY
-
-_PARTS = 20_000
-_SCRAPES = 50
 
 
 def _part(lane: Lane) -> ClaimedPart:
@@ -48,6 +43,10 @@ def _timed(work: Callable[[], object], times: int) -> float:
 
 def main() -> None:
     """Measure and print."""
+    made = parser(__doc__)
+    made.add_argument("--parts", type=int, default=20_000)
+    made.add_argument("--scrapes", type=int, default=50)
+    asked = made.parse_args()
     usage = TokenUsage(prompt=1500, cached=100, output=400)
     page = Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="vllm", usage=usage)
     answer = Generation(text="", verdict=Verdict.OK, usage=usage, first_token_s=0.2)
@@ -59,14 +58,18 @@ def main() -> None:
         recording.generated("vllm", answer, 2.0)
         recording.ended(part, Done(page), 2.5, committed=True)
 
-    each = _timed(count, _PARTS)
+    each = _timed(count, asked.parts)
     for lane in Lane:
         for code in FailureCode:
             recording.begun(_part(lane))
             recording.ended(_part(lane), Failed(Failure.of(code)), 1.0, committed=True)
-    scrape = _timed(lambda: generate_latest(REGISTRY), _SCRAPES)
-    print(f"counting one part    {each * 1e6:8.1f} us")
-    print(f"one scrape           {scrape * 1e3:8.1f} ms, {len(generate_latest(REGISTRY)):,} bytes")
+    scrape, size = _timed(lambda: generate_latest(REGISTRY), asked.scrapes), len(generate_latest(REGISTRY))
+    rows = [
+        ["counting one part", f"{each * 1e6:,.1f} µs", ""],
+        ["one scrape", f"{scrape * 1e3:,.1f} ms", f"{size:,} bytes"],
+    ]
+    figures = {"part_us": each * 1e6, "scrape_ms": scrape * 1e3, "scrape_bytes": size}
+    Report(tables=[Table(headings=("", "takes", "is"), rows=rows)], figures=figures).tell(as_json=asked.json)
 
 
 if __name__ == "__main__":

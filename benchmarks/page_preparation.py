@@ -11,16 +11,15 @@ pages that have something to do: an upright page costs no turn.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections import defaultdict
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import process_time
 
-from rich.console import Console
-from rich.table import Table
+from harness.report import Report, Table, parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
 
@@ -43,21 +42,19 @@ def main() -> None:
     lost: list[str] = []
     with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
         for number in range(arguments.rounds):
-            for case in askew_pages(Path(scratch), arguments.korean_font):
+            for case in islice(askew_pages(Path(scratch), arguments.korean_font), arguments.pages):
                 page = _prepared(case, took)
                 if number == 0 and not case.came_back(page):
                     lost.append(f"{case.name}: turned by {page.rotation}, levelled by {page.skew:g}")
-    _report(lost, took, arguments)
+    _report(lost, took, arguments.pages).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--korean-font", type=Path, help="a font file with Hangul")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=1)
+    made.add_argument("--pages", type=int, default=CASES, help="of the forty, the first so many")
+    made.add_argument("--korean-font", type=Path, help="a font file with Hangul")
+    return made.parse_args()
 
 
 def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
@@ -73,21 +70,19 @@ def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
     return sheet.page
 
 
-def _report(lost: list[str], took: dict[str, list[float]], arguments: argparse.Namespace) -> None:
-    upright = CASES - len(lost)
-    if arguments.json:
-        times = {step: round(median(values), 1) for step, values in took.items()}
-        print(json.dumps({"pages": CASES, "upright": upright, "lost": lost, "median_ms": times}))
-        return
-    table = Table(
-        "step", "median, ms", "most, ms", title=f"{upright} of {CASES} upright; {NEEDED} are asked for"
+def _report(lost: list[str], took: dict[str, list[float]], pages: int) -> Report:
+    upright = pages - len(lost)
+    rows = [[step, f"{median(values):.0f}", f"{max(values):.0f}"] for step, values in took.items()]
+    return Report(
+        tables=[Table(headings=("step", "median, ms", "most, ms"), rows=rows)],
+        notes=[f"{upright} of {pages} pages came back upright; {NEEDED} of {CASES} are asked for.", *lost],
+        figures={
+            "pages": pages,
+            "upright": upright,
+            "lost": lost,
+            "median_ms": {step: round(median(values), 1) for step, values in took.items()},
+        },
     )
-    for step, values in took.items():
-        table.add_row(step, f"{median(values):.0f}", f"{max(values):.0f}")
-    console = Console()
-    console.print(table)
-    for name in lost:
-        console.print(name)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,6 @@ a language model, gains more. No two pages of a submit are alike.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -22,8 +19,8 @@ from time import perf_counter
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from harness.report import Report, Table, parser
 from pecia import Client, Page, ReadDocument, UsageFigures
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
@@ -49,17 +46,14 @@ def main() -> None:
     """Run the rounds, each on a fleet of its own, and print the medians."""
     arguments = _arguments()
     rounds = [_round(arguments.pages) for _ in track(range(arguments.rounds), console=Console(stderr=True))]
-    _report(rounds, arguments)
+    _report(rounds, arguments).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pages", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--pages", type=int, default=100)
+    made.add_argument("--rounds", type=int, default=3)
+    return made.parse_args()
 
 
 def _round(count: int) -> list[Submit]:
@@ -123,7 +117,7 @@ def _tokens(figures: UsageFigures) -> int:
     return figures.tokens.prompt + figures.tokens.output
 
 
-def _report(rounds: list[list[Submit]], arguments: argparse.Namespace) -> None:
+def _report(rounds: list[list[Submit]], arguments: argparse.Namespace) -> Report:
     ratio = statistics.median(first.seconds / second.seconds for first, second in rounds)
     medians = [
         Submit(
@@ -134,19 +128,29 @@ def _report(rounds: list[list[Submit]], arguments: argparse.Namespace) -> None:
         )
         for at in range(len(TIMES))
     ]
-    if arguments.json:
-        told = {time: asdict(median) for time, median in zip(TIMES, medians, strict=True)}
-        print(json.dumps({"pages": arguments.pages, "ratio": ratio, **told}))
-        return
-    table = Table(
-        title=f"{arguments.pages} pages, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
+    rows = [
+        [
+            time,
+            f"{median.seconds:.2f}",
+            *(f"{count:,.0f}" for count in (median.engine_pages, median.tokens, median.saved)),
+        ]
+        for time, median in zip(TIMES, medians, strict=True)
+    ]
+    return Report(
+        tables=[
+            Table(
+                headings=("submit", "seconds", "pages the engine read", "tokens", "tokens saved"),
+                rows=rows,
+                title=f"{arguments.pages} pages, {arguments.rounds} rounds",
+            )
+        ],
+        notes=[f"The second took 1/{ratio:.1f} of the time (median of the rounds)."],
+        figures={
+            "pages": arguments.pages,
+            "ratio": ratio,
+            **{time: asdict(median) for time, median in zip(TIMES, medians, strict=True)},
+        },
     )
-    for heading in ("submit", "seconds", "pages the engine read", "tokens", "tokens saved"):
-        table.add_column(heading, justify="left" if heading == "submit" else "right")
-    for time, median in zip(TIMES, medians, strict=True):
-        counts = (median.engine_pages, median.tokens, median.saved)
-        table.add_row(time, f"{median.seconds:.2f}", *(f"{count:,.0f}" for count in counts))
-    Console().print(table, f"the second took 1/{ratio:.1f} of the time (median of the rounds)")
 
 
 if __name__ == "__main__":

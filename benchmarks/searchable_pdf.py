@@ -21,9 +21,8 @@ from pathlib import Path
 
 import pikepdf
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
-from rich.table import Table
 
+from harness.report import Report, Table, parser
 from pecia.formats import pdf
 from pecia_schemas import Box, Document, Line, Page, Verdict
 from pecia_workers.media.pictures import open_pictures
@@ -99,26 +98,23 @@ def measured(pages: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pages", type=int, nargs="+", default=[30, 500])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="Print one JSON object for each document.")
-    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--pages", type=int, nargs="+", default=[30, 500])
+    made.add_argument("--rounds", type=int, default=1)
+    made.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    asked = made.parse_args()
     if asked.write:
         print(json.dumps(write(asked.write, asked.pages[0])))
         return
-    rows = [measured(pages) for _ in range(asked.rounds) for pages in asked.pages]
-    if asked.json:
-        for row in rows:
-            print(json.dumps(row))
-        return
-    table = Table("pages", "writer, MB", "drawer, MB", "pages/s", "kB per page")
-    for row in rows:
-        table.add_row(*(f"{value:,.1f}" if name != "pages" else f"{value}" for name, value in row.items()))
-    Console().print(table)
+    documents = [measured(pages) for _ in range(asked.rounds) for pages in asked.pages]
+    table = Table(
+        headings=("pages", "writer, MB", "drawer, MB", "pages/s", "kB per page"),
+        rows=[
+            [f"{value:,.1f}" if name != "pages" else f"{value}" for name, value in one.items()]
+            for one in documents
+        ],
+    )
+    Report(tables=[table], figures={"documents": documents}).tell(as_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
 import os
-import platform
 import random
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,13 +27,11 @@ from time import perf_counter, process_time
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-import pecia_migrations
+from harness.report import Report, Table, parser, spread
+from harness.servers import servers
 from pecia import Client, ReadDocument
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.redis import start_redis
 
 MEMORY_AT = (10, 1)
 """The peak is taken for a tenth of the tasks, and for all."""
@@ -75,7 +70,11 @@ class Peak:
 def main() -> None:
     """Measure the memory, then run the rounds, on servers of their own, and print what came of it."""
     arguments = _arguments()
-    with _servers() as (client, store):
+    with (
+        servers() as shared,
+        Client(shared.database_url, shared.redis_url, shared.payload_url) as client,
+    ):
+        store = PayloadStore.open(shared.payload_url)
         kinds: dict[str, Tasks] = {"stored": _stored(store), "pictures": _pictures}
         client.submit_many(kinds["stored"](3_000))
         peaks = [_peak(client, kinds["stored"], arguments.memory // part) for part in MEMORY_AT]
@@ -83,35 +82,16 @@ def main() -> None:
             {kind: _speed(client, tasks, arguments) for kind, tasks in kinds.items()}
             for _ in track(range(arguments.rounds), console=Console(stderr=True))
         ]
-    _report(rounds, peaks, arguments)
+    _report(rounds, peaks, arguments).tell(as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--jobs", type=int, default=20_000, help="of each kind by submit_many")
-    parser.add_argument("--single", type=int, default=500, help="of each kind by submit")
-    parser.add_argument("--memory", type=int, default=100_000, help="tasks of the generator")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    return parser.parse_args()
-
-
-@contextmanager
-def _servers() -> Iterator[tuple[Client, PayloadStore]]:
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        home = Path(scratch)
-        home.chmod(0o711)
-        postgres, redis = start_postgres(home / "postgres"), start_redis(home / "redis")
-        try:
-            database_url, payload_url = postgres.url_of("postgres"), str(home / "payloads")
-            pecia_migrations.upgrade(database_url)
-            with Client(database_url, redis.url, payload_url) as client:
-                yield client, PayloadStore.open(payload_url)
-        finally:
-            postgres.stop()
-            redis.stop()
+    made = parser(__doc__)
+    made.add_argument("--jobs", type=int, default=20_000, help="of each kind by submit_many")
+    made.add_argument("--single", type=int, default=500, help="of each kind by submit")
+    made.add_argument("--memory", type=int, default=100_000, help="tasks of the generator")
+    made.add_argument("--rounds", type=int, default=3)
+    return made.parse_args()
 
 
 def _stored(store: PayloadStore) -> Tasks:
@@ -178,7 +158,7 @@ def _resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def _report(rounds: list[dict[str, Speed]], peaks: list[Peak], arguments: argparse.Namespace) -> None:
+def _report(rounds: list[dict[str, Speed]], peaks: list[Peak], arguments: argparse.Namespace) -> Report:
     medians = {
         kind: Speed(
             **{
@@ -189,24 +169,30 @@ def _report(rounds: list[dict[str, Speed]], peaks: list[Peak], arguments: argpar
         for kind in rounds[0]
     }
     ratios = {kind: statistics.median(one[kind].ratio for one in rounds) for kind in medians}
-    if arguments.json:
-        told = {kind: {**asdict(speed), "ratio": ratios[kind]} for kind, speed in medians.items()}
-        print(json.dumps({**told, "memory": [asdict(peak) for peak in peaks]}))
-        return
-    table = Table(
-        title=f"{arguments.jobs:,} jobs, {arguments.rounds} rounds, {platform.machine()}, {os.cpu_count()} cores"
-    )
-    for heading in ("tasks", "submit, jobs/s", "submit_many, jobs/s", "ratio", "client, µs a job"):
-        table.add_column(heading, justify="left" if heading == "tasks" else "right")
-    for kind, speed in medians.items():
-        figures = (speed.one_by_one, speed.many, ratios[kind], speed.client_us)
-        table.add_row(kind, *(f"{figure:,.0f}" for figure in figures))
-    memory = [
+    rows = [
+        [
+            kind,
+            spread([one[kind].one_by_one for one in rounds]),
+            spread([one[kind].many for one in rounds]),
+            f"{ratios[kind]:,.0f}",
+            f"{speed.client_us:,.0f}",
+        ]
+        for kind, speed in medians.items()
+    ]
+    headings = ("tasks", "submit, jobs/s", "submit_many, jobs/s", "ratio", "client, µs a job")
+    notes = [
         f"{peak.tasks:,} tasks of a generator: {peak.peak_mib:.1f} MiB at the peak, {peak.after_mib:.1f} MiB "
         f"with the group, {peak.after_mib * 2**20 / peak.tasks:,.0f} bytes a job"
         for peak in peaks
     ]
-    Console().print(table, *memory, sep="\n")
+    told = {kind: {**asdict(speed), "ratio": ratios[kind]} for kind, speed in medians.items()}
+    return Report(
+        tables=[
+            Table(headings=headings, rows=rows, title=f"{arguments.jobs:,} jobs, {arguments.rounds} rounds")
+        ],
+        notes=notes,
+        figures={**told, "memory": [asdict(peak) for peak in peaks]},
+    )
 
 
 if __name__ == "__main__":

@@ -6,27 +6,22 @@ every one finds the same backlog; that leaves dead rows, as a busy outbox has th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
-import tempfile
 import time
 from datetime import timedelta
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-import pecia_migrations
+from harness.report import Report, Table, parser
+from harness.servers import servers
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import Room, claim_deliveries
-from pecia_workers.local.postgres import start_postgres
 
-BACKLOGS = ((100, 1), (100_000, 1), (100_000, 100), (100_000, 2_000))
-"""Deliveries and receivers."""
+RECEIVERS = (1, 100, 2_000)
+"""That the long backlog is for; the short one is for one."""
+SHORT = 100
 ROOM = Room(deliveries=64, each=4, busy={}, signs=True)
 
 _FILL = text(
@@ -57,8 +52,9 @@ async def claims(database: AsyncEngine, deliveries: int, receivers: int, rounds:
     return took
 
 
-async def measure(database_url: str, rounds: int) -> list[dict[str, float]]:
+async def measure(database_url: str, long: int, rounds: int) -> list[dict[str, float]]:
     """Return the figures of every backlog."""
+    backlogs = [(SHORT, 1), *((long, receivers) for receivers in RECEIVERS)]
     database = open_database(database_url, patience=timedelta(minutes=2))
     try:
         return [
@@ -68,7 +64,7 @@ async def measure(database_url: str, rounds: int) -> list[dict[str, float]]:
                 "p50_ms": statistics.median(took) * 1000,
                 "p95_ms": statistics.quantiles(took, n=20)[-1] * 1000,
             }
-            for deliveries, receivers in BACKLOGS
+            for deliveries, receivers in backlogs
             for took in [await claims(database, deliveries, receivers, rounds)]
         ]
     finally:
@@ -77,26 +73,22 @@ async def measure(database_url: str, rounds: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        postgres = start_postgres(Path(home), socket_dir=Path(home))
-        try:
-            pecia_migrations.upgrade(postgres.url)
-            figures = asyncio.run(measure(postgres.url, asked.rounds))
-        finally:
-            postgres.stop()
-    if asked.json:
-        print(json.dumps(figures))
-        return
-    table = Table("waiting", "receivers", "claim p50, ms", "p95, ms", box=None)
-    for one in figures:
-        table.add_row(
-            f"{one['deliveries']:,}", f"{one['receivers']:,}", f"{one['p50_ms']:.1f}", f"{one['p95_ms']:.1f}"
-        )
-    Console().print(table)
+    made = parser(__doc__)
+    made.add_argument("--deliveries", type=int, default=100_000, help="that wait")
+    made.add_argument("--rounds", type=int, default=50)
+    asked = made.parse_args()
+    with servers() as shared:
+        figures = asyncio.run(measure(shared.database_url, asked.deliveries, asked.rounds))
+    rows = [
+        [
+            f"{one['deliveries']:,} for {one['receivers']:,}",
+            f"{one['p50_ms']:.1f}",
+            f"{one['p95_ms']:.1f}",
+        ]
+        for one in figures
+    ]
+    table = Table(headings=("callbacks that wait for receivers", "claim p50, ms", "p95, ms"), rows=rows)
+    Report(tables=[table], figures={"backlogs": figures}).tell(as_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
-"""Pecia's own engine worker, with an engine that answers at once and no document to decode."""
+"""Pecia's own engine worker, with an engine that answers at once, or after a while, and no document to decode."""
 
 from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +22,13 @@ PIXEL = np.zeros((1, 1, 3), np.uint8)
 class AnswerAtOnce:
     """The read stage without fetching and decoding: what is left is the way from claim to committed row."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, work_s: float) -> None:
         self._engine = engine
+        self._work_s = work_s
 
     async def __call__(self, part: ClaimedPart) -> Done:
+        if self._work_s:
+            await asyncio.sleep(self._work_s)
         request = EngineRequest(id=str(part.id), images=(PIXEL,), workload=DocumentType.MIXED)
         answer = await self._engine.generate(request)
         page = Page(
@@ -36,16 +43,29 @@ class AnswerAtOnce:
 
 
 class BenchmarkRuntime(Runtime):
+    work_s = 0.0
+
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:  # noqa: ARG002
         assert engine is not None  # noqa: S101
         await engine.start()
-        self._handlers[Stage.READ] = AnswerAtOnce(engine)
+        self._handlers[Stage.READ] = AnswerAtOnce(engine, self.work_s)
         return engine.budget
 
 
-if __name__ == "__main__":
-    settings = WorkerSettings(engine="simulated:instant")
+def run(*, slots: int = 0, work_s: float = 0, lease_s: int = 0) -> None:
+    """Be the worker until stopped: so many parts at a time, each so long; 0: as it comes."""
+    asked: dict[str, Any] = {}
+    if slots:
+        asked["max_in_flight"] = slots
+    if lease_s:
+        asked["lease"] = timedelta(seconds=lease_s)
+    settings = WorkerSettings(engine="simulated:instant", **asked)
+    BenchmarkRuntime.work_s = work_s
     app.use(settings)
     app.new_runtime = lambda: BenchmarkRuntime(settings, app.stages)
     app.conf.worker_send_task_events = False  # as stock Celery has it
     app.worker_main([*worker_argv([Stage.READ], settings), "--loglevel=WARNING"])
+
+
+if __name__ == "__main__":
+    run()

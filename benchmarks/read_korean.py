@@ -9,8 +9,6 @@ stands here to show what becomes of a Korean page whose language is not named.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import resource
 import sys
@@ -18,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from rich.console import Console
-from rich.table import Table
+from harness.report import Report, Table, parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared"))
 
@@ -44,25 +41,21 @@ class Figures:
 
 def main() -> None:
     """Read the pages with each library, in a process of its own, and print the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    arguments = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=1)
+    arguments = made.parse_args()
     readers = [rapidocr_reader(), tesseract_reader(str(korean_tessdata()))]
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(1, maxtasksperchild=1) as pool:
         found = [pool.apply(_measure, (reader, arguments.rounds)) for reader in readers]
-    if arguments.json:
-        print(json.dumps([asdict(figures) for figures in found]))
-        return
-    table = Table("library", "wrong characters", "pages/s", "memory, MB")
-    for figures in found:
-        table.add_row(
-            figures.reader, f"{figures.wrong:.1%}", f"{figures.pages_s:.2f}", f"{figures.memory_mb:.0f}"
-        )
-    Console().print(table)
+    rows = [
+        [figures.reader, f"{figures.wrong:.1%}", f"{figures.pages_s:.2f}", f"{figures.memory_mb:.0f}"]
+        for figures in found
+    ]
+    table = Table(headings=("library", "wrong characters", "pages/s", "memory, MB"), rows=rows)
+    Report(tables=[table], figures={"libraries": [asdict(figures) for figures in found]}).tell(
+        as_json=arguments.json
+    )
 
 
 def _measure(reader: PageReader, rounds: int) -> Figures:
