@@ -6,6 +6,8 @@ VENV ?= .venv
 ENGINE_VENV ?= $(VENV)-engine
 # Where the libraries live that Pecia is measured beside.
 BENCH_VENV ?= $(VENV)-bench
+# How many tests run at a time: most of them wait most of the time, for a lease to end or a server to start.
+TEST_PROCESSES ?= 4
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -24,7 +26,7 @@ up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
 
 test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadfile
