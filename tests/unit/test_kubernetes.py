@@ -1,0 +1,266 @@
+"""`compose/kubernetes`: what Kubernetes, KEDA and the fleet itself would refuse, or what would match nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+
+from manifests import CUSTOM, MANIFESTS, Object, ScaledObject, files, named_images, read, rendered
+from pecia.cli.app import app
+from pecia_schemas.settings import WorkerSettings, known_names, read_settings
+
+OVERLAYS = ["cpu", "gpu", "migrate"]
+KUBERNETES = ["1.29", "1.37"]
+GIVING_BACK = timedelta(seconds=45)
+"""At most, after the drain: what the pool's own limits add up to."""
+OTHER_NAMES = {"HOME"}
+
+
+def of_kind(kind: str, *overlays: str) -> list[Object]:
+    found = [one for overlay in overlays or OVERLAYS for one in rendered(overlay) if one["kind"] == kind]
+    return list({one["metadata"]["name"]: one for one in found}.values())
+
+
+def workloads() -> list[Object]:
+    return of_kind("Deployment") + of_kind("Job")
+
+
+def pod_of(workload: Object) -> Any:
+    return workload["spec"]["template"]["spec"]
+
+
+def container_of(workload: Object) -> Any:
+    (container,) = pod_of(workload)["containers"]
+    return container
+
+
+def name_of(thing: Object) -> str:
+    return f"{thing['kind']}-{thing['metadata']['name']}"
+
+
+def every_object() -> list[Any]:
+    extra = read(MANIFESTS / "namespace.yaml") + read(MANIFESTS / "secrets.example.yaml")
+    found = [one for overlay in OVERLAYS for one in rendered(overlay)] + extra
+    seen = {name_of(one): one for one in found}
+    return [pytest.param(one, id=name) for name, one in seen.items()]
+
+
+SECRETS = {one["metadata"]["name"]: one["stringData"] for one in read(MANIFESTS / "secrets.example.yaml")}
+
+
+@pytest.mark.parametrize("thing", every_object())
+def test_kubernetes_and_the_operators_know_every_object_and_field(thing: Object) -> None:
+    model = CUSTOM.get(thing["kind"])
+    if model:
+        model.model_validate(thing)
+        return
+    for release in KUBERNETES:
+        assert kubernetes_validate.validate(thing, release, strict=True)
+
+
+@pytest.mark.parametrize("thing", of_kind("ScaledObject"), ids=name_of)
+def test_what_keda_makes_of_a_scaled_object_is_an_autoscaler(thing: Object) -> None:
+    scaled = ScaledObject.model_validate(thing)
+    kubernetes_validate.validate(scaled.autoscaler(), KUBERNETES[-1], strict=True)
+    assert scaled.spec.min_replica_count <= scaled.spec.max_replica_count
+
+
+def test_every_file_belongs_to_an_overlay() -> None:
+    loose = {MANIFESTS / "namespace.yaml", MANIFESTS / "secrets.example.yaml"}
+    named = {file for overlay in ("base", *OVERLAYS) for file in files(overlay)}
+    assert set(MANIFESTS.rglob("*.yaml")) == named | loose
+
+
+def test_the_example_holds_no_secret() -> None:
+    commented = (MANIFESTS / "secrets.example.yaml").read_text()
+    values = [value for secret in SECRETS.values() for value in secret.values()]
+    told = [value for value in values if "example.internal" not in value]
+    assert {value.removeprefix("whsec_") for value in told} <= {
+        "PASSWORD",
+        "KEY",
+        "5432",
+        "pecia",
+        "scaler",
+        "verify-full",
+    }
+    assert all("PASSWORD" in line for line in commented.splitlines() if "://" in line)
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=name_of)
+def test_a_pod_has_no_rights_that_it_does_not_need(workload: Object) -> None:
+    pod, container = pod_of(workload), container_of(workload)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": workload["metadata"]["name"] != "engine-gpu",
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=name_of)
+def test_what_a_pod_runs_is_a_verb_of_the_command(workload: Object) -> None:
+    container = container_of(workload)
+    assert container["command"] == ["pecia"]
+    verb, *arguments = container["args"]
+    group: Any = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), verb)
+    command.make_context(verb, list(arguments))
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=name_of)
+def test_the_settings_of_a_pod_exist_and_have_a_meaning(
+    workload: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = container_of(workload)
+    maps = {one["metadata"]["name"]: one["data"] for one in of_kind("ConfigMap")}
+    plain: dict[str, str] = {}
+    named: set[str] = set()
+    for source in container.get("envFrom", ()):
+        if "configMapRef" in source:
+            plain |= maps[source["configMapRef"]["name"]]
+        else:
+            named |= SECRETS[source["secretRef"]["name"]].keys()
+    for entry in container.get("env", ()):
+        if reference := entry.get("valueFrom", {}).get("secretKeyRef"):
+            assert entry["name"] in SECRETS[reference["name"]]
+            assert entry["name"] == reference["key"]
+        else:
+            plain[entry["name"]] = entry["value"]
+
+    assert named | plain.keys() <= known_names() | OTHER_NAMES
+    for name, value in plain.items():
+        monkeypatch.setenv(name, value)
+    assert read_settings(WorkerSettings)
+
+
+@pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
+def test_a_pod_has_time_to_drain_and_to_give_back(workload: Object) -> None:
+    (settings,) = of_kind("ConfigMap")
+    drain = timedelta(seconds=int(settings["data"]["PECIA_DRAIN_TIMEOUT"]))
+    if workload["metadata"]["name"] != "flower":
+        assert timedelta(seconds=pod_of(workload)["terminationGracePeriodSeconds"]) >= drain + GIVING_BACK
+
+
+@pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
+def test_probes_ask_a_port_that_is_served(workload: Object) -> None:
+    container, pod = container_of(workload), pod_of(workload)
+    (settings,) = of_kind("ConfigMap")
+    port = WorkerSettings().flower_port if workload["metadata"]["name"] == "flower" else 9464
+    assert settings["data"]["PECIA_METRICS_PORT"] == "9464"
+    assert settings["data"]["PECIA_METRICS_ADDRESS"] == "0.0.0.0"  # noqa: S104  in a container
+    names = {one["name"]: one["containerPort"] for one in container["ports"]}
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert names[container[probe]["httpGet"]["port"]] == port
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_who_opens_documents_has_a_spool_that_can_be_written() -> None:
+    (settings,) = of_kind("ConfigMap")
+    for workload in of_kind("Deployment"):
+        paths = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
+        opens = workload["metadata"]["name"] in ("ingest", "engine", "engine-gpu")
+        assert (settings["data"]["PECIA_SPOOL_DIR"] in paths) is opens
+        assert "/tmp" in paths  # noqa: S108
+
+
+def test_images_are_those_of_compose_in_this_version() -> None:
+    for overlay in OVERLAYS:
+        images = named_images(overlay)
+        used = {
+            container_of(one)["image"] for one in rendered(overlay) if one["kind"] in ("Deployment", "Job")
+        }
+        assert used <= images.keys()
+        assert {image.rsplit(":", 1)[1] for image in images.values()} == {version("pecia")}
+
+
+def labels_of_pods() -> dict[str, dict[str, str]]:
+    return {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in workloads()}
+
+
+def selected(selector: Object) -> set[str]:
+    """Return the workloads whose pods a selector finds."""
+    return {
+        name
+        for name, labels in labels_of_pods().items()
+        if selector.get("matchLabels", {}).items() <= labels.items()
+        and all(_holds(expression, labels) for expression in selector.get("matchExpressions", ()))
+    }
+
+
+def _holds(expression: Object, labels: dict[str, str]) -> bool:
+    among = labels.get(expression["key"]) in expression["values"]
+    return among is (expression["operator"] == "In")
+
+
+def test_every_deployment_has_a_budget_for_disruptions_but_flower() -> None:
+    found = [selected(one["spec"]["selector"]) for one in of_kind("PodDisruptionBudget")]
+    assert sorted(name for names in found for name in names) == [
+        "engine",
+        "engine-gpu",
+        "ingest",
+        "upkeep",
+        "webhooks",
+    ]
+
+
+def test_prometheus_asks_every_process_that_has_a_page_as_the_alerts_expect() -> None:
+    (monitor,) = of_kind("PodMonitor")
+    assert selected(monitor["spec"]["selector"]) == {"ingest", "engine", "engine-gpu", "webhooks", "upkeep"}
+    assert {labels[monitor["spec"]["jobLabel"]] for labels in labels_of_pods().values()} == {"pecia"}
+
+
+def test_policies_close_everything_and_open_what_each_process_needs() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
+    everybody = labels_of_pods().keys()
+    assert selected(policies["nothing"]["podSelector"]) == everybody
+    assert set(policies["nothing"]) == {"podSelector", "policyTypes"}
+    assert selected(policies["stores"]["podSelector"]) == everybody
+    assert selected(policies["documents"]["podSelector"]) == {"ingest", "engine", "engine-gpu", "upkeep"}
+    assert selected(policies["strangers"]["podSelector"]) == {"ingest", "webhooks"}
+    ports = {port["name"] for one in of_kind("Deployment") for port in container_of(one)["ports"]}
+    opened = [rule["ports"] for policy in policies.values() for rule in policy.get("ingress", ())]
+    assert {port["port"] for rule in opened for port in rule} == ports
+
+
+def test_nobody_reaches_the_metadata_of_the_cloud() -> None:
+    for policy in of_kind("NetworkPolicy"):
+        for rule in policy["spec"].get("egress", ()):
+            for target in rule["to"]:
+                block = target.get("ipBlock", {})
+                assert block.get("cidr") != "0.0.0.0/0" or "169.254.0.0/16" in block["except"]
+
+
+def test_the_service_finds_flower() -> None:
+    (service,) = of_kind("Service")
+    assert selected({"matchLabels": service["spec"]["selector"]}) == {"flower"}
+
+
+@pytest.mark.parametrize("overlay", ["cpu", "gpu"])
+def test_what_is_scaled_exists_once_and_nothing_else_says_how_many(overlay: str) -> None:
+    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind("Deployment", overlay)}
+    scaled = {one["spec"]["scaleTargetRef"]["name"] for one in of_kind("ScaledObject", overlay)}
+    assert scaled == {name for name, spec in deployments.items() if "replicas" not in spec}
+    (authentication,) = of_kind("TriggerAuthentication", overlay)
+    for reference in authentication["spec"]["secretTargetRef"]:
+        assert reference["key"] in SECRETS[reference["name"]]
+
+
+def test_the_page_applies_what_is_there() -> None:
+    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
+    for overlay in ("migrate", "gpu"):
+        assert f"kubectl apply -k {overlay}" in page
+    for name in ("namespace.yaml", "secrets.example.yaml"):
+        assert name in page
+        assert yaml.safe_load_all((MANIFESTS / name).read_text())
+    assert f"user {pod_of(workloads()[0])['securityContext']['runAsUser']}" in page
