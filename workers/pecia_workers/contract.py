@@ -37,8 +37,9 @@ class PartRuntime(Protocol):
     async def run(self, part: UUID, *, redelivered: bool) -> None:
         """Run one part to its commit.
 
-        Raises `celery.exceptions.Ignore` if there is nothing to do, `Retry` if it failed and will be tried again,
-        `PartFailedError` if it failed for good. After any other exception the part is given back.
+        Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
+        if it failed and will be tried again, `PartFailedError` if it failed for good. After any other exception the
+        part is given back.
         """
         ...
 

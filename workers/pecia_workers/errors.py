@@ -14,3 +14,7 @@ class PartFailedError(Exception):
     def __init__(self, code: FailureCode) -> None:
         super().__init__(str(code))
         self.code = code
+
+
+class PartCancelledError(Exception):
+    """A part was cancelled, or erased, before its end."""

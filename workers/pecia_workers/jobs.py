@@ -7,13 +7,18 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+
+CANCELLED = "cancelled"
+"""What Celery is told for the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""
 
 
 class Interruption(Enum):
@@ -130,4 +135,6 @@ def _bare(error: Exception) -> Exception:
         bare = Retry(exc=error.exc if isinstance(error.exc, PartFailedError) else None)
     elif isinstance(error, Ignore):
         bare = Ignore()
+    elif isinstance(error, PartCancelledError):
+        bare = Terminated(CANCELLED)
     return bare

@@ -27,7 +27,7 @@ from redis import RedisError
 from pecia_workers.broker import Capacity
 from pecia_workers.broker.transport import kick
 from pecia_workers.engines.base import Budget
-from pecia_workers.jobs import Ending, Interruption, Job
+from pecia_workers.jobs import CANCELLED, Ending, Interruption, Job
 from pecia_workers.running import PartRunner
 
 if TYPE_CHECKING:
@@ -230,7 +230,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         if job := self._jobs.get(UUID(part)):
             job.interrupt(Interruption.LOST)
 
-    def _on_revoked(self, *, request: Any, **_signal: Any) -> None:
+    def _on_revoked(self, *, request: Any, signum: Any = None, **_signal: Any) -> None:
+        if signum == CANCELLED:
+            return  # Postgres knows: Celery has it from there
         part = UUID(request.id)
         if job := self._jobs.get(part):
             job.interrupt(Interruption.REVOKED)

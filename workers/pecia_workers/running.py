@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery.exceptions import Ignore, Retry
 
 from pecia_workers.contract import RuntimeLostError
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.jobs import Ending, Interruption
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class PartRunner:
         timed_out = False
         try:
             await self._work(job)
-        except (Ignore, Retry, PartFailedError) as error:
+        except (Ignore, Retry, PartFailedError, PartCancelledError) as error:
             return Ending.failed(error, _age(job))
         except _TimeLimitError:
             timed_out = True

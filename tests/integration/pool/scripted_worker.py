@@ -18,7 +18,7 @@ from pecia_schemas import FailureCode, Stage
 from pecia_workers.app import app, worker_argv
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines.base import Budget
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -75,6 +75,8 @@ class ScriptedRuntime:
             raise Retry(SECRET, exc=PartFailedError(FailureCode.ENGINE_ERROR)) from ValueError(SECRET)
         if plan == "ignore":
             raise Ignore(SECRET)
+        if plan == "cancelled":
+            raise PartCancelledError(SECRET)
         if plan == "lose":
             self._died_on.add(part)
             raise RuntimeLostError(SECRET)

@@ -78,6 +78,19 @@ def test_events_tell_how_a_part_went_by_its_code_alone(
     assert SECRET not in json.dumps(events)
 
 
+def test_a_part_that_was_cancelled_is_told_as_revoked_and_is_gone(
+    fleet: Any, events: list[dict[str, Any]]
+) -> None:
+    fleet.start()
+
+    part = fleet.send("cancelled")
+
+    fleet.eventually(lambda: kinds(events, part) == ["task-received", "task-started", "task-revoked"])
+    fleet.await_settled()
+    assert fleet.story(part) == ["run"]  # the ledger knew, and was not told
+    assert SECRET not in json.dumps(events)
+
+
 def test_events_of_a_part_that_takes_long_come_at_once(
     fleet: Any, events: list[dict[str, Any]], eventually: Callable[..., Any]
 ) -> None:

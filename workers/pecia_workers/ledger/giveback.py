@@ -1,8 +1,8 @@
-"""Parts that this worker holds but will not finish: given back, or ended by an operator."""
+"""Parts that this worker holds but will not finish: given back, ended by an operator, or nobody's any more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from sqlalchemy import text
@@ -54,6 +54,13 @@ _REVOKE = text(
     """
 )
 
+_WITHDRAWN = text(
+    """
+    SELECT asked.id FROM unnest(CAST(:ids AS uuid[])) AS asked (id) LEFT JOIN parts USING (id)
+    WHERE parts.id IS NULL OR parts.state = 'cancelled'
+    """
+)
+
 
 async def give_back(
     database: AsyncEngine, worker: str, parts: Collection[UUID], *, died_on: Collection[UUID] = ()
@@ -77,3 +84,10 @@ async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UU
             await release_summaries(connection, job_ids, actor=worker)
         ended = await finish_jobs(connection, job_ids, actor=worker) if job_ids else {}
     return dict.fromkeys(job_ids, JobState.RUNNING) | ended
+
+
+async def find_withdrawn(database: AsyncEngine, parts: Sequence[UUID]) -> list[bool]:
+    """Return for each part whether it was cancelled, or erased with its job."""
+    async with database.connect() as connection:
+        found = set((await connection.execute(_WITHDRAWN, {"ids": list(parts)})).scalars())
+    return [part in found for part in parts]
