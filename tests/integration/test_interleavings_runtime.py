@@ -10,7 +10,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from celery.exceptions import Ignore
 from redis import Redis
 
 from pecia import Client, ReadDocument
@@ -22,6 +21,7 @@ from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.simulated import InstantEngine
+from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime, failure_of
 
@@ -86,8 +86,8 @@ async def _ending(
     reader.may_end.set()
     try:
         await running
-    except Ignore:
-        return "ignored"
+    except PartCancelledError:
+        return "cancelled"
     except asyncio.CancelledError:
         return "to be given back"
     return "done"
@@ -103,7 +103,7 @@ def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
     client: Client, settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
     (job,) = client.jobs()
-    assert while_it_runs(settings, part, job.cancel) == "ignored"
+    assert while_it_runs(settings, part, job.cancel) == "cancelled"
     assert state_of(part, database_url) == "cancelled"
 
 

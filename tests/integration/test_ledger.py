@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import create_engine, select, update
@@ -353,6 +353,17 @@ def test_a_revoked_part_is_cancelled_and_may_end_its_job(database: Database, fle
     assert fleet.run(story, "one") is False
     job = database.job_of(done)
     assert (job.state, job.done, job.cancelled) == (JobState.PARTIAL, 1, 1)
+
+
+def test_only_parts_that_were_cancelled_or_erased_are_withdrawn(database: Database, fleet: Fleet) -> None:
+    running, cancelled = database.add_job(parts=2)
+
+    async def story(one: Ledger) -> list[bool]:
+        await claimed(one, running)
+        await one.revoke(cancelled)
+        return await asyncio.gather(*map(one.withdrawn, (running, cancelled, uuid4())))
+
+    assert fleet.run(story, "one") == [False, True, True]
 
 
 def test_every_transition_is_an_event(database: Database, fleet: Fleet) -> None:

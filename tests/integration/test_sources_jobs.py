@@ -43,7 +43,7 @@ from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import UrlRef
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, PartLostError, open_database
 from pecia_workers.ledger.intake import take_in
 from pecia_workers.rekeying import Rekeying
@@ -113,7 +113,7 @@ class Ward:
                     for part in parts:
                         try:
                             await runtime.run(part, redelivered=False)
-                        except (PartFailedError, Retry, Ignore) as error:
+                        except (PartFailedError, PartCancelledError, Retry, Ignore) as error:
                             told.append(type(error))
                     await asyncio.sleep(0.02)
 
@@ -556,7 +556,7 @@ def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, ser
             await asyncio.to_thread(server.reached.wait, 10)
             (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
             assert erasure.document is DocumentFate.ERASED
-            with pytest.raises(Ignore):
+            with pytest.raises(PartCancelledError):
                 await running
 
     asyncio.run(story())

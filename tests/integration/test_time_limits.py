@@ -16,7 +16,7 @@ from celery.exceptions import Ignore, Retry
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.errors import PartFailedError
+from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
 
@@ -93,7 +93,7 @@ def test_a_cancellation_reaches_the_engine(
     async def story(runtime: Runtime) -> None:
         reading = await until_it_is_read(runtime, page.part)
         await asyncio.to_thread(page.job.cancel)
-        assert await ending(reading, runtime) is Ignore
+        assert await ending(reading, runtime) is PartCancelledError
 
     play(settings(), story)
     assert page.job.refresh().state is JobState.CANCELLED
@@ -109,7 +109,7 @@ def test_the_end_of_a_jobs_time_reaches_the_engine(
         await asyncio.to_thread(page.query, "UPDATE jobs SET expires_at = now() RETURNING id")
         async with open_stores(settings()) as stores:
             assert await expire(stores) == 1
-        assert await ending(reading, runtime) is Ignore
+        assert await ending(reading, runtime) is PartCancelledError
 
     play(settings(), story)
     assert page.job.refresh().state is JobState.EXPIRED
