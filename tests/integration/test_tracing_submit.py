@@ -1,0 +1,177 @@
+"""What an application that traces sees of a submit, and what its jobs keep of it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+
+from collector import Collector, Told, application, collecting
+from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
+from pecia_schemas import tracing
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def tracer(collector: Collector) -> Iterator[Any]:
+    with application(collector) as provider:
+        tracing.enable(provider)
+        yield provider.get_tracer("the application")
+        tracing.disable()
+
+
+@pytest.fixture
+def settings(database_url: str, redis_url: str, payload_url: str) -> ClientSettings:
+    return ClientSettings(tracing=True).with_stores(
+        database_url=database_url, redis_url=redis_url, payload_url=payload_url
+    )
+
+
+@pytest.fixture
+def kept(database_url: str) -> Callable[[], list[tuple[str, str] | None]]:
+    """Trace and span in which the jobs were submitted, as they keep them, in the order of submission."""
+
+    def read() -> list[tuple[str, str] | None]:
+        with psycopg.connect(database_url) as connection:
+            rows = connection.execute("SELECT traceparent FROM jobs ORDER BY id").fetchall()
+        return [(row[0][3:35], row[0][36:52]) if row[0] else None for row in rows]
+
+    return read
+
+
+def tree(spans: list[Told], root: Told) -> dict[str, Any]:
+    """Return the names below a span."""
+    return {span.name: tree(spans, span) for span in spans if span.parent == root.id}
+
+
+SUBMIT: dict[str, Any] = {"submit": {"store": {}, "accept": {}, "send": {}}}
+
+
+def test_a_submit_is_part_of_the_applications_trace(
+    settings: ClientSettings, picture: Callable[..., bytes], tracer: Any, collector: Collector, kept: Any
+) -> None:
+    with Client(settings=settings) as client, tracer.start_as_current_span("request"):
+        job = client.submit(ReadDocument(picture()))
+
+    (request,), (submit,) = collector.named("request"), collector.named("submit")
+    assert tree(collector.spans, request) == SUBMIT
+    assert (submit.kind, submit.attributes["pecia.job.id"]) == ("producer", str(job.id))
+    assert kept() == [submit.place]
+
+
+def test_so_it_is_with_an_asynchronous_client(
+    settings: ClientSettings, picture: Callable[..., bytes], tracer: Any, collector: Collector, kept: Any
+) -> None:
+    async def story() -> None:
+        async with AsyncClient(settings=settings) as client:
+            with tracer.start_as_current_span("request"):
+                await client.submit(ReadDocument(picture()))
+            with tracer.start_as_current_span("batch"):
+                await client.submit_many([ReadDocument(picture(shade=1))])
+
+    asyncio.run(story())
+
+    (request,), (batch,) = collector.named("request"), collector.named("batch")
+    first, second = collector.named("submit")
+    assert tree(collector.spans, request) == SUBMIT
+    assert tree(collector.spans, batch) == {"submit_many": {"accept": {}, "send": {}}}
+    assert kept() == [first.place, second.place]
+
+
+@pytest.mark.usefixtures("tracer")
+def test_without_a_span_of_the_application_a_submit_begins_a_trace(
+    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+) -> None:
+    with Client(settings=settings) as client:
+        client.submit(ReadDocument(picture()))
+
+    (submit,) = collector.named("submit")
+    assert submit.parent == ""
+    assert kept() == [submit.place]
+
+
+@pytest.mark.usefixtures("tracer")
+def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit(
+    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+) -> None:
+    with Client(settings=settings) as client:
+        jobs = client.submit_many([ReadDocument(picture(shade=shade)) for shade in range(3)])
+
+    (many,), submits = collector.named("submit_many"), collector.named("submit")
+    assert len({span.trace for span in [many, *submits]}) == 4
+    assert [span.links for span in submits] == [(many.place,)] * 3
+    assert [span.attributes["pecia.job.id"] for span in submits] == [str(job.id) for job in jobs]
+    assert kept() == [span.place for span in submits]
+    assert [list(tree(collector.spans, span)) for span in submits] == [["store"]] * 3
+
+
+@pytest.mark.usefixtures("tracer")
+def test_a_submit_that_is_refused_says_why_by_a_name(
+    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector
+) -> None:
+    with Client(settings=settings) as client:
+        client.submit(ReadDocument(picture()), idempotency_key="Hartwigsen")
+        with pytest.raises(IdempotencyConflictError):
+            client.submit(ReadDocument(picture(shade=1)), idempotency_key="Hartwigsen")
+
+    _, refused = collector.named("submit")
+    assert (refused.failed, refused.attributes["error.type"]) == (True, "IdempotencyConflictError")
+    assert not any(b"Hartwigsen" in body for body in collector.bodies)
+
+
+def test_a_job_that_is_not_sampled_keeps_nothing(
+    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+) -> None:
+    with application(collector, ParentBased(ALWAYS_OFF)) as provider, Client(settings=settings) as client:
+        tracing.enable(provider)
+        client.submit(ReadDocument(picture()))
+        tracing.disable()
+
+    assert kept() == [None]
+    assert collector.spans == []
+
+
+def test_nobody_traces_who_was_not_asked_to(
+    database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes], kept: Any
+) -> None:
+    with Client(database_url, redis_url, payload_url) as client:
+        client.submit(ReadDocument(picture()))
+    assert kept() == [None]
+
+
+WITHOUT = """
+import sys
+
+class Lacking:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == "opentelemetry":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Lacking())
+import pecia_workers.app, pecia_workers.runtime, pecia_workers.upkeep.loop, pecia_workers.webhooks.delivery
+from pecia import AsyncClient, Client, ClientSettings, ConfigurationError
+stores = dict(database_url="postgresql://nobody@nowhere/", redis_url="redis://nowhere", payload_url="/nowhere")
+for kind in (Client, AsyncClient):
+    kind(**stores)
+    try:
+        kind(**stores, settings=ClientSettings(tracing=True))
+    except ConfigurationError as error:
+        print(error)
+"""
+
+
+def test_opentelemetry_is_needed_by_nobody_who_does_not_trace() -> None:
+    ran = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == ["PECIA_TRACING needs OpenTelemetry: pip install 'pecia[otel]'."] * 2
