@@ -1,0 +1,184 @@
+"""Every benchmark: by which name `make bench` runs it, how large, and what a page says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+
+
+class Size(StrEnum):
+    """How much is measured."""
+
+    TINY = "tiny"
+    """That it runs; its figures mean nothing."""
+    DEFAULT = "default"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One script, and what it answers."""
+
+    name: str
+    script: str
+    heading: str
+    about: str
+    sizes: Mapping[Size, Sequence[str]]
+    """What it is asked for; a size that is not there is not for this benchmark."""
+    needs: str = ""
+    """A module that it cannot do without and that not every environment has."""
+
+    @property
+    def path(self) -> Path:
+        """The program."""
+        return HERE / self.script
+
+    @property
+    def lacks(self) -> str:
+        """What keeps it from running here; empty: nothing."""
+        return self.needs if self.needs and find_spec(self.needs) is None else ""
+
+
+def _sizes(tiny: str, default: str, full: str = "") -> dict[Size, Sequence[str]]:
+    return {Size.TINY: tiny.split(), Size.DEFAULT: default.split(), Size.FULL: full.split()}
+
+
+CATALOGUE = (
+    Benchmark(
+        name="rivals",
+        script="overhead.py",
+        heading="Overhead beside other libraries",
+        about="Jobs whose work is nothing and one committed row, each library as its own pages advise for throughput. "
+        "Pecia writes four rows and a document for each of them, and keeps them.",
+        sizes=_sizes("--jobs 20 --rounds 1 --sides Celery", "--jobs 2000", "--jobs 5000 --rounds 5"),
+    ),
+    Benchmark(
+        name="rows",
+        script="claim_to_commit.py",
+        heading="From claim to committed row, the same rows",
+        about="Parts that wait already, beside a Celery task (threads, late acknowledgement) that writes the very rows "
+        "that Pecia writes.",
+        sizes=_sizes("--parts 40 --rounds 1", "--parts 4000"),
+    ),
+    Benchmark(
+        name="urgent",
+        script="urgent.py",
+        heading="An urgent job behind 10,000 others",
+        about="From the call that hands it over to its committed row, less its own 20 ms; one worker with eight jobs "
+        "at a time. taskiq and celery-batches know no priorities.",
+        sizes=_sizes("--bulk 40 --urgent 2 --rounds 1 --sides Pecia", "--rounds 1"),
+    ),
+    Benchmark(
+        name="recovery",
+        script="recovery.py",
+        heading="A worker killed in the midst of its work",
+        about="`kill -9` with eight jobs of half a second running, and a new worker on the same machine at once; "
+        "leases of 15 s for everybody. Told is how much later the last job is done than without the kill.",
+        sizes=_sizes("--jobs 12 --patience 20 --sides Pecia", "--patience 45", "--rounds 3"),
+    ),
+    Benchmark(
+        name="submit",
+        script="submit_many.py",
+        heading="Handing over many",
+        about="`submit_many` beside one `submit` each; the goal is 10,000 jobs/s.",
+        sizes=_sizes(
+            "--jobs 50 --single 5 --memory 100 --rounds 1", "--jobs 10000 --single 300 --memory 50000"
+        ),
+    ),
+    Benchmark(
+        name="depth",
+        script="depth.py",
+        heading="A job's cost by what waits",
+        about="From `submit_many` to the committed row, with so many others behind; Redis's memory for each of them.",
+        sizes=_sizes("--depths 100 --jobs 50 --rounds 1", "--depths 1000 100000"),
+    ),
+    Benchmark(
+        name="lanes",
+        script="lanes.py",
+        heading="An urgent page on a whole fleet",
+        about="2,000 bulk pages wait for the simulated engine, which takes the time of a language model.",
+        sizes=_sizes("--bulk 80 --seconds 2 --rounds 1", "--seconds 15 --rounds 1"),
+    ),
+    Benchmark(
+        name="waiters",
+        script="many_submitters.py",
+        heading="Many who submit and wait at once",
+        about="Both clients, half of the processes each; clients look by themselves only once a minute.",
+        sizes=_sizes("--processes 2 --tasks 4", ""),
+    ),
+    Benchmark(
+        name="memory",
+        script="long_document.py",
+        heading="Memory over pages",
+        about="A long document beside a short one, on a whole fleet whose engine answers at once. Peaks are "
+        "proportional set sizes of a worker with all its processes.",
+        sizes=_sizes("--pages 6 --short 3", "--pages 300", "--scan-kb 100"),
+    ),
+    Benchmark(
+        name="pdf",
+        script="searchable_pdf.py",
+        heading="Writing a searchable PDF",
+        about="Of scans, as `job.save` does it: memory of the writer, and of the process that draws for it.",
+        sizes=_sizes("--pages 2", "--pages 30 90"),
+        needs="pikepdf",
+    ),
+    Benchmark(
+        name="cache",
+        script="result_cache.py",
+        heading="What was read before",
+        about="The same pages twice, with the CPU engine.",
+        sizes=_sizes("--pages 2 --rounds 1", "--pages 40 --rounds 1"),
+    ),
+    Benchmark(
+        name="preparation",
+        script="page_preparation.py",
+        heading="Turning and levelling pages",
+        about="Forty drawn pages, turned and askew; milliseconds of a core for each step.",
+        sizes=_sizes("--pages 2", ""),
+    ),
+    Benchmark(
+        name="korean",
+        script="read_korean.py",
+        heading="Korean on the CPU",
+        about="Six drawn pages by both libraries of the CPU engine.",
+        sizes={Size.DEFAULT: (), Size.FULL: ()},
+        needs="tesserocr",
+    ),
+    Benchmark(
+        name="metrics",
+        script="metrics_cost.py",
+        heading="What metrics cost",
+        about="Counting one part, and one scrape of everything.",
+        sizes=_sizes("--parts 50 --scrapes 2", ""),
+    ),
+    Benchmark(
+        name="webhooks",
+        script="webhook_claims.py",
+        heading="Claiming callbacks behind a backlog",
+        about="One claim; receivers decide how long the rest takes.",
+        sizes=_sizes("--deliveries 300 --rounds 2", "--rounds 30"),
+    ),
+    Benchmark(
+        name="engine",
+        script="engine_throughput.py",
+        heading="A fleet on real vLLM",
+        about="Pages from submit to committed row, beside vLLM alone on the same pages (`make bench-engine`).",
+        sizes={Size.FULL: ()},
+        needs="vllm",
+    ),
+)
+
+
+def named(names: Sequence[str]) -> list[Benchmark]:
+    """Return the benchmarks of these names, without any all. Raises `LookupError` for a name that is not there."""
+    if unknown := set(names) - {one.name for one in CATALOGUE}:
+        message = (
+            f"There is no benchmark {', '.join(sorted(unknown))}: {', '.join(one.name for one in CATALOGUE)}."
+        )
+        raise LookupError(message)
+    return [one for one in CATALOGUE if not names or one.name in names]

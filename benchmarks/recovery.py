@@ -1,0 +1,171 @@
+"""A worker is killed with `kill -9` in the midst of its work, and another started at once: when everything is done.
+
+Every job takes half a second, every side works at eight at a time. When 16 rows are there, the worker and all its
+processes are killed, and a new one starts on the same machine. From then on one more job is handed over each second,
+as in a fleet that is in use: some libraries look for the dead only while they are busy. Told are the seconds from the
+kill to the last row of the jobs that waited, less what a worker that was not killed would have taken for what was
+left (its jobs by eight, half a second each), and how many jobs have no row, or more than one, when a minute is over.
+
+Everybody's lease (visibility time-out, heartbeat, idle time) is 15 s, which is Pecia's own; by default Celery's is an
+hour, dramatiq's a minute, procrastinate's half a minute plus a recipe that the application adds, taskiq's ten
+minutes.
+
+Caveats. With Celery a job that takes longer than that time-out runs twice, which is why its own is an hour. Starting
+the new worker's interpreter is in the seconds of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.progress import Progress
+
+from harness.report import Report, Table, parser, spread
+from harness.servers import Servers, servers
+from harness.sides import (
+    CELERY,
+    DRAMATIQ,
+    PECIA,
+    PROCRASTINATE,
+    TASKIQ,
+    Conditions,
+    Side,
+    Trial,
+    add_sides,
+    that_run,
+    trial,
+)
+
+SIDES = (PECIA, CELERY, DRAMATIQ, PROCRASTINATE, TASKIQ)
+SLOTS, WORK_S = 8, 0.5
+BEGUN = 16
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What became of the jobs of one round."""
+
+    late_s: float
+    """Later than without the kill, until the last row that came."""
+    lost: int
+    """Jobs without a row."""
+    doubled: int
+    """Rows too many."""
+
+
+def main() -> None:
+    """Run the rounds and print what came of them."""
+    arguments = _arguments()
+    sides, notes = that_run(SIDES, arguments.sides)
+    found: dict[str, list[Recovered]] = {side.name: [] for side in sides}
+    with servers() as shared, Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=arguments.rounds * len(sides))
+        for number in range(arguments.rounds):
+            for side in sides:
+                progress.update(task, description=f"round {number + 1}: {side.name}")
+                found[side.name].append(_measure(shared, side, arguments))
+                progress.advance(task)
+    _report(found, notes, arguments).tell(as_json=arguments.json)
+
+
+def _arguments() -> argparse.Namespace:
+    made = parser(__doc__)
+    add_sides(made, SIDES)
+    made.add_argument("--jobs", type=int, default=80, help="that wait when the worker starts")
+    made.add_argument("--patience", type=float, default=60, help="seconds after which a job is lost")
+    made.add_argument("--rounds", type=int, default=1)
+    return made.parse_args()
+
+
+def _measure(shared: Servers, side: Side, arguments: argparse.Namespace) -> Recovered:
+    conditions = Conditions(slots=SLOTS, work_s=WORK_S, lease_s=15)
+    with trial(shared, side, conditions) as at:
+        at.hand_over(arguments.jobs)
+        worker = at.start_worker()
+        done = {job for job, _ in at.await_rows(min(BEGUN, arguments.jobs // 2), PATIENCE_S)}
+        worker.kill()
+        killed = time.time()
+        at.start_worker()
+        with _one_each_second(at) as later:
+            rows = _await_waiting(at, arguments.jobs, later, arguments.patience)
+    times: Counter[str] = Counter(job for job, _ in rows if job not in later)
+    last = max([since for job, since in rows if job not in later and job not in done], default=killed)
+    left = (arguments.jobs - len(done)) / SLOTS * WORK_S
+    return Recovered(
+        late_s=max(0.0, last - killed - left),
+        lost=arguments.jobs - len(times),
+        doubled=times.total() - len(times),
+    )
+
+
+@contextmanager
+def _one_each_second(at: Trial) -> Iterator[set[str]]:
+    """Hand over a job each second while the block runs; it is given their names."""
+    names: set[str] = set()
+    over = threading.Event()
+    with at.urgent() as process:
+        asked, answers = process.stdin, process.stdout
+        assert asked is not None  # noqa: S101
+        assert answers is not None  # noqa: S101
+
+        def hand_over() -> None:
+            with suppress(BrokenPipeError, ValueError):  # the block has ended
+                while not over.wait(1):
+                    asked.write("\n")
+                    asked.flush()
+                    names.add(json.loads(answers.readline())["job"])
+
+        thread = threading.Thread(target=hand_over)
+        thread.start()
+        try:
+            yield names
+        finally:
+            over.set()
+            thread.join()
+
+
+def _await_waiting(at: Trial, jobs: int, later: set[str], patience_s: float) -> list[tuple[str, float]]:
+    """Return all rows once every job that waited has one, or when the patience is over."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        rows = at.finished()
+        if len({job for job, _ in rows} - later) >= jobs:
+            break
+        time.sleep(0.1)
+    return at.finished()
+
+
+def _report(found: dict[str, list[Recovered]], notes: list[str], arguments: argparse.Namespace) -> Report:
+    rows = [
+        [
+            name,
+            spread([one.late_s for one in rounds], ".1f")
+            + (" (not all)" if any(one.lost for one in rounds) else ""),
+            spread([one.lost for one in rounds]),
+            spread([one.doubled for one in rounds]),
+        ]
+        for name, rounds in found.items()
+    ]
+    table = Table(
+        headings=("", "all done, s later", f"without a row after {arguments.patience:g} s", "rows too many"),
+        rows=rows,
+        title=f"kill -9 with {SLOTS} of {arguments.jobs} jobs running, {arguments.rounds} rounds",
+    )
+    return Report(
+        tables=[table],
+        notes=notes,
+        figures={"rounds": {name: [asdict(one) for one in rounds] for name, rounds in found.items()}},
+    )
+
+
+if __name__ == "__main__":
+    main()

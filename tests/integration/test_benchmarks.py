@@ -1,0 +1,69 @@
+"""Every benchmark that needs no whole fleet runs on a tiny size and tells its table; what is found means nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.catalogue import CATALOGUE, Benchmark, Size
+from harness.report import Report
+from harness.servers import Servers
+from pecia_workers.local.postgres import EmbeddedPostgres
+
+WHOLE_FLEETS = {"lanes", "waiters", "memory", "cache"}
+FIRST_COLUMNS = {
+    "rivals": ["Pecia", "Celery"],
+    "rows": ["Pecia", "stock Celery"],
+    "urgent": ["Pecia"],
+    "recovery": ["Pecia"],
+    "submit": ["stored", "pictures"],
+    "depth": ["100"],
+    "pdf": ["2"],
+    "preparation": ["look", "blank", "orient", "deskew", "downscale"],
+    "metrics": ["counting one part", "one scrape"],
+    "webhooks": ["100 for 1", "300 for 1", "300 for 100", "300 for 2,000"],
+}
+TINY = [one for one in CATALOGUE if Size.TINY in one.sizes and one.name not in WHOLE_FLEETS]
+
+
+@pytest.fixture
+def shared(
+    session_postgres: EmbeddedPostgres, _template: str, database_url: str, redis_url: str, short_path: Path
+) -> Servers:
+    """The session's servers, in place of those that a benchmark starts."""
+    return Servers(
+        database_url=database_url,
+        template=_template,
+        redis_url=redis_url,
+        payload_url=str(short_path / "payloads"),
+        directory=short_path,
+        postgres=session_postgres,
+    )
+
+
+@pytest.mark.parametrize("benchmark", TINY, ids=lambda one: one.name)
+def test_a_benchmark_tells_what_it_found(
+    benchmark: Benchmark, shared: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def servers(**_options: Any) -> Iterator[Servers]:
+        yield shared
+
+    script = importlib.import_module(benchmark.script.removesuffix(".py"))
+    monkeypatch.setattr(sys, "argv", [benchmark.script, "--json", *benchmark.sizes[Size.TINY]])
+    if hasattr(script, "servers"):
+        monkeypatch.setattr(script, "servers", servers)
+
+    script.main()
+
+    report = Report.of(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == FIRST_COLUMNS[benchmark.name]
+    assert all(len(row) == len(table.headings) for row in table.rows)
