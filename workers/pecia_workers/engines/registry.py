@@ -44,9 +44,9 @@ def _rapidocr(settings: WorkerSettings) -> Engine:
 def _rapidocr_reader() -> PageReader:
     missing = [name for name in ("rapidocr", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
-        message = f"The engine 'rapidocr' needs {' and '.join(missing)}: pip install 'pecia[local]'."
+        message = f"The engine 'rapidocr' needs {' and '.join(missing)}: pip install 'pecia[cpu]'."
         raise EngineUnavailableError(message)
-    from pecia_workers.engines.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[local]
+    from pecia_workers.engines.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
 
     return rapidocr_reader()
 
@@ -69,6 +69,20 @@ def _vllm(settings: WorkerSettings) -> Engine:
     from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
+
+
+def _ray(settings: WorkerSettings) -> Engine:
+    missing = [name for name in ("ray", "pyarrow", "vllm") if importlib.util.find_spec(name) is None]
+    if missing:
+        message = f"The engine 'ray' needs {' and '.join(missing)}: pip install 'pecia[ray,vllm]'."
+        raise EngineUnavailableError(message)
+    if not settings.model:
+        message = "The engine 'ray' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
+        raise EngineUnavailableError(message)
+    check_quantization(settings.quantization)
+    from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
+
+    return RayEngine(settings)
 
 
 def _openai(settings: WorkerSettings) -> Engine:
@@ -96,6 +110,7 @@ _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
     "rapidocr": _rapidocr,
+    "ray": _ray,
     "simulated": _simulated,
     "simulated:instant": _instant,
     "tesseract": _tesseract,

@@ -23,7 +23,7 @@ class LineClassifier:
     """PaddleOCR's text line classifier on onnxruntime, one thread."""
 
     def __init__(self, model: Path) -> None:
-        import onnxruntime  # noqa: PLC0415  only where pecia[local] is installed
+        import onnxruntime  # noqa: PLC0415  only where pecia[cpu] is installed
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -42,7 +42,7 @@ class LineClassifier:
 
 @cache
 def line_classifier() -> LineClassifier | None:
-    """Return the classifier, loaded once in this process, or None where pecia[local] is not installed."""
+    """Return the classifier, loaded once in this process, or None where pecia[cpu] is not installed."""
     package = importlib.util.find_spec("rapidocr")
     if package is None or package.origin is None or importlib.util.find_spec("onnxruntime") is None:
         return None

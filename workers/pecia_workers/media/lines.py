@@ -1,4 +1,4 @@
-"""Text lines found by image analysis alone: which way they run, and samples of them. Needs OpenCV (pecia[local])."""
+"""Text lines found by image analysis alone: which way they run, and samples of them. Needs OpenCV (pecia[cpu])."""
 
 from __future__ import annotations
 

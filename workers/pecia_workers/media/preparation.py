@@ -56,11 +56,11 @@ def find_blank(sheet: Sheet, _: Plan) -> Sheet:
 
 
 def orient(sheet: Sheet, _: Plan) -> Sheet:
-    """Turn a page that lies on its side or stands on its head. Without pecia[local] none is."""
+    """Turn a page that lies on its side or stands on its head. Without pecia[cpu] none is."""
     classifier = None if sheet.page.blank else line_classifier()
     if classifier is None:
         return sheet
-    from pecia_workers.media.orientation import turn_needed, turned  # noqa: PLC0415  OpenCV comes with pecia[local]
+    from pecia_workers.media.orientation import turn_needed, turned  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     rotation = turn_needed(sheet.view, classifier)
     if not rotation:
