@@ -63,7 +63,7 @@ def main() -> None:
     """Run the rounds and print the medians and their ratio."""
     arguments = _arguments()
     results: dict[str, list[Measured]] = {side: [] for side in SIDES}
-    with _stores() as stores, Progress(console=Console(stderr=True)) as progress:
+    with opened() as stores, Progress(console=Console(stderr=True)) as progress:
         rounds = progress.add_task("rounds", total=arguments.rounds * len(SIDES))
         for _ in range(arguments.rounds):
             for side, (program, enqueue) in SIDES.items():
@@ -81,7 +81,8 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def _stores() -> Iterator[Stores]:
+def opened() -> Iterator[Stores]:
+    """Start the servers; yield them, open."""
     with servers() as shared:
         yield Stores(
             shared.database_url,

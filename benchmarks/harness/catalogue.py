@@ -157,6 +157,15 @@ CATALOGUE = (
         sizes=_sizes("--parts 50 --scrapes 2", ""),
     ),
     Benchmark(
+        name="tracing",
+        script="tracing_cost.py",
+        heading="What traces cost",
+        about="From claim to committed row with every job traced, an engine that answers at once, and a collector that "
+        "takes spans or is away.",
+        sizes=_sizes("--parts 40 --rounds 1", "--parts 2000"),
+        needs="opentelemetry",
+    ),
+    Benchmark(
         name="webhooks",
         script="webhook_claims.py",
         heading="Claiming callbacks behind a backlog",

@@ -10,6 +10,7 @@ import numpy as np
 
 from pecia_schemas import DocumentType, Page, Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.tracing import exported
 from pecia_workers.app import app, worker_argv
 from pecia_workers.batching.batcher import Priced
 from pecia_workers.engines.base import Budget, Engine, EngineRequest
@@ -64,7 +65,8 @@ def run(*, slots: int = 0, work_s: float = 0, lease_s: int = 0) -> None:
     app.use(settings)
     app.new_runtime = lambda: BenchmarkRuntime(settings, app.stages)
     app.conf.worker_send_task_events = False  # as stock Celery has it
-    app.worker_main([*worker_argv([Stage.READ], settings), "--loglevel=WARNING"])
+    with exported(settings, "pecia-engine"):
+        app.worker_main([*worker_argv([Stage.READ], settings), "--loglevel=WARNING"])
 
 
 if __name__ == "__main__":
