@@ -138,9 +138,9 @@ def _await_waiting(at: Trial, jobs: int, later: set[str], patience_s: float) -> 
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         rows = at.finished()
+        time.sleep(0.1)  # what was handed over later is known by its name by then
         if len({job for job, _ in rows} - later) >= jobs:
             break
-        time.sleep(0.1)
     return at.finished()
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def commit() -> str:
-    """Return the commit that was measured, marked if the tree differed from it."""
+    """Return the commit that was measured, marked if the tree differed from it before results were written."""
     said = _said(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"])
     return said or "unknown"
 

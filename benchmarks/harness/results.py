@@ -84,13 +84,10 @@ class Results:
         )
 
 
-def newest(directory: Path = RESULTS) -> Path:
-    """Return the file that was written last. Raises `LookupError` if there is none."""
+def newest(directory: Path = RESULTS) -> Path | None:
+    """Return the file that was written last, None if there is none."""
     kept = {json.loads(path.read_text())["at"]: path for path in directory.glob("*.json")}
-    if not kept:
-        message = f"There are no results in {directory}: run `make bench`."
-        raise LookupError(message)
-    return kept[max(kept)]
+    return kept[max(kept)] if kept else None
 
 
 def entry_of(size: str, command: str, told: Mapping[str, Any], took_s: float) -> Entry:

@@ -66,12 +66,19 @@ def test_what_is_written_is_read_again(results: Results, tmp_path: Path) -> None
 def test_the_newest_is_found_by_its_time_not_by_its_name(results: Results, tmp_path: Path) -> None:
     results.write(tmp_path / "b.json")
     replace(results, at="2026-11-22T10:00:00+00:00").write(tmp_path / "a.json")
-    assert newest(tmp_path).name == "a.json"
+    assert newest(tmp_path) == tmp_path / "a.json"
 
 
-def test_without_results_it_is_said_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="make bench"):
-        newest(tmp_path)
+def test_a_page_without_results_says_so_and_how_to_make_them(tmp_path: Path) -> None:
+    shown = page(tmp_path)
+    assert "`make bench` measures it" in shown
+    assert shown.endswith("No results are kept yet.\n")
+
+
+def test_the_page_names_the_file_of_its_figures(results: Results, tmp_path: Path) -> None:
+    results.write(tmp_path / "here.json")
+    assert "`benchmarks/results/here.json`" in page(tmp_path)
+    assert "| Pecia | 2,000 |" in page(tmp_path)
 
 
 def test_a_page_shows_tables_notes_and_how_each_was_measured(results: Results) -> None:
