@@ -7,7 +7,7 @@ ENGINE_VENV ?= $(VENV)-engine
 # Where the libraries live that Pecia is measured beside.
 BENCH_VENV ?= $(VENV)-bench
 # How many tests run at a time: most of them wait most of the time, for a lease to end or a server to start.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
