@@ -1,4 +1,4 @@
-"""What dies in the middle of fifty pages is made good: every page is read, each exactly once."""
+"""What dies in the middle of thirty pages is made good: every page is read, each exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pecia import ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, JobState
 
-PAGES = 50
+PAGES = 30
 
 
 def submit(fleet: Any, drawn: Callable[..., bytes], word: str) -> JobGroup[Document]:
