@@ -1,4 +1,7 @@
-"""Every benchmark that needs no whole fleet runs on a tiny size and tells its table; what is found means nothing."""
+"""Benchmarks run on a tiny size and tell their table; what they find means nothing.
+
+Left out are those that start a whole fleet, or several workers one after the other: `make bench BENCH_SIZE=tiny` runs all.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from harness.report import Report
 from harness.servers import Servers
 from pecia_workers.local.postgres import EmbeddedPostgres
 
-WHOLE_FLEETS = {"lanes", "waiters", "memory", "cache"}
+LONG = {"lanes", "waiters", "memory", "cache", "tracing"}
 FIRST_COLUMNS = {
     "rivals": ["Pecia", "Celery"],
     "rows": ["Pecia", "stock Celery"],
@@ -30,7 +33,7 @@ FIRST_COLUMNS = {
     "metrics": ["counting one part", "one scrape"],
     "webhooks": ["100 for 1", "300 for 1", "300 for 100", "300 for 2,000"],
 }
-TINY = [one for one in CATALOGUE if Size.TINY in one.sizes and one.name not in WHOLE_FLEETS]
+TINY = [one for one in CATALOGUE if Size.TINY in one.sizes and one.name not in LONG]
 
 
 @pytest.fixture
