@@ -1,6 +1,6 @@
 """Benchmarks run on a tiny size and tell their table; what they find means nothing.
 
-Left out are those that start a whole fleet, or several workers one after the other: `make bench BENCH_SIZE=tiny` runs all.
+Left out are those that start a whole fleet, or many workers in turn: `make bench BENCH_SIZE=tiny` runs all.
 """
 
 from __future__ import annotations
