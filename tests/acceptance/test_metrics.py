@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 from uuid import UUID
 
@@ -22,14 +23,14 @@ ROLES = {"ingest", "engine", "webhooks", "upkeep"}
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Return status and text; 0 where nobody listens."""
+    """Return status and text; 0 where nobody answers."""
     try:
         with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
             return reply.status, reply.read().decode()
     except HTTPError as refusal:
         with refusal:
             return refusal.code, refusal.read().decode()
-    except URLError:
+    except (OSError, HTTPException):
         return 0, ""
 
 
@@ -73,10 +74,8 @@ class Pages:
 @pytest.fixture(scope="module")
 def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Client, Pages]]:
     """A fleet whose every process has a page."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = min(listener.getsockname()[1], 65_000)
-    with run_fleet("metrics", engine="simulated:instant", metrics_port=port, log_format="json") as fleet:
+    port = 20_000 + os.getpid() % 700 * 16  # below those that the system hands out, and nobody else's
+    with run_fleet("metrics", engine="simulated", metrics_port=port, log_format="json") as fleet:
         yield fleet.client, Pages(port, fleet.fleet.home.log)
 
 
@@ -97,7 +96,7 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
 ) -> None:
     client, pages = seen
     receiver = open_receiver()
-    task = ReadDocument(drawn(WORD))
+    task = ReadDocument(drawn(WORD), document_type="prescription")
     jobs = [client.submit(task, webhook=receiver.url, metadata={"ward": WORD}) for _ in range(5)]
     for job in jobs:
         job.result(timeout=30)
@@ -106,8 +105,9 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
         failed.result(timeout=30)
 
     eventually(lambda: pages.sum("pecia_webhook_attempts_total", outcome="delivered") == 5, timeout=20)
-    assert pages.sum("pecia_claimed_parts_total", stage="read") == 5
-    assert pages.sum("pecia_claim_parts_sum") == pages.sum("pecia_claimed_parts_total") == 6
+    # The relay may publish a part once more that a slow client is about to publish.
+    assert pages.sum("pecia_claimed_parts_total", stage="read") >= 5
+    assert pages.sum("pecia_claim_parts_sum") == pages.sum("pecia_claimed_parts_total") >= 6
     assert pages.sum("pecia_attempts_total", stage="read") == 5
     assert pages.sum("pecia_queue_seconds_count", stage="read") == 5
     assert pages.sum("pecia_parts_total", stage="read", outcome="done") == 5
@@ -116,7 +116,12 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
     assert pages.sum("pecia_pages_read_total", engine="simulated") == 5
     assert pages.sum("pecia_batch_requests_count") > 0
     assert pages.sum("pecia_engine_request_seconds_count", engine="simulated") == 5
+    assert pages.sum("pecia_first_token_seconds_count", engine="simulated") == 5
     assert pages.sum("pecia_parts_held") == 0
+    ledger = client.usage().total.tokens
+    for name in ("prompt", "cached", "output", "wasted"):
+        assert pages.sum(f"pecia_{name}_tokens_total") == getattr(ledger, name), name
+    assert ledger.prompt > 0
 
     told = "".join(pages.texts())
     assert WORD not in told

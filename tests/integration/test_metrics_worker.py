@@ -115,6 +115,15 @@ def status(port: int, path: str) -> int:
         return refusal.code
 
 
+def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        free = listener.getsockname()[1]
+    return WorkerSettings.model_validate(
+        {"redis_url": redis_url, "database_url": database_url, "metrics_port": free}
+    )
+
+
 def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     redis_server: Callable[..., EmbeddedRedis],
     database_url: str,
@@ -123,12 +132,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
     server = redis_server()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        free = listener.getsockname()[1]
-    settings = WorkerSettings.model_validate(
-        {"redis_url": server.url, "database_url": database_url, "metrics_port": free}
-    )
+    settings = settings_with_a_page(server.url, database_url)
     with closing(connect(server.url)) as redis:
         keeper = LeaseKeeper(redis, lease=settings.lease, hold_limit=settings.part_timeout)
         with worker_page(settings, "engine", keeper, QUEUES) as port:
@@ -141,6 +145,27 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
             assert status(port, "/healthz") == 200
             redis_server(replaces=server)
             eventually(lambda: status(port, "/readyz") == 200, timeout=20)
+
+
+def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
+    redis_url: str, database_url: str, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
+    monkeypatch.setattr("pecia_workers.metrics.health._PATIENCE_S", 0.5)
+    settings = settings_with_a_page(redis_url, database_url)
+    with closing(connect(redis_url)) as redis:
+        keeper = LeaseKeeper(redis, lease=settings.lease, hold_limit=settings.part_timeout)
+        keeper.gate = Gate()
+        with worker_page(settings, "engine", keeper, QUEUES) as port:
+            assert port
+            eventually(lambda: status(port, "/readyz") == 200)
+            time.sleep(1)
+            assert status(port, "/healthz") == 200
+            queue_parts(redis_url, 1)
+            eventually(lambda: status(port, "/healthz") == 503)
+            assert status(port, "/readyz") == 503
+            keeper.claim(QUEUES)
+            eventually(lambda: status(port, "/healthz") == 200)
 
 
 def test_without_a_port_there_is_no_page(keeper: LeaseKeeper) -> None:
