@@ -99,7 +99,7 @@ def fill(stores: Stores, count: int) -> list[UUID]:
     parts = [new_id() for _ in range(count)]
     stores.redis.flushdb()
     with stores.database.begin() as connection:
-        connection.execute(text("TRUNCATE jobs, parts, results, job_events, deliveries, workers"))
+        connection.execute(text("TRUNCATE jobs, workers CASCADE"))
         connection.execute(
             insert(JobRow),
             [
