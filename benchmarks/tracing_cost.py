@@ -82,7 +82,7 @@ def _measured(stores: Stores, environment: dict[str, str], count: int) -> Measur
     fill(stores, count)
     with stores.database.begin() as connection:
         connection.execute(_TRACE)
-        traces: dict[UUID, str] = dict(connection.execute(_TRACES).tuples().all())
+        traces: dict[UUID, str] = {row.id: row.traceparent for row in connection.execute(_TRACES)}
     publish(
         stores.redis,
         [

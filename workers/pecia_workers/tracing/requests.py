@@ -24,6 +24,8 @@ def admitted(seconds: float) -> None:
 
 async def generate(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
     """Return the engine's text, asked for in a span that says what it took; `tokens` is what was reserved for it."""
+    if tracing.current().traceparent is None:
+        return await engine.generate(request)
     with tracing.span(
         f"chat {engine.capabilities.model}",
         _asked(engine.capabilities, request, tokens),
