@@ -14,7 +14,7 @@ _ENDS = ("task-succeeded", "task-failed", "task-revoked")
 
 
 class PartsState(EventsState):
-    """Knows that a part may run again after it has ended, and how long one took that failed."""
+    """Knows that a part may be given back, or run again after it has ended, and how long one took that failed."""
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in one event."""
@@ -22,6 +22,8 @@ class PartsState(EventsState):
         if task:
             if _runs_again(task, event):
                 _reopen(task)
+            if event["type"] == "task-rejected" and not task.ready:
+                task.state = states.REJECTED  # given back: by Celery's order that could not follow a start
             if event["type"] in ("task-failed", "task-retried") and task.started:
                 event = {"runtime": max(0.0, event["timestamp"] - task.started)} | event
         super().event(event)
@@ -34,9 +36,10 @@ def _runs_again(task: Task, event: dict[str, Any]) -> bool:
     """
     if not task.ready:
         return False
+    ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
     if event["type"] == "task-received":
-        return bool(task.state != states.SUCCESS and event["timestamp"] > task.timestamp)
-    return event["type"] in _ENDS and bool(task.started and task.started > task.timestamp)
+        return bool(task.state != states.SUCCESS and event["timestamp"] > ended)
+    return event["type"] in _ENDS and bool(task.started and task.started > ended)
 
 
 def _reopen(task: Task) -> None:
