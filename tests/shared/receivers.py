@@ -9,10 +9,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, LiteralString
 from uuid import UUID
@@ -24,7 +25,6 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 
 from pecia_schemas import new_id
-from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.webhooks.delivery import WebhookWorker
@@ -33,6 +33,8 @@ from pecia_workers.webhooks.schedule import RetrySchedule
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)
 DOCUMENT_TEXT = "Hemoglobin 13.2"
+
+_PROMISE = str(PROMISE_CALLBACKS.compile(create_engine("postgresql+psycopg://"))).encode()
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Answer:
 
     status: int = 204
     delay_s: float = 0
+    after: threading.Event | None = None
     headers: dict[str, str] = field(default_factory=dict)
     reset: bool = False
     text: str = ""
@@ -94,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         answer = self.server.take(Request(self.path, dict(self.headers), body))
         time.sleep(answer.delay_s)
+        if answer.after:
+            answer.after.wait(60)
         self.server.answered(str(self.headers["webhook-id"]), answer)
         if answer.reset:
             self.reset()
@@ -141,52 +146,46 @@ class Outbox:
 
     def promise(self, url: str) -> UUID:
         """Finish a job whose webhook is `url`, as the ledger does; return its delivery."""
-        found: UUID = self.rows("WHERE job_id = %s", self.finish(url))[0]["id"]
-        return found
+        (promised,) = self.promise_all([url])
+        return promised
+
+    def promise_all(self, urls: Sequence[str]) -> list[UUID]:
+        """Finish a job for each webhook; return their deliveries."""
+        jobs = self.finish_all(urls)
+        promised = {row["job_id"]: row["id"] for row in self.rows("WHERE job_id = ANY(%s)", jobs)}
+        return [promised[job_id] for job_id in jobs]
 
     def finish(self, url: str | None = None) -> UUID:
         """Finish a job, as the ledger does; return its id."""
-        job_id, state = new_id(), "succeeded"
-        webhook = url and Jsonb({"url": url, "events": [f"job.{state}"]})
-        with psycopg.connect(self.database_url) as connection:
-            connection.execute(
-                """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
-                                     webhook, total, done, finished_at, metadata)
-                   VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
-                (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"})),
-            )
-            part = new_id()
-            connection.execute(
-                """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
-                   VALUES (%s, %s, 'read', 0, 'normal', 1, 'done')""",
-                (part, job_id),
-            )
-            connection.execute(
-                "INSERT INTO results (part_id, job_id, ordinal, attempt, content) VALUES (%s, %s, 0, 1, %s)",
-                (part, job_id, Jsonb({"text": DOCUMENT_TEXT})),
-            )
-        self.tell_of(job_id)
+        (job_id,) = self.finish_all([url])
         return job_id
+
+    def finish_all(self, urls: Sequence[str | None]) -> list[UUID]:
+        """Finish a job for each webhook, None: without one, as the ledger does; return their ids."""
+        with psycopg.connect(self.database_url) as connection:
+            jobs = [_insert_job(connection, url) for url in urls]
+            _tell_of(connection, jobs)
+        return jobs
 
     def tell_of(self, job_id: UUID) -> None:
         """Promise what is to be told of a job that is over, as its end does."""
         with psycopg.connect(self.database_url) as connection:
-            connection.execute(
-                "INSERT INTO job_events (job_id, state, actor) VALUES (%s, 'succeeded', 'test')", (job_id,)
-            )
-        engine = create_engine(sqlalchemy_url(self.database_url))
-        with engine.begin() as transaction:
-            transaction.execute(PROMISE_CALLBACKS, {"job_ids": [job_id]})
-        engine.dispose()
+            _tell_of(connection, [job_id])
 
     def rows(self, where: LiteralString = "", *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url) as connection:
-            cursor = connection.cursor(row_factory=dict_row)
-            return cursor.execute("SELECT * FROM deliveries " + where, values).fetchall()  # noqa: S608  literals
+        return self.query("SELECT * FROM deliveries " + where, *values)  # noqa: S608  literals
 
-    def query(self, query: LiteralString) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url) as connection:
-            return connection.cursor(row_factory=dict_row).execute(query).fetchall()
+    def query(self, query: LiteralString, *values: object) -> list[dict[str, Any]]:
+        return self._watching.cursor(row_factory=dict_row).execute(query, values or None).fetchall()
+
+    @cached_property
+    def _watching(self) -> psycopg.Connection:
+        """One for all looks: tests look fifty times a second."""
+        return psycopg.connect(self.database_url, autocommit=True)
+
+    def close(self) -> None:
+        if "_watching" in vars(self):
+            self._watching.close()
 
     def row(self, delivery: UUID) -> dict[str, Any]:
         return self.rows("WHERE id = %s", delivery)[0]
@@ -195,9 +194,40 @@ class Outbox:
         return str(self.row(delivery)["state"])
 
 
+def _insert_job(connection: psycopg.Connection, url: str | None) -> UUID:
+    job_id, part, state = new_id(), new_id(), "succeeded"
+    webhook = url and Jsonb({"url": url, "events": [f"job.{state}"]})
+    connection.execute(
+        """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client,
+                             webhook, total, done, finished_at, metadata)
+           VALUES (%s, 'document.read', 'normal', %s, %s, '', '', %s, 'test', %s, 1, 1, now(), %s)""",
+        (job_id, state, Jsonb({"x": 1}), str(job_id), webhook, Jsonb({"ward": "3"})),
+    )
+    connection.execute(
+        """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
+           VALUES (%s, %s, 'read', 0, 'normal', 1, 'done')""",
+        (part, job_id),
+    )
+    connection.execute(
+        "INSERT INTO results (part_id, job_id, ordinal, attempt, content) VALUES (%s, %s, 0, 1, %s)",
+        (part, job_id, Jsonb({"text": DOCUMENT_TEXT})),
+    )
+    return job_id
+
+
+def _tell_of(connection: psycopg.Connection, jobs: list[UUID]) -> None:
+    connection.execute(
+        """INSERT INTO job_events (job_id, state, actor)
+           SELECT id, 'succeeded', 'test' FROM unnest(%s::uuid[]) AS id""",
+        (jobs,),
+    )
+    connection.execute(_PROMISE, {"job_ids": jobs})
+
+
 @pytest.fixture
-def outbox(database_url: str) -> Outbox:
-    return Outbox(database_url)
+def outbox(database_url: str) -> Iterator[Outbox]:
+    with closing(Outbox(database_url)) as outbox:
+        yield outbox
 
 
 @pytest.fixture
@@ -212,7 +242,7 @@ def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
             "webhook_secret": SECRET,
             "webhook_allow": ["127.0.0.0/8"],
             "webhook_ports": [],
-            "webhook_timeout": timedelta(seconds=2),
+            "webhook_timeout": timedelta(seconds=30),
             **changes,
         }
     )

@@ -53,6 +53,19 @@ def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
     assert shown("pecia_strange_messages") == 1
 
 
+def test_receivers_are_counted_that_are_paused_while_something_waits_for_them(tables: Any, run: Make) -> None:
+    tables.query(
+        """INSERT INTO receivers (receiver, failures, paused_until)
+           VALUES ('waited-for', 9, now()), ('forgotten', 9, now()), ('well', 1, NULL)"""
+    )
+    tables.query(
+        """INSERT INTO deliveries (type, url, body)
+           VALUES ('webhook.test', 'waited-for', '{}'), ('webhook.test', 'well', '{}')"""
+    )
+    run(Measurement())
+    assert shown("pecia_paused_receivers") == 1
+
+
 def test_what_waits_for_its_time_is_not_old(tables: Any, run: Make) -> None:
     tables.add_job()
     tables.query("UPDATE parts SET run_at = now() + interval '1 hour'")

@@ -8,7 +8,10 @@ from sqlalchemy import Connection, text
 
 _LAG = text(
     """
-    SELECT unpublished.*, deliveries.* FROM (
+    SELECT unpublished.*, deliveries.*, (
+        SELECT count(*) FROM receivers WHERE paused_until IS NOT NULL AND EXISTS (
+            SELECT FROM deliveries WHERE state = 'pending' AND deliveries.receiver = receivers.receiver)
+    ) AS paused FROM (
         SELECT count(*) AS unpublished, extract(epoch FROM now() - min(run_at)) AS unpublished_s
         FROM parts WHERE state = 'queued' AND published_at IS NULL AND run_at <= now()
     ) AS unpublished, (
@@ -32,6 +35,8 @@ class Lag:
     """Callbacks that nobody is trying, although their receiver is not paused: the webhook workers' work."""
     deliveries_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
+    paused: int
+    """Receivers of callbacks that are paused, and for which some wait."""
 
 
 def lag(connection: Connection) -> Lag:
@@ -42,4 +47,5 @@ def lag(connection: Connection) -> Lag:
         unpublished_s=float(row["unpublished_s"] or 0),
         deliveries=row["deliveries"],
         deliveries_s=float(row["deliveries_s"] or 0),
+        paused=row["paused"],
     )

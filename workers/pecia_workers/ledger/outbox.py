@@ -183,10 +183,10 @@ async def claim_deliveries(
 
 async def record_outcome(
     database: AsyncEngine, delivery: ClaimedDelivery, outcome: DeliveryOutcome, tried: Try, pause: PausePolicy
-) -> bool:
-    """Write down a try and what became of it.
+) -> int | None:
+    """Write down a try and what became of it; return how many other deliveries died with it, their receiver being gone.
 
-    Returns False if another worker has taken the delivery over meanwhile, or it was erased.
+    None: another worker has taken the delivery over meanwhile, or it was erased.
     """
     written = {
         "id": delivery.id,
@@ -201,12 +201,11 @@ async def record_outcome(
     }
     async with database.begin() as connection:
         if (await connection.execute(_LOCK, written)).one_or_none() is None:
-            return False
+            return None
         await connection.execute(_KEEP, written)
-        recorded = (await connection.execute(_RECORD, written)).rowcount == 1
-        if recorded:
-            await _note(connection, delivery, outcome.receiver, pause, took=tried.duration)
-        return recorded
+        if (await connection.execute(_RECORD, written)).rowcount != 1:
+            return None
+        return await _note(connection, delivery, outcome.receiver, pause, took=tried.duration)
 
 
 async def _note(
@@ -216,14 +215,15 @@ async def _note(
     pause: PausePolicy,
     *,
     took: timedelta,
-) -> None:
-    """Let the receiver's other deliveries have what this one found out."""
+) -> int:
+    """Let the receiver's other deliveries have what this one found out; return how many died of it."""
     if state is ReceiverState.WELL:
         await note_success(connection, delivery.receiver, delivery.endpoint_id, took=took)
     elif state is ReceiverState.FAILING:
         await note_failure(connection, delivery.receiver, pause)
     elif state is ReceiverState.GONE:
-        await note_gone(connection, delivery.receiver, delivery.endpoint_id, url=delivery.url)
+        return await note_gone(connection, delivery.receiver, delivery.endpoint_id, url=delivery.url)
+    return 0
 
 
 async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) -> int:

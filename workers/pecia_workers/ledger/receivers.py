@@ -67,9 +67,9 @@ async def note_success(
         await connection.execute(_ENABLE, {"endpoint": endpoint, "took": took})
 
 
-async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> None:
-    """Disable the endpoint, and end what waits for that URL."""
+async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> int:
+    """Disable the endpoint, and end what waits for that URL; return how many deliveries that were."""
     await connection.execute(_RECOVERED, {"receiver": receiver})
     if endpoint is not None:
         await connection.execute(_DISABLE, {"endpoint": endpoint})
-    await connection.execute(_END, {"receiver": receiver, "url": url})
+    return (await connection.execute(_END, {"receiver": receiver, "url": url})).rowcount

@@ -156,7 +156,8 @@ UPKEEP_FAILURES = Counter(
 )
 WEBHOOKS = Counter(
     "pecia_webhook_attempts",
-    "Tries to deliver a callback: `delivered`, `pending` (tried again) or `dead`, with those that grew too old.",
+    "Tries to deliver a callback: `delivered`, `pending` (tried again) or `dead`, with those that grew too old or "
+    "whose receiver is gone.",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -191,6 +192,11 @@ UNPUBLISHED_OLDEST = Gauge(
 DUE_WEBHOOKS = Gauge("pecia_due_webhooks", "Callbacks that are due and nobody is trying.", registry=FLEET)
 DUE_WEBHOOKS_OLDEST = Gauge(
     "pecia_due_webhooks_oldest_seconds", "How long the oldest of them has been due.", registry=FLEET
+)
+PAUSED_RECEIVERS = Gauge(
+    "pecia_paused_receivers",
+    "Receivers for which callbacks wait that failed so often that one at a time tries them.",
+    registry=FLEET,
 )
 REMOVALS = Gauge(
     "pecia_documents_awaiting_removal", "Documents that every job has let go of.", registry=FLEET

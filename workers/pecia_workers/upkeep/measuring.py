@@ -64,3 +64,4 @@ def _show_lag(lag: Lag) -> None:
     metrics.UNPUBLISHED_OLDEST.set(lag.unpublished_s)
     metrics.DUE_WEBHOOKS.set(lag.deliveries)
     metrics.DUE_WEBHOOKS_OLDEST.set(lag.deliveries_s)
+    metrics.PAUSED_RECEIVERS.set(lag.paused)

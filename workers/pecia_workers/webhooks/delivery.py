@@ -109,11 +109,13 @@ class WebhookWorker:
     async def _attempt(self, database: AsyncEngine, courier: Courier, delivery: ClaimedDelivery) -> None:
         try:
             outcome, tried = await courier.carry(delivery)
-            await outlast(partial(record_outcome, database, delivery, outcome, tried, self._pause))
+            record = partial(record_outcome, database, delivery, outcome, tried, self._pause)
+            died_with_it = await outlast(record)
         finally:
             self._under_way -= Counter([delivery.receiver])  # forgets receivers that have none
             self._stirred.set()
         WEBHOOKS.labels(outcome.state).inc()
+        WEBHOOKS.labels("dead").inc(died_with_it or 0)
         WEBHOOK_SECONDS.observe(tried.duration.total_seconds())
         log.info(
             "callback_tried",
@@ -123,6 +125,7 @@ class WebhookWorker:
             state=outcome.state.value,
             status=outcome.status,
             error=outcome.error,
+            died_with_it=died_with_it or None,
             seconds=round(tried.duration.total_seconds(), 3),
         )
 
