@@ -6,15 +6,18 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from collector import Collector, Told, application, collecting
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
 from pecia_schemas import tracing
+from snippets import blocks
 
 
 @pytest.fixture
@@ -68,6 +71,28 @@ def test_a_submit_is_part_of_the_applications_trace(
     assert tree(collector.spans, request) == SUBMIT
     assert (submit.kind, submit.attributes["pecia.job.id"]) == ("producer", str(job.id))
     assert kept() == [submit.place]
+
+
+def test_the_snippet_of_the_page_does_so(
+    settings: ClientSettings,
+    picture: Callable[..., bytes],
+    collector: Collector,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (snippet,) = blocks((Path(__file__).parents[2] / "docs" / "tracing.md").read_text(), "python")
+    monkeypatch.chdir(tmp_path)
+    Path("scan.png").write_bytes(picture())
+    with application(collector) as provider, Client(settings=settings) as client:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+        tracing.disable()
+        tracing.enable()
+        names = {"client": client, "ReadDocument": ReadDocument}
+        exec(compile(snippet, "docs/tracing.md", "exec"), names)  # noqa: S102  our own documentation
+        tracing.disable()
+
+    (admission,) = collector.named("admission")
+    assert tree(collector.spans, admission) == SUBMIT
 
 
 def test_so_it_is_with_an_asynchronous_client(

@@ -1,0 +1,195 @@
+"""The trace of a job through a whole fleet, as a collector has it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from redis import Redis
+
+from chat_server import Behaviour, ChatServerDouble, serving
+from collector import Collector, Told, application, collecting
+from pecia import Client, ClientSettings, Job, ReadDocument
+from pecia_schemas import Document, tracing
+from pecia_schemas.settings import WorkerSettings
+
+TEXT, FILE_NAME, METADATA, HOOK = "Quillfeather", "Hartwigsen", "Marigoldby", "Juniperstow"
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A fleet that traces, the server that its engine asks, and who collects the spans of both and of a client."""
+
+    fleet: Any
+    client: Client
+    server: ChatServerDouble
+    collector: Collector
+    eventually: Callable[..., Any]
+
+    def read(self, page: bytes) -> Job[Document]:
+        return self.client.submit(ReadDocument(page, cache=False))
+
+    def until_asked(self, asked: int) -> None:
+        """Wait until the engine has been asked for more pages than that."""
+        self.eventually(lambda: len(self.server.pages) > asked, timeout=PATIENCE_S)
+
+    def trace(self, job: Job[Any], last: str) -> list[Told]:
+        """Return a job's spans, once there is one of that name."""
+
+        def spans() -> list[Told]:
+            submits = self.collector.named("submit")
+            (trace,) = {span.trace for span in submits if span.attributes.get("pecia.job.id") == str(job.id)}
+            found = self.collector.of(trace)
+            return found if named(found, last) else []
+
+        found: list[Told] = self.eventually(spans, timeout=PATIENCE_S, what=f"a span {last}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def scene(
+    run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
+) -> Iterator[Scene]:
+    """The engine takes one page at a time."""
+    own = {"tracing": True, "engine": "openai", "max_in_flight": 1, "retry_delay": timedelta(seconds=0.2)}
+    with (
+        collecting() as collector,
+        serving(Behaviour(text=f"Seen by {TEXT}")) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with run_fleet("traced", engine_url=server.url, **own) as fleet, application(collector) as provider:
+            tracing.enable(provider)
+            with Client(settings=client_settings(fleet.settings)) as client:
+                yield Scene(fleet, client, server, collector, eventually)
+            tracing.disable()
+
+
+def client_settings(fleet: WorkerSettings) -> ClientSettings:
+    return ClientSettings(tracing=True).with_stores(
+        database_url=fleet.database_url.get_secret_value(),
+        redis_url=fleet.redis_url.get_secret_value(),
+        payload_url=fleet.payload_url,
+    )
+
+
+def below(spans: list[Told], parent: Told) -> set[str]:
+    return {span.name for span in spans if span.parent == parent.id}
+
+
+def named(spans: list[Told], name: str) -> list[Told]:
+    return [span for span in spans if span.name == name]
+
+
+def test_a_job_is_one_trace_from_the_application_to_the_receiver(
+    scene: Scene, drawn: Callable[..., bytes], open_receiver: Callable[..., Any], tmp_path: Path
+) -> None:
+    receiver, document = open_receiver(), tmp_path / f"{FILE_NAME}.tiff"
+    page = Image.open(io.BytesIO(drawn(TEXT)))
+    page.save(document, save_all=True, append_images=[page])
+
+    job = scene.client.submit(
+        ReadDocument(document), webhook=f"{receiver.url}/{HOOK}", metadata={"ward": METADATA}
+    )
+    assert [one.text for one in job.result(timeout=PATIENCE_S).pages] == [f"Seen by {TEXT}"] * 2
+    spans = scene.trace(job, "callback")
+
+    (submit,), (callback,) = named(spans, "submit"), named(spans, "callback")
+    assert below(spans, submit) == {
+        *("store", "accept", "send"),
+        *("wait ingest.normal", "process ingest.normal", "wait read.normal", "process read.normal"),
+        *("finish", "callback"),
+    }
+    (ingest,), requests = named(spans, "process ingest.normal"), named(spans, "chat tiny")
+    assert below(spans, ingest) == {"claim", "fetch", "cut", "commit"}
+    pages = named(spans, "process read.normal")
+    assert [span.attributes["pecia.part.number"] for span in pages] == [1, 2]
+    for one in pages:
+        assert below(spans, one) == {"claim", "prepare", "admit", "chat tiny", "commit"}
+    for request in requests:
+        assert below(spans, request) == {"prefill", "decode"}
+        assert request.attributes["gen_ai.usage.output_tokens"] > 0
+    assert [span.service for span in (submit, ingest, *pages, callback)] == [
+        *("application", "pecia-ingest", "pecia-engine", "pecia-engine", "pecia-webhooks")
+    ]
+    assert {span.kind for span in spans if span.name.startswith("process")} == {"consumer"}
+    assert not any(span.failed for span in spans)
+
+    asked = [headers["traceparent"] for headers in scene.server.headers if "traceparent" in headers]
+    assert sorted(asked) == sorted(f"00-{one.trace}-{one.id}-{one.flags}" for one in requests)
+    (notice,) = receiver.received
+    assert notice.headers["traceparent"] == f"00-{callback.trace}-{callback.id}-{callback.flags}"
+    planted = (TEXT, FILE_NAME, METADATA, HOOK, receiver.url)
+    assert not [word for word in planted for body in scene.collector.bodies if word.encode() in body]
+
+
+def test_what_was_claimed_together_is_told_with_a_link_to_each_job(
+    scene: Scene, drawn: Callable[..., bytes]
+) -> None:
+    trace = scene.trace(scene.read(drawn("linked")), "finish")[0].trace
+
+    (received,) = [span for span in scene.collector.named("receive") if trace in dict(span.links)]
+
+    assert received.parent == ""
+    assert received.attributes["messaging.batch.message_count"] == 1
+
+
+def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(
+    scene: Scene, drawn: Callable[..., bytes]
+) -> None:
+    scene.server.behaviour.finish_reason, asked = "abort", len(scene.server.pages)
+    job = scene.read(drawn("again"))
+    scene.until_asked(asked)
+    scene.server.behaviour.finish_reason = "stop"
+
+    *former, last = named(scene.trace(job, "finish"), "process read.normal")
+
+    assert former
+    for attempt in former:
+        assert attempt.failed
+        assert attempt.attributes["pecia.outcome"] == "retried"
+        assert attempt.attributes["error.type"] == "engine_error"
+    assert last.attributes["pecia.outcome"] == "done"
+    assert last.attributes["pecia.attempt"] == len(former) + 1
+
+
+def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
+    scene.server.behaviour.takes_s, asked = 30, len(scene.server.pages)
+    job = scene.read(drawn("killed"))
+    scene.until_asked(asked)
+    os.kill(scene.fleet.pid("engine"), signal.SIGKILL)
+    scene.server.behaviour.takes_s = 0
+
+    (attempt,) = named(scene.trace(job, "finish"), "process read.normal")
+
+    assert attempt.attributes["pecia.attempt"] > 1
+    assert attempt.attributes["pecia.deaths"] >= 1
+
+
+def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
+    scene.server.behaviour.takes_s, asked = 40, len(scene.server.pages)
+    scene.read(drawn("in front"))
+    scene.until_asked(asked)
+    job = scene.read(drawn("lost"))
+    with Redis.from_url(scene.fleet.settings.redis_url.get_secret_value()) as redis:
+        redis.flushall()
+    scene.server.behaviour.takes_s = 0
+
+    spans = scene.trace(job, "finish")
+
+    sent = Counter(span.service for span in named(spans, "send"))
+    assert sent["application"] == 1
+    assert sent["pecia-upkeep"] >= 1
+    assert named(spans, "process read.normal")[-1].attributes["pecia.outcome"] == "done"
