@@ -81,8 +81,8 @@ def _template(session_postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture
 def database_url(session_postgres: EmbeddedPostgres, _template: str) -> Iterator[str]:
-    """A fresh database with the current tables."""
-    yield from _database(session_postgres, "CREATE DATABASE {} TEMPLATE {}", _template)
+    """A fresh database with the current tables, copied as files: half the time of copying through the log."""
+    yield from _database(session_postgres, "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY", _template)
 
 
 @pytest.fixture
@@ -173,12 +173,15 @@ def stores(database_url: str, redis_url: str, payload_url: str) -> dict[str, str
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., Any]:
-    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds."""
+    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds.
+
+    The usual patience is that of a busy machine: it is no statement on how long something takes.
+    """
     return _eventually
 
 
 def _eventually(
-    predicate: Callable[[], Any], timeout: float = 10, interval: float = 0.02, *, what: str = ""
+    predicate: Callable[[], Any], timeout: float = 60, interval: float = 0.02, *, what: str = ""
 ) -> Any:
     deadline = time.monotonic() + timeout
     while not (outcome := predicate()):
