@@ -72,7 +72,7 @@ class Shell:
             input=typed,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 
@@ -152,7 +152,7 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
     shell.draw("a.png", "b.png")
     process = shell.start("read", "a.png", "b.png", "--wait", "--json")
     assert eventually(shell.read_all) == 2
-    out, complaint = process.communicate(timeout=20)
+    out, complaint = process.communicate(timeout=60)
     documents = [json.loads(line) for line in out.splitlines()]
     assert (process.returncode, complaint) == (0, "")
     assert [document["file"] for document in documents] == ["a.png", "b.png"]
@@ -172,7 +172,7 @@ def test_results_are_written_beside_each_other_under_the_names_of_the_files(
     shell.draw("a.png", "b.png")
     process = shell.start("read", "a.png", "b.png", "--wait", "--format", "markdown", "-o", "texts")
     assert eventually(shell.read_all) == 2
-    assert process.communicate(timeout=20) == ("", "")
+    assert process.communicate(timeout=60) == ("", "")
     written = sorted((shell.directory / "texts").iterdir())
     assert [path.name for path in written] == ["a.md", "b.md"]
     assert "Blutdruck 120/80" in written[0].read_text()
@@ -186,7 +186,7 @@ def test_a_file_that_is_refused_is_named_and_the_others_are_read(
         "read", "a.png", "http://ward:secret@archive.example/7.pdf", "b.png", "--wait", "--json"
     )
     assert eventually(shell.read_all) == 2
-    out, complaint = process.communicate(timeout=20)
+    out, complaint = process.communicate(timeout=60)
     assert process.returncode == 2
     assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.png", "b.png"]
     assert complaint.count("\n") == 1
@@ -203,14 +203,14 @@ def test_a_full_lane_ends_with_4_unless_the_command_waits_for_room(
     assert "try again in" in one_line(refused)
     waiting = shell.start("read", "b.png", "--block", "--json")
     assert eventually(shell.read_all) == 1
-    assert json.loads(waiting.communicate(timeout=20)[0])["job"] != first
+    assert json.loads(waiting.communicate(timeout=60)[0])["job"] != first
 
 
 def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell, eventually: Callable[..., Any]) -> None:
     shell.draw("a.png")
     process = shell.start("read", "a.png", "--wait", "--json")
     eventually(shell.fail_all)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert json.loads(out)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
 
@@ -349,7 +349,7 @@ def test_a_document_comes_through_a_pipe(shell: Shell) -> None:
     with (shell.directory / "a.png").open("rb") as scan:
         command = [*_PECIA, "read", "-", "--json"]
         told = subprocess.run(
-            command, stdin=scan, env=os.environ | shell.stores, capture_output=True, timeout=30, check=True
+            command, stdin=scan, env=os.environ | shell.stores, capture_output=True, timeout=120, check=True
         )
     assert json.loads(told.stdout)["file"] == "-"
 
@@ -364,7 +364,7 @@ def test_a_shell_completes_verbs_and_options(shell: Shell, typed: str, offered: 
         env=os.environ | shell.stores | asked,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert offered in told.stdout.split()
@@ -400,7 +400,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert watching.stdout is not None
     changes = [json.loads(watching.stdout.readline())]
     shell.read_all()
-    changes += map(json.loads, watching.communicate(timeout=20)[0].splitlines())
+    changes += map(json.loads, watching.communicate(timeout=60)[0].splitlines())
     assert [(one["job"], one["state"]) for one in changes] == [(job, "queued"), (job, "succeeded")]
 
 
@@ -424,7 +424,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
     while b"0/1 jobs" not in seen:
         seen += os.read(terminal, 4096)
     eventually(shell.read_all)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     os.close(terminal)
     assert process.returncode == 0
     assert json.loads(out)["state"] == "succeeded"

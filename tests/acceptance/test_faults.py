@@ -46,7 +46,7 @@ def test_a_service_killed_in_the_middle_loses_nothing(
     fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any], service: str
 ) -> None:
     jobs = submit(fleet, drawn, service)
-    eventually(lambda: count_done(jobs) >= 10, timeout=60)
+    eventually(lambda: count_done(jobs) >= 10)
     os.kill(fleet.pid(service), signal.SIGKILL)
     expect_all_read_once(fleet, jobs, service)
 
@@ -55,7 +55,7 @@ def test_a_redis_that_forgot_everything_loses_nothing(
     fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any]
 ) -> None:
     jobs = submit(fleet, drawn, "flushed")
-    eventually(lambda: count_done(jobs) >= 10, timeout=60)
+    eventually(lambda: count_done(jobs) >= 10)
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         redis.flushall()
     expect_all_read_once(fleet, jobs, "flushed")
@@ -69,4 +69,4 @@ def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., A
                 str(key) for pattern in ("pecia:*", "read.*", "ingest.*") for key in redis.scan_iter(pattern)
             ]
 
-        eventually(lambda: not left(), timeout=20, what="an empty Redis")
+        eventually(lambda: not left(), what="an empty Redis")

@@ -43,7 +43,7 @@ def test_pages_wait_for_a_server_that_is_away_and_none_is_lost(
         engine = engine_of(fleet)
         first.kill()
         jobs = fleet.client.submit_many(ReadDocument(drawn(f"page {number}")) for number in range(4))
-        eventually(lambda: engine_of(fleet) != engine, timeout=60, what="the worker's end")
+        eventually(lambda: engine_of(fleet) != engine, what="the worker's end")
         with serving(behaviour, first.server_port):
             jobs.wait(timeout=120)
 

@@ -244,7 +244,7 @@ def test_what_is_killed_is_started_again(
     killed = eventually(lambda: desk.pid_of(ending))
     os.kill(killed, signal.SIGKILL)
 
-    eventually(lambda: desk.pid_of(ending) not in (None, killed), timeout=30)
+    eventually(lambda: desk.pid_of(ending) not in (None, killed))
     [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
     assert job["pages"][0]["text"] == "Scanned at the desk"
 
@@ -271,5 +271,5 @@ def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
     process.kill()  # as the kernel does when memory is short: nothing can be tidied up
 
     process.wait()
-    eventually(lambda: desk.processes() == {}, timeout=20, what="an empty list of processes")
+    eventually(lambda: desk.processes() == {}, what="an empty list of processes")
     assert desk.run("list").returncode == 4

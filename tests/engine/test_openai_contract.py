@@ -213,4 +213,4 @@ def test_a_request_given_up_ends_in_the_server(
 
     runner.run(give_up())
 
-    eventually(lambda: not server.running, timeout=30)
+    eventually(lambda: not server.running)

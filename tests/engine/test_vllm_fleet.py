@@ -88,7 +88,7 @@ def test_pages_whose_engine_dies_under_them_are_read_by_the_next(
         former = engine_of(fleet)
         core = next(one for one in engine_processes(former) if "EngineCore" in " ".join(one.cmdline()))
         jobs = submit(client, 6)
-        eventually(lambda: all(job.refresh().state is JobState.RUNNING for job in jobs), timeout=30)
+        eventually(lambda: all(job.refresh().state is JobState.RUNNING for job in jobs))
         (core if victim == "core" else psutil.Process(former)).kill()
 
         jobs.wait(timeout=READY_S)
@@ -106,7 +106,7 @@ def test_a_page_that_takes_engine_after_engine_down_is_kept_for_inspection(
 ) -> None:
     with fleet_of(short_path, endless_checkpoint, max_output_tokens=1500, max_deaths=1) as (fleet, client):
         (job,) = submit(client, 1)
-        eventually(lambda: job.refresh().state is JobState.RUNNING, timeout=30)
+        eventually(lambda: job.refresh().state is JobState.RUNNING)
         for process in engine_processes(engine_of(fleet)):
             process.kill()
 

@@ -454,6 +454,6 @@ asyncio.run(parent(AsyncClient()))
 def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, str]) -> None:
     command = [sys.executable, "-c", FORKING]
     run = subprocess.run(
-        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=30
+        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=120
     )
     assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")

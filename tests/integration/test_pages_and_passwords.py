@@ -176,7 +176,7 @@ def test_what_the_documentation_shows_is_what_happens(
         command, cwd=tmp_path, env={**os.environ, **stores}, stdout=subprocess.PIPE, text=True
     ) as user:
         work(eventually(lambda: next(client.jobs(), None)))
-        told, _ = user.communicate(timeout=60)
+        told, _ = user.communicate(timeout=120)
     letter = next(job for job in client.jobs() if not job.done)
 
     assert [int(line) for line in told.split()] == [1, 2, 7, 20, 21]

@@ -86,7 +86,7 @@ def test_a_page_that_kills_its_worker_fails_alone(
         workers.tend()
         return workers.crashes >= times
 
-    eventually(lambda: crashed(1), timeout=60, interval=0.1)
+    eventually(lambda: crashed(1))
     later = client.submit(ReadDocument(pages[5]), priority=Lane.URGENT)
 
     def over() -> bool:

@@ -48,7 +48,7 @@ class Fleet:
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a worker and wait until it consumes."""
         worker = self.launch(*arguments, **environment)
-        self.eventually(lambda: " ready." in self.log(worker), timeout=20, what="a worker")
+        self.eventually(lambda: " ready." in self.log(worker), what="a worker")
         return worker
 
     def launch(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -92,10 +92,10 @@ class Fleet:
     def story(self, part: UUID) -> list[str]:
         return [entry["what"] for entry in self.journal(part)]
 
-    def await_story(self, part: UUID, *story: str, timeout: float = 10) -> None:
+    def await_story(self, part: UUID, *story: str, timeout: float = 60) -> None:
         self.eventually(lambda: self.story(part) == list(story), timeout=timeout, what=f"{story} of {part}")
 
-    def await_settled(self, timeout: float = 10) -> None:
+    def await_settled(self, timeout: float = 60) -> None:
         """Wait until Redis holds no list and no lease."""
         self.eventually(lambda: self.left == [], timeout=timeout, what="an empty broker")
 
@@ -111,7 +111,7 @@ class Fleet:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGCONT)
                 worker.kill()
-            worker.wait(10)
+            worker.wait(60)
         self.redis.close()
 
 

@@ -22,7 +22,7 @@ def test_a_killed_workers_parts_run_elsewhere_within_the_lease(fleet: Any) -> No
         fleet.plan(part, "done")
 
     for part in parts:
-        fleet.await_story(part, "run", "run", "done", timeout=4.5)  # a lease of 2 s, and the reaper's second
+        fleet.await_story(part, "run", "run", "done", timeout=12)  # a lease of 2 s, not the usual 15
         assert fleet.journal(part)[1]["redelivered"] is True
     fleet.await_settled()
 
@@ -36,7 +36,7 @@ def test_a_worker_whose_hub_and_loop_hang_keeps_its_leases(fleet: Any) -> None:
     fleet.start()
 
     fleet.plan(part, "stall")
-    fleet.await_story(part, "run", "done", timeout=20)
+    fleet.await_story(part, "run", "done")
     fleet.plan(beside, "done")
 
     fleet.await_settled(timeout=20)
@@ -50,7 +50,7 @@ def test_a_paused_worker_stops_what_it_lost(fleet: Any) -> None:
     fleet.start()
 
     paused.send_signal(signal.SIGSTOP)
-    fleet.await_story(part, "run", "run", timeout=6)
+    fleet.await_story(part, "run", "run")
     paused.send_signal(signal.SIGCONT)
     fleet.await_story(part, "run", "run", "cancelled", "given back")
 
@@ -72,7 +72,7 @@ def test_cut_connections_run_nothing_twice(fleet: Any) -> None:
         fleet.plan(part, "done")
 
     after = fleet.send()
-    fleet.await_story(after, "run", "done", timeout=20)
+    fleet.await_story(after, "run", "done")
     for part in parts:
         fleet.await_story(part, "run", "done")
     fleet.await_settled()
@@ -94,7 +94,7 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(
     redis_server(replaces=server)
 
     after = fleet.send()
-    fleet.await_story(after, "run", "done", timeout=20)
+    fleet.await_story(after, "run", "done")
     fleet.await_settled()
     assert fleet.story(part) == ["run", "done"]
 
@@ -122,7 +122,7 @@ def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
     unclaimed = fleet.send()
     fleet.plan(part, "done")
 
-    assert worker.wait(10) == 0, fleet.logs
+    assert worker.wait(60) == 0, fleet.logs
     assert fleet.story(part) == ["run", "done"]
     assert fleet.story(unclaimed) == []
     assert fleet.left == ["read.normal"]
@@ -135,7 +135,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish_in_time(fleet: Any) 
 
     worker.terminate()
 
-    assert worker.wait(10) == 0
+    assert worker.wait(60) == 0
     assert fleet.story(part) == ["run", "cancelled", "given back"]
     assert fleet.left == ["read.normal"]
     fleet.start()
@@ -154,7 +154,7 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     assert worker.poll() is None
     worker.send_signal(signal.SIGINT)
 
-    worker.wait(10)
+    worker.wait(60)
     assert fleet.story(part) == ["run", "cancelled", "given back"]
     assert fleet.left == ["read.normal"]
 
@@ -164,6 +164,6 @@ def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -
 
     (fleet.directory / "lost").touch()
 
-    assert worker.wait(10) == 1
+    assert worker.wait(60) == 1
     part = fleet.send()
     assert fleet.story(part) == []

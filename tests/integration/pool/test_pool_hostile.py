@@ -232,5 +232,5 @@ def test_a_list_of_another_type_stops_no_worker(fleet: Any) -> None:
     time.sleep(2)
     fleet.redis.delete(LANE)
 
-    fleet.await_story(fleet.send(), "run", "done", timeout=20)
+    fleet.await_story(fleet.send(), "run", "done")
     assert worker.poll() is None

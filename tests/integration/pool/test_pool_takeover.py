@@ -49,7 +49,7 @@ class Workers:
     def await_runner(self, attempt: int = 1) -> subprocess.Popen[bytes]:
         """Return the worker that makes this attempt at the only part, as soon as there is one."""
         running = "SELECT actor FROM job_events WHERE state = 'running' AND attempt = %s"
-        ((name,),) = self._eventually(lambda: self.query(running, attempt), timeout=20, what="a runner")
+        ((name,),) = self._eventually(lambda: self.query(running, attempt), what="a runner")
         return next(one for one in self.processes if f":{one.pid}:" in name)
 
     def log_of(self, process: subprocess.Popen[bytes]) -> str:
@@ -71,7 +71,7 @@ class Workers:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
     paused.send_signal(signal.SIGCONT)
 
     assert job.wait(timeout=60).state is JobState.SUCCEEDED
-    eventually(lambda: "lease lost" in workers.log_of(paused), timeout=20)
+    eventually(lambda: "lease lost" in workers.log_of(paused))
     assert workers.story(job) == [
         ("running", 1, None, paused.pid),
         ("running", 2, None, other.pid),

@@ -30,7 +30,7 @@ def test_after_flushall_everything_is_back_within_seconds(
 
         redis.flushall()
 
-        eventually(lambda: len(held_parts(redis)) == 50, timeout=10)
+        eventually(lambda: len(held_parts(redis)) == 50)
     assert count_held(redis) == 50, "some were published twice"
 
 
@@ -72,7 +72,7 @@ def test_an_outage_of_redis_is_told_once_and_outlasted(
         time.sleep(0.5)
         second = redis_server(replaces=first)
         client = connect(second.url)
-        eventually(lambda: client.llen(QUEUE) == 1, timeout=15)
+        eventually(lambda: client.llen(QUEUE) == 1)
         client.close()
         eventually(lambda: outages(logs, "upkeep_recovered") == ["redis_unavailable"])
 
@@ -96,7 +96,7 @@ def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fix
         time.sleep(0.5)
         postgres_server(replaces=first, durable=True)
         new_tables(first.url).add_job()
-        eventually(lambda: redis.llen(QUEUE) == 1, timeout=20)
+        eventually(lambda: redis.llen(QUEUE) == 1)
 
     assert outages(logs, "upkeep_outage") == ["database_unavailable"]
 

@@ -199,9 +199,9 @@ def test_the_upkeep_process_ends_cleanly_when_told_to(
     process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
     try:
         tables.add_job()
-        eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"), timeout=20)
+        eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

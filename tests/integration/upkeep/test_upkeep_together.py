@@ -26,7 +26,7 @@ def two_of_them(tables: Any, stores: dict[str, str], eventually: Callable[..., A
     processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
     on_duty = "SELECT name FROM workers WHERE role = 'upkeep'"
     try:
-        eventually(lambda: len(tables.query(on_duty)) == 2, timeout=60, what="both of them")
+        eventually(lambda: len(tables.query(on_duty)) == 2, what="both of them")
         yield
     finally:
         for process in processes:
@@ -49,10 +49,10 @@ def test_two_instances_recover_expire_and_publish_while_redis_forgets(
         redis.flushall()
 
     waiting = {str(part["id"]) for job in (*orphaned, *fresh) for part in tables.parts(job)}
-    eventually(lambda: held_parts(redis) >= waiting, timeout=30, what="all parts in Redis")
-    eventually(lambda: {tables.job(job)["state"] for job in expiring} == {"expired"}, timeout=30)
+    eventually(lambda: held_parts(redis) >= waiting, what="all parts in Redis")
+    eventually(lambda: {tables.job(job)["state"] for job in expiring} == {"expired"})
     redis.flushall()
-    eventually(lambda: held_parts(redis) == waiting, timeout=30, what="all parts in Redis again")
+    eventually(lambda: held_parts(redis) == waiting, what="all parts in Redis again")
 
     for job in orphaned:
         assert {(part["state"], part["deaths"]) for part in tables.parts(job)} == {("queued", 1)}
