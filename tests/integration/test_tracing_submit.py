@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -173,6 +175,24 @@ def test_nobody_traces_who_was_not_asked_to(
     with Client(database_url, redis_url, payload_url) as client:
         client.submit(ReadDocument(picture()))
     assert kept() == [None]
+
+
+ENDING = """
+from pecia_schemas import tracing
+from pecia_schemas.settings import ClientSettings
+with tracing.exported(ClientSettings(tracing=True), "ending"), tracing.first("request"):
+    pass
+"""
+
+
+def test_a_process_ends_though_its_collector_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
+        # The SDK alone would wait for 30 s.
+        subprocess.run([sys.executable, "-c", ENDING], env=os.environ | own, check=True, timeout=25)
+        silent.settimeout(1)
+        silent.accept()[0].close()  # it did try
 
 
 WITHOUT = """
