@@ -1,48 +1,53 @@
-"""What the runbook has people type, typed: its backup made and brought back, its questions asked, on real servers."""
+"""The backup of the runbook, made and brought back as it has people type it, on real servers."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from psycopg import sql
 from redis import Redis
-from typer.testing import CliRunner
 
+import pecia_migrations
+from compose_stack import COMPOSE
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
-from pecia.cli.app import app
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.wheels import postgres_programs
-from runbook import Typed, typed
+from runbook import RUNBOOK, Typed, typed
+from snippets import blocks
 
 HOME = "/var/lib/pecia"
-QUESTIONS = {"audit", "dead list", "doctor", "keys new", "keys status", "list", "purge"}
-"""Verbs of the runbook that change nothing as it has them typed, and want nothing but the stores."""
 
 
 @pytest.fixture
-def database_url(database_url: str, session_postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The database as it is in its container: called `pecia`, with somebody who is called so too."""
-    name = urlsplit(database_url).path.removeprefix("/")
-    with psycopg.connect(session_postgres.url_of("postgres"), autocommit=True) as connection:
+def postgres(postgres_server: Callable[..., EmbeddedPostgres]) -> EmbeddedPostgres:
+    """Postgres as it is in its container: a database `pecia`, its owner of that name, and the role of the fleet."""
+    server = postgres_server()
+    with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE pecia SUPERUSER LOGIN")
-        connection.execute(sql.SQL("ALTER DATABASE {} RENAME TO pecia").format(sql.Identifier(name)))
-        try:
-            yield session_postgres.url_of("pecia")
-        finally:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'pecia'"
-            )
-            connection.execute(sql.SQL("ALTER DATABASE pecia RENAME TO {}").format(sql.Identifier(name)))
-            connection.execute("DROP ROLE pecia")
+    given = {"POSTGRES_USER": "pecia", "POSTGRES_DB": "pecia", "FLEET_DATABASE_PASSWORD": "any"}
+    subprocess.run([COMPOSE / "postgres" / "roles.sh"], env=programs_of(server) | given, check=True)
+    pecia_migrations.upgrade(server.url.replace("postgres@", "pecia@"))
+    return server
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres) -> str:
+    return postgres.url.replace("postgres@", "fleet@")
+
+
+def programs_of(server: EmbeddedPostgres) -> dict[str, str]:
+    """Return an environment in which `psql` and its like are found, and find the server."""
+    path = f"{postgres_programs()}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PGHOST": str(server.sockets), "PGPORT": "5432"}
 
 
 @pytest.fixture
@@ -52,30 +57,26 @@ def payload_url(tmp_path: Path) -> str:
     return str(path)
 
 
-def parts_of_the_stores(word: str) -> list[str]:
-    """Return the lines of the runbook that run `pg_dump`, say, and its neighbour for the documents."""
-    section = [one for one in typed() if one.service and one.inside[0] in ("pg_dump", "pg_restore", "tar")]
-    wanted = {"backup": ("pg_dump", "--create"), "restore": ("pg_restore", "--extract")}[word]
-    return [_outside(one) for one in section if one.inside[0] in wanted or one.inside[1] in wanted]
+def backup_and_restore() -> list[list[str]]:
+    """Return what is typed to make a backup, and to bring it back, in the containers of Postgres and of a client."""
+    (section,) = re.findall("^## Backup and restore$(.*?)^## ", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
+    in_containers = [one for one in typed() if one.service and not one.pecia]
+    return [[_outside(one) for one in in_containers if one.line in block] for block in blocks(section, "sh")]
 
 
 def _outside(command: Typed) -> str:
-    """Return what is typed in a container, for a shell on this machine, with its redirections."""
-    program = command.inside[0]
-    after = command.line.index(program) + len(program)
-    rest = command.line[after:].replace("client ", "", 1) if program == "tar" else command.line[after:]
-    return program + rest
+    """Return it for a shell on this machine, with what it reads from or writes to."""
+    redirection = re.search(r" [<>] \S+$", command.line)
+    return shlex.join(command.inside) + (redirection[0] if redirection else "")
 
 
 @pytest.fixture
-def shell(session_postgres: EmbeddedPostgres, tmp_path: Path) -> Callable[[str], None]:
+def shell(postgres: EmbeddedPostgres, tmp_path: Path) -> Callable[[str], None]:
     """Runs a line where the containers' files are."""
-    path = f"{postgres_programs()}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PGHOST": str(session_postgres.sockets), "PGPORT": "5432"}
 
     def run(line: str) -> None:
         here = line.replace(HOME, str(tmp_path))
-        subprocess.run(["sh", "-c", here], cwd=tmp_path, env=environment, check=True)
+        subprocess.run(["sh", "-c", here], cwd=tmp_path, env=programs_of(postgres), check=True)
 
     return run
 
@@ -101,21 +102,23 @@ def submit(client: Client, picture: Callable[..., bytes]) -> Callable[[int], Job
 
 
 def test_what_the_backup_had_is_back(
-    submit: Callable[[int], Job[Document]], scribe: Any, shell: Callable[[str], None], payload_url: str
+    submit: Callable[[int], Job[Document]],
+    scribe: Any,
+    shell: Callable[[str], None],
+    payload_url: str,
+    postgres: EmbeddedPostgres,
 ) -> None:
+    backup, restore = backup_and_restore()
     done, waiting = submit(1), submit(2)
     scribe.read(done.id, text="read before")
-    backup = parts_of_the_stores("backup")
-    assert [line.split()[0] for line in backup] == ["pg_dump", "tar"]
     for line in backup:
         shell(line)
 
     scribe.read(waiting.id)
     later = submit(3)
+    with psycopg.connect(postgres.url) as newer_version:
+        newer_version.execute("CREATE TABLE newer (job_id uuid REFERENCES jobs)")
     shutil.rmtree(payload_url)
-
-    restore = parts_of_the_stores("restore")
-    assert [line.split()[0] for line in restore] == ["pg_restore", "tar"]
     for line in restore:
         shell(line)
 
@@ -124,6 +127,25 @@ def test_what_the_backup_had_is_back(
     with pytest.raises(JobNotFoundError):
         later.refresh()
     assert sum(path.is_file() for path in Path(payload_url).rglob("*")) == 2
+    with psycopg.connect(postgres.url) as connection:
+        assert connection.execute("SELECT to_regclass('newer')").fetchone() == (None,)
+
+
+def test_a_restored_fleet_reads_what_waited_and_takes_new_work(
+    submit: Callable[[int], Job[Document]],
+    scribe: Any,
+    shell: Callable[[str], None],
+    postgres: EmbeddedPostgres,
+) -> None:
+    backup, restore = backup_and_restore()
+    waiting = submit(1)
+    for line in (*backup, *restore):
+        shell(line)
+    pecia_migrations.upgrade(postgres.url.replace("postgres@", "pecia@"))
+
+    for job in (waiting, submit(2)):
+        scribe.read(job.id, text="read after")
+        assert job.refresh().result().text == "read after"
 
 
 def test_redis_needs_no_backup(
@@ -138,21 +160,3 @@ def test_redis_needs_no_backup(
         redis.flushall()
         upkeep()
         eventually(lambda: redis.llen("read.normal") == 1, timeout=120, what="the part that waited")
-
-
-def questions() -> list[tuple[str, ...]]:
-    found = {one.pecia for one in typed() if one.pecia}
-    return sorted(words for words in found if {words[0], " ".join(words[:2])} & QUESTIONS)
-
-
-def test_every_question_of_the_runbook_is_asked() -> None:
-    asked = {" ".join(words) for words in questions()}
-    assert {"doctor", "doctor --deep", "dead list", "purge --before 90d --dry-run", "keys status"} <= asked
-
-
-@pytest.mark.parametrize("words", questions(), ids=" ".join)
-def test_a_question_is_answered(words: tuple[str, ...], stores: dict[str, str]) -> None:
-    told = CliRunner().invoke(app, words, env=stores)
-    nobody_on_duty = 4 if words[0] == "doctor" else 0
-    assert told.exit_code == nobody_on_duty, told.output
-    assert told.stdout or words[0] in ("audit", "dead", "list")
