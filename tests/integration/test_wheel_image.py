@@ -58,9 +58,13 @@ def test_the_lock_has_all_that_it_needs(installed: Path) -> None:
 
 
 def test_what_is_installed_is_a_worker(installed: Path, tmp_path: Path) -> None:
-    program = [installed / "bin" / "pecia", "worker", "ingest"]
     told = subprocess.run(
-        program, env=borrowing(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+        [installed / "bin" / "pecia", "worker", "ingest"],
+        env=borrowing(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert told.returncode == 2
     assert told.stderr.startswith("A worker needs its stores: set PECIA_DATABASE_URL")
