@@ -87,7 +87,11 @@ def test_a_document_goes_through_and_is_seen(
     flower = f"http://127.0.0.1:{up.ports['flower']}"
     assert httpx2.get(f"{flower}/tasks").status_code == 401
     user = ("pecia", up.secrets["PECIA_FLOWER_PASSWORD"])
-    eventually(lambda: httpx2.get(f"{flower}/api/tasks", auth=user).json(), 30, what="A task in Flower")
+
+    def tasks() -> set[str]:
+        return {task["name"] for task in httpx2.get(f"{flower}/api/tasks", auth=user).json().values()}
+
+    eventually(lambda: "pecia.read" in tasks(), 30, what="The page's task in Flower")
     page = f"http://127.0.0.1:{up.ports['engine']}/metrics"
     assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
 
