@@ -96,6 +96,17 @@ def test_a_document_goes_through_and_is_seen(
     assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
 
 
+def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
+    up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+) -> None:
+    up.processes["engine"].kill()
+    told = up.pecia("client", "read", "-", given=drawn("Marrowby"))
+    (job,) = re.findall(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", told)
+    assert "queued" in up.pecia("client", "status", job)
+    up.start("engine")
+    eventually(lambda: "succeeded" in up.pecia("client", "status", job), 240, 0.5, what="The document's end")
+
+
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
 def test_prometheus_reaches_every_worker_and_has_the_alerts(
     up: RunningStack, eventually: Callable[..., Any]
