@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from collector import Collector, collecting
 from compose_stack import COMPOSE, assignments, fleet_services, stack
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
@@ -29,9 +30,17 @@ LONG_RUNNING = (*WORKERS, "flower")
 
 
 @pytest.fixture(scope="module")
-def up(session_directory: Path, eventually: Callable[..., Any]) -> Iterator[RunningStack]:
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def up(
+    session_directory: Path, collector: Collector, eventually: Callable[..., Any]
+) -> Iterator[RunningStack]:
     """The stack after `docker compose up --wait`."""
-    running = RunningStack.prepare(session_directory / "compose")
+    running = RunningStack.prepare(session_directory / "compose", collector)
 
     def healthy(name: str) -> None:
         eventually(lambda: running.is_healthy(name), 240, 0.5, what=f"The health of {name}")
@@ -96,6 +105,16 @@ def test_a_document_goes_through_and_is_seen(
     assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
 
 
+def test_every_process_that_had_to_do_with_it_tells_the_collector(
+    collector: Collector, eventually: Callable[..., Any]
+) -> None:
+    def services() -> set[str]:
+        jobs = {span.trace for span in collector.named("submit")}
+        return {span.service for span in collector.spans if span.trace in jobs}
+
+    eventually(lambda: {"pecia-client", "pecia-engine"} <= services(), what="The document's trace")
+
+
 def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
     up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
 ) -> None:
@@ -104,7 +123,7 @@ def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
     (job,) = re.findall(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", told)
     assert "queued" in up.pecia("client", "status", job)
     up.start("engine")
-    eventually(lambda: "succeeded" in up.pecia("client", "status", job), 240, 0.5, what="The document's end")
+    eventually(lambda: "succeeded" in up.pecia("client", "status", job), 240, 3, what="The document's end")
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")

@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from collector import Collector
 from compose_stack import COMPOSE, assignments, environment_of, stack
 from pecia_workers.local import cluster
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
@@ -62,8 +63,8 @@ class RunningStack:
     processes: dict[str, ChildProcess] = field(default_factory=dict)
 
     @classmethod
-    def prepare(cls, place: Path) -> RunningStack:
-        """Return the stack of a small fleet, of which nothing runs yet."""
+    def prepare(cls, place: Path, collector: Collector) -> RunningStack:
+        """Return the stack of a small fleet that traces, of which nothing runs yet."""
         for name in ("bin", "spool", "redis-data", "prometheus-data"):
             (place / name).mkdir(parents=True)
         for name in ("redis", "prometheus"):
@@ -73,9 +74,9 @@ class RunningStack:
         (place / "bin" / "valkey-cli").symlink_to(
             redis_program().with_name(redis_program().name.replace("server", "cli"))
         )
-        variables = environment_of("small", place)
+        variables = environment_of("small", place) | {"PECIA_TRACING": "true"}
         secrets = [name for name, value in assignments(COMPOSE / ".env.example").items() if not value]
-        ports = {name: _free_port() for name in (*WORKERS, *_SERVERS)}
+        ports = {name: _free_port() for name in (*WORKERS, *_SERVERS)} | {"collector": collector.server_port}
         return cls(place, stack(variables)["services"], {name: variables[name] for name in secrets}, ports)
 
     def here(self, text: str, name: str) -> str:
@@ -84,6 +85,7 @@ class RunningStack:
             "@postgres:5432": f"@127.0.0.1:{self.ports['postgres']}",
             "@redis:6379": f"@127.0.0.1:{self.ports['redis']}",
             "valkey-cli ": f"valkey-cli -p {self.ports['redis']} ",
+            "collector:4318": f"127.0.0.1:{self.ports['collector']}",
             "127.0.0.1:5555": f"127.0.0.1:{self.ports['flower']}",
             "127.0.0.1:9090": f"127.0.0.1:{self.ports['prometheus']}",
             "0.0.0.0": "127.0.0.1",  # noqa: S104  the container's
