@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -198,3 +201,12 @@ def run_page(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable
         return job
 
     return run
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Pecia as it is published."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, capture_output=True)
+    return zipfile.ZipFile(next(target.glob("*.whl")))

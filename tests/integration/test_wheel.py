@@ -8,20 +8,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
 from sqlalchemy import create_engine, inspect
 
 from pecia_schemas.database import sqlalchemy_url
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return zipfile.ZipFile(next(target.glob("*.whl")))
 
 
 def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:

@@ -1,4 +1,4 @@
-"""The runbook of `compose/`: what it has people type."""
+"""The runbook of `compose/`, and its entries for alerts: what they have people type."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from snippets import blocks
 
 RUNBOOK = Path(__file__).parents[2] / "compose" / "README.md"
+ALERTS = RUNBOOK.parents[1] / "docs" / "alerts.md"
 
 _COMPOSE = ["docker", "compose"]
 
@@ -59,9 +60,9 @@ class Typed:
         yield from words
 
 
-def typed() -> list[Typed]:
-    """Return every command of the runbook: lines of its blocks, and what stands in its text."""
-    page = RUNBOOK.read_text()
+def typed(file: Path = RUNBOOK) -> list[Typed]:
+    """Return every command of a page: lines of its blocks, and what stands in its text."""
+    page = file.read_text()
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     prose = re.sub(r"^ *```.*?^ *```", "", page, flags=re.DOTALL | re.MULTILINE)
     lines += re.findall(r"`((?:pecia|docker compose) [^`]+)`", prose)

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -28,6 +29,7 @@ from compose_stack import (
     variables_used,
 )
 from pecia_schemas.settings import known_names
+from snippets import blocks
 
 ROOT = COMPOSE.parent
 FILES = ("compose.yaml", "compose.gpu.yaml")
@@ -91,6 +93,19 @@ def test_without_a_secret_compose_says_how_to_make_it(missing: str) -> None:
     variables = dict.fromkeys(SECRETS, "given") | {missing: ""}
     with pytest.raises(MissingVariableError, match=rf"{missing} is missing a value: run \./new-env\.sh"):
         stack(variables)
+
+
+def test_a_collector_as_the_page_has_it_is_where_every_process_sends_its_traces(
+    variables: dict[str, str],
+) -> None:
+    page = (ROOT / "docs" / "containers.md").read_text()
+    read = stack(variables)
+    for name, collector in yaml.safe_load(blocks(page, "yaml")[0])["services"].items():
+        assert set(collector["networks"]) <= read["networks"].keys()
+        for service in read["services"].values():
+            if "PECIA_TRACING" in service.get("environment", ()):
+                assert urlsplit(service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]).hostname == name
+                assert set(collector["networks"]) & set(service["networks"])
 
 
 def test_what_is_read_is_in_the_example_and_nothing_else() -> None:
@@ -166,7 +181,7 @@ def test_a_worker_is_given_longer_to_stop_than_it_takes(services: dict[str, Any]
 
 def test_every_setting_is_one_of_pecias(variables: dict[str, str]) -> None:
     for service in fleet_services(stack(variables, "compose.gpu.yaml")).values():
-        assert service["environment"].keys() <= known_names()
+        assert service["environment"].keys() <= known_names() | {"OTEL_EXPORTER_OTLP_ENDPOINT"}
 
 
 def test_memory_is_enough_for_what_each_is_told_to_hold(

@@ -56,6 +56,14 @@ def test_the_gpus_image_has_a_vllm_that_pecia_works_with() -> None:
     assert int(least) <= int(shipped[1]) < int(beyond)
 
 
+def test_the_gpus_image_has_what_pecia_wants_beside_vllm() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    beside = [one.partition(";")[0] for one in extras["vllm"] if not one.startswith(("vllm", "pecia"))]
+    installs = next(line for line in instructions("gpu") if "pip install" in line)
+    assert beside
+    assert all(f'"{one}"' in installs for one in beside)
+
+
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_runs_as_a_user_without_rights(image: str) -> None:
     users = [line.split()[1] for line in instructions(image) if line.startswith("USER")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -19,7 +20,7 @@ OVERLAYS = ["cpu", "gpu", "migrate"]
 KUBERNETES = ["1.29", "1.37"]
 GIVING_BACK = timedelta(seconds=45)
 """At most, after the drain: what the pool's own limits add up to."""
-OTHER_NAMES = {"HOME"}
+OTHER_NAMES = {"HOME", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 COMMAND: Any = typer.main.get_command(app)
 
 
@@ -231,6 +232,17 @@ def test_policies_close_everything_and_open_what_each_process_needs() -> None:
     ports = {port["name"] for one in of_kind("Deployment") for port in container_of(one)["ports"]}
     opened = [rule["ports"] for policy in policies.values() for rule in policy.get("ingress", ())]
     assert {port["port"] for rule in opened for port in rule} == ports
+
+
+def test_traces_get_to_the_collector() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
+    (rule,) = policies["traces"]["egress"]
+    (settings,) = of_kind("ConfigMap")
+    collector = urlsplit(settings["data"]["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    assert selected(policies["traces"]["podSelector"]) == labels_of_pods().keys()
+    assert rule["ports"] == [{"port": collector.port}]
+    namespace = rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert collector.hostname == f"collector.{namespace}"
 
 
 def test_nobody_reaches_the_metadata_of_the_cloud() -> None:

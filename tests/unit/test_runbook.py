@@ -13,10 +13,11 @@ import yaml
 from compose_stack import COMPOSE, assignments, environment_of, stack
 from pecia.cli.app import app
 from pecia_schemas.settings import known_names
-from runbook import RUNBOOK, Typed, typed
+from runbook import ALERTS, RUNBOOK, Typed, typed
 
 PAGE = RUNBOOK.read_text()
 SOMETHING = "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"
+PLACEHOLDERS = {"CODE": "engine_error"}
 NOT_OURS = {"COMPOSE_FILE"}
 VERBS = {"build", "exec", "kill", "logs", "ps", "restart", "rm", "run", "stop", "up"}
 
@@ -38,10 +39,16 @@ def verb_of(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-@pytest.mark.parametrize("command", [one for one in typed() if one.pecia], ids=lambda one: one.line.strip())
+@pytest.mark.parametrize(
+    "command",
+    [one for file in (RUNBOOK, ALERTS) for one in typed(file) if one.pecia],
+    ids=lambda one: one.line.strip(),
+)
 def test_pecia_knows_every_verb_and_option(command: Typed) -> None:
     verb, arguments = verb_of(command.pecia)
-    meant = [SOMETHING if re.fullmatch(r"[A-Z]+", word) else word for word in arguments]
+    meant = [
+        PLACEHOLDERS.get(word, SOMETHING) if re.fullmatch(r"[A-Z]+", word) else word for word in arguments
+    ]
     verb.make_context(
         "pecia", meant, resilient_parsing=not meant
     )  # a verb that is only named needs no argument
@@ -123,3 +130,4 @@ def test_backups_are_of_what_the_stack_has(compose: dict[str, Any]) -> None:
 def test_there_is_something_to_test() -> None:
     assert len([one for one in typed() if one.pecia]) > 25
     assert len([one for one in typed() if one.compose]) > 35
+    assert len([one for one in typed(ALERTS) if one.pecia]) > 10

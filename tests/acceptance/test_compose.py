@@ -1,0 +1,212 @@
+"""compose/ without Docker: every service that this machine has a server for, a document, and what watches over it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from collector import Collector, collecting
+from compose_stack import COMPOSE, assignments, fleet_services, stack
+from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
+from secured_stores import snippet
+
+WORD = "Quillfeather"
+pytestmark = pytest.mark.timeout(600)  # eight processes, which all begin with the first test
+
+LONG_RUNNING = (*WORKERS, "flower")
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def up(
+    session_directory: Path, collector: Collector, eventually: Callable[..., Any]
+) -> Iterator[RunningStack]:
+    """The stack after `docker compose up --wait`."""
+    running = RunningStack.prepare(session_directory / "compose", collector)
+
+    def healthy(name: str) -> None:
+        eventually(lambda: running.is_healthy(name), 240, 0.5, what=f"The health of {name}")
+
+    with ExitStack() as ending:
+        ending.callback(running.end)
+        start_postgres_of(running)
+        start_redis_of(running)
+        healthy("postgres")
+        healthy("redis")
+        running.start("migrate")
+        assert running.processes["migrate"].popen.wait(240) == 0, running.log("migrate").read_text()
+        for name in LONG_RUNNING:
+            running.start(name)
+        for name in LONG_RUNNING:
+            healthy(name)
+        yield running
+
+
+def redis_admits(running: RunningStack, user: str, password: str) -> bool:
+    """Return whether Redis lets this account in."""
+    once = Retry(NoBackoff(), 0)
+    with Redis(port=running.ports["redis"], username=user, password=password, retry=once) as client:
+        try:
+            return bool(client.ping())
+        except RedisError:
+            return False
+
+
+def test_every_process_of_the_fleet_runs() -> None:
+    variables = dict.fromkeys(assignments(COMPOSE / ".env.example"), "given")
+    services = fleet_services(stack(variables))
+    assert services.keys() == {*LONG_RUNNING, "migrate", "client"}
+
+
+def test_every_worker_comes_to_take_work(up: RunningStack, eventually: Callable[..., Any]) -> None:
+    for name in WORKERS:
+        page = f"http://127.0.0.1:{up.ports[name]}/readyz"
+        eventually(
+            lambda page=page: httpx2.get(page).status_code == 200, 240, 0.2, what=f"Readiness of {name}"
+        )
+
+
+def test_doctor_finds_everybody_on_duty(up: RunningStack) -> None:
+    assert "ok" in up.pecia("upkeep", "doctor")  # which fails where somebody is missing
+
+
+def test_a_document_goes_through_and_is_seen(
+    up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+) -> None:
+    assert WORD in up.pecia("client", "read", "-", "--wait", given=drawn(WORD))
+
+    flower = f"http://127.0.0.1:{up.ports['flower']}"
+    assert httpx2.get(f"{flower}/tasks").status_code == 401
+    user = ("pecia", up.secrets["PECIA_FLOWER_PASSWORD"])
+
+    def tasks() -> set[str]:
+        return {task["name"] for task in httpx2.get(f"{flower}/api/tasks", auth=user).json().values()}
+
+    eventually(lambda: "pecia.read" in tasks(), 30, what="The page's task in Flower")
+    page = f"http://127.0.0.1:{up.ports['engine']}/metrics"
+    assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
+
+
+def test_every_process_that_had_to_do_with_it_tells_the_collector(
+    collector: Collector, eventually: Callable[..., Any]
+) -> None:
+    def services() -> set[str]:
+        jobs = {span.trace for span in collector.named("submit")}
+        return {span.service for span in collector.spans if span.trace in jobs}
+
+    eventually(lambda: {"pecia-client", "pecia-engine"} <= services(), what="The document's trace")
+
+
+def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
+    up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+) -> None:
+    up.processes["engine"].kill()
+    told = up.pecia("client", "read", "-", given=drawn("Marrowby"))
+    (job,) = re.findall(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", told)
+    assert "queued" in up.pecia("client", "status", job)
+    up.start("engine")
+    eventually(lambda: "succeeded" in up.pecia("client", "status", job), 240, 3, what="The document's end")
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_prometheus_reaches_every_worker_and_has_the_alerts(
+    up: RunningStack, eventually: Callable[..., Any]
+) -> None:
+    start_prometheus_of(up)
+    eventually(lambda: up.is_healthy("prometheus"), 120, 0.5, what="The health of Prometheus")
+    api = f"http://127.0.0.1:{up.ports['prometheus']}/api/v1"
+
+    def healths() -> list[str]:
+        targets = httpx2.get(f"{api}/targets").json()["data"]["activeTargets"]
+        return [one["health"] for one in targets]
+
+    eventually(lambda: healths() == ["up"] * len(WORKERS), 120, 0.5, what="What Prometheus gets")
+    groups = httpx2.get(f"{api}/rules").json()["data"]["groups"]
+    rules = [rule["name"] for group in groups for rule in group["rules"]]
+    told = re.findall(r"alert: (\w+)", (COMPOSE / "prometheus" / "alerts.yml").read_text())
+    assert sorted(rules) == sorted(told)
+
+
+def test_redis_and_postgres_let_in_who_has_the_password(up: RunningStack) -> None:
+    assert redis_admits(up, "client", up.secrets["REDIS_CLIENT_PASSWORD"])
+    assert not redis_admits(up, "client", "wrong")
+    assert not redis_admits(up, "default", "")
+    known = up.environment("upkeep")["PECIA_DATABASE_URL"]
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(known.replace(up.secrets["FLEET_DATABASE_PASSWORD"], "wrong"))
+
+
+def test_redis_has_the_accounts_of_the_security_page_and_one_for_its_health() -> None:
+    script = (COMPOSE / "redis" / "start.sh").read_text()
+    told = [re.sub(r">\S+", ">", line) for line in script.splitlines() if line.startswith("user ")]
+    page = [re.sub(r">\S+", ">", line) for line in snippet("text").splitlines()]
+    assert [line for line in told if line not in page] == [
+        "user health on nopass resetchannels resetkeys -@all +ping"
+    ]
+    assert set(page) < set(told)
+
+
+def test_redis_keeps_what_it_is_told(up: RunningStack) -> None:
+    password = up.secrets["REDIS_FLEET_PASSWORD"]
+    with Redis(port=up.ports["redis"], username="fleet", password=password) as client:
+        told: Any = client.info()
+    assert told["aof_enabled"] == 1
+    assert told["maxmemory_policy"] == "noeviction"
+    assert told["maxmemory"] == 256 * 2**20
+
+
+def test_postgres_writes_no_row_into_its_log(up: RunningStack) -> None:
+    with psycopg.connect(up.environment("migrate")["PECIA_DATABASE_URL"], autocommit=True) as owner:
+        owner.execute("CREATE TABLE written (word text UNIQUE)")
+        owner.execute("INSERT INTO written VALUES (%s)", [WORD])
+        with pytest.raises(psycopg.errors.UniqueViolation, match=WORD):
+            owner.execute("INSERT INTO written VALUES (%s)", [WORD])
+    log = up.log("postgres").read_text()
+    assert "starting PostgreSQL" in log
+    assert WORD not in log
+
+
+def test_tables_that_come_later_are_the_fleets_too(up: RunningStack) -> None:
+    owner = up.environment("migrate")["PECIA_DATABASE_URL"]
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute("CREATE TABLE later (n int)")
+    with psycopg.connect(up.environment("upkeep")["PECIA_DATABASE_URL"], autocommit=True) as fleet:
+        fleet.execute("INSERT INTO later VALUES (1)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            fleet.execute("DROP TABLE later")
+
+
+def test_no_log_tells_a_secret_or_a_word_that_was_read(up: RunningStack) -> None:
+    logs = {path.stem: path.read_text() for path in up.place.glob("*.log")}
+    assert logs.keys() >= {*LONG_RUNNING, "postgres", "redis", "migrate"}
+    unsaid = [*up.secrets.values(), WORD]
+    assert [name for name, log in logs.items() if any(word in log for word in unsaid)] == []
+
+
+def test_every_process_ends_by_itself_within_its_time(up: RunningStack) -> None:
+    given = int(up.services["engine"]["stop_grace_period"].removesuffix("s"))
+    began = time.monotonic()
+    ending = {name: up.processes.pop(name) for name in LONG_RUNNING}
+    for process in ending.values():
+        process.ask_to_stop()
+    codes = {name: process.popen.wait(given) for name, process in ending.items()}
+    assert codes == dict.fromkeys(LONG_RUNNING, 0)
+    assert time.monotonic() - began < given
