@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # or whatever touches Ray after the end starts it anew
-    "RAY_task_events_report_interval_ms": "0",  # Ray would remember every row
+    "RAY_task_events_report_interval_ms": "0",  # or Ray keeps a note of every row's tasks
     "RAY_raylet_start_wait_time_s": "120",
 }
 _REFUSAL: Final = "VLLMValidationError"

@@ -108,10 +108,10 @@ class Stream:
     def _run(self) -> None:
         end = "Ray's dataset has ended."
         try:
-            answers = self._dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-            for batch in answers:
-                for row in batch.to_pylist():
-                    self._tell(row)
+            for bundle in self._dataset.iter_internal_ref_bundles():
+                for block in ray.get(bundle.block_refs):
+                    for row in block.to_pylist():
+                        self._tell(row)
         except Exception as error:  # noqa: BLE001  whatever it is, nobody gets an answer any more
             end = f"Ray's dataset broke off ({type(error).__name__}): see the logs of Ray's session."
         self._end = end
