@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pecia_schemas import FailureCode, Stage
@@ -184,7 +185,8 @@ def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
 
 
 def _revision(settings: WorkerSettings) -> str | None:
-    if not settings.cache:
+    """Return that of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
+    if not settings.cache or not (settings.cache_revision or Path(settings.model).is_dir()):
         return None
     from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
 

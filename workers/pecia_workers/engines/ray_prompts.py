@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import numpy as np
+from huggingface_hub import snapshot_download
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor
 from vllm.sampling_params import RepetitionDetectionParams
@@ -16,17 +18,15 @@ from vllm.sampling_params import RepetitionDetectionParams
 from pecia_workers.batching.cost import UnknownFamilyError, counter_for
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.loops import LOOPS
-from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
 from pecia_workers.engines.vllm_fitting import Room
 from pecia_workers.engines.vllm_pricing import Modalities, PromptPrice, calibrated
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.batching.cost import TokenCounter
 
 _PROBE: Final = (112, 112)
+_ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class Prompts:
     @classmethod
     def of(cls, settings: WorkerSettings) -> Prompts:
         """Read the checkpoint's configuration, tokenizer and processor; takes seconds."""
-        directory = checkpoint_directory(settings.model, settings.engine_options.get("revision"))
+        directory = _fetched(settings.model, settings.engine_options.get("revision"))
         options = settings.engine_options.get("mm_processor_kwargs") or {}
-        processor = AutoProcessor.from_pretrained(directory, **options)
+        processor = AutoProcessor.from_pretrained(directory, **options)  # from this machine  # nosec B615
         context = settings.max_model_len or _context(directory)
         return cls(
             processor=processor,
@@ -102,6 +102,14 @@ class Prompts:
         return words
 
 
+def _fetched(model: str, revision: str | None) -> Path:
+    """Return the checkpoint's directory; of a name on the Hub all but the weights, which Ray fetches, is downloaded."""
+    directory = Path(model)
+    if directory.is_dir():
+        return directory
+    return Path(snapshot_download(model, revision=revision, allow_patterns=_ALL_BUT_WEIGHTS))
+
+
 def _pictures(request: EngineRequest) -> list[Image.Image]:
     return [Image.fromarray(image) for image in request.images]
 
@@ -118,7 +126,8 @@ def _counter(processor: Any, directory: Path, options: dict[str, Any]) -> TokenC
 
 
 def _context(directory: Path) -> int:
-    return int(AutoConfig.from_pretrained(directory).get_text_config().max_position_embeddings)
+    config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
+    return int(config.get_text_config().max_position_embeddings)
 
 
 def _ends(processor: Any, directory: Path) -> frozenset[int]:
