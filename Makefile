@@ -71,7 +71,7 @@ site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --extra dicom --extra korean --extra pdf --extra plot --extra otel --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra korean --extra pdf --extra plot --extra otel --extra ray --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

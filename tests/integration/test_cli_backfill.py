@@ -13,7 +13,10 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
+from pecia import UnavailableError
+from pecia.cli import endings
 from pecia.cli.app import app
+from pecia.cli.endings import Ending
 
 REGION = "eu-central-1"
 CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
@@ -146,6 +149,18 @@ def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, stores: dict[s
 
     assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
     assert rows(stores, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeated(
+    pecia: Pecia, archive: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = pecia(archive, "--ray", PECIA_MODEL="")
+
+    assert isinstance(told.exception, UnavailableError), told.output
+    assert endings.of(told.exception) is Ending.UNAVAILABLE
+    assert "Repeat the command" in str(told.exception)
+    assert "The engine 'ray' needs" in capfd.readouterr().err
+    assert pecia(archive).stdout.startswith("3 documents: ")
 
 
 def test_no_more_is_handed_over_than_may_wait(

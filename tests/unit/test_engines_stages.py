@@ -11,6 +11,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import queues_of
 from pecia_workers.engines.base import Engine
 from pecia_workers.engines.openai_engine import OpenAiEngine
+from pecia_workers.engines.ray_engine import RayEngine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
 from pecia_workers.engines.stages import stages_of, stages_served
@@ -28,6 +29,7 @@ STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://
         ("simulated", SimulatedEngine()),
         ("simulated:instant", InstantEngine()),
         ("vllm", VllmEngine(WorkerSettings(model="m"))),
+        ("ray", RayEngine(WorkerSettings(model="m"))),
     ],
 )
 def test_an_engine_can_do_what_is_said_of_it(name: str, engine: Engine) -> None:

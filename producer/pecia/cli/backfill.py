@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,16 +15,19 @@ from pecia.cli import endings, output, reading, submitting, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted
 from pecia.cli.prefixes import ANY_SOURCE, Found, documents_below
+from pecia.cli.ray_worker import ray_worker
 from pecia.client import Client
 from pecia.configuration import resolve
 from pecia.errors import SubmitManyError
-from pecia.job import JobGroup
+from pecia.job import AnyJob, JobGroup
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import Lane
+from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import DocumentType, ReadDocument
 
 _BACKLOG: Final = 10_000
+_OPEN_BATCHES: Final = 20
+"""Batches that are waited for at a time, so that no more than their jobs are held."""
 
 Where = Annotated[
     str, typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
@@ -37,6 +41,10 @@ Limit = Annotated[
         help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
         f"else {_BACKLOG}.",
     ),
+]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what is there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -52,6 +60,13 @@ class Tally:
     known: int = 0
     """That were handed over by an earlier run."""
     refused: int = 0
+    over: dict[JobState, int] = field(default_factory=dict)
+    """That were waited for, by how they ended."""
+
+    @property
+    def ending(self) -> Ending:
+        """How the command ends."""
+        return Ending.USAGE if self.refused else endings.of_states(self.over)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +116,7 @@ def backfill(
     webhook: submitting.NoticeUrl = None,
     batch: Batch = 1_000,
     backlog: Limit = None,
+    ray: Ray = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -109,9 +125,8 @@ def backfill(
     Example: `pecia backfill s3://archive/2019/ --type chart --metadata run=2019`
     """
     tally = Tally()
-    found = counted(documents_below(where), None, "documents")
     if dry_run:
-        for one in found:
+        for one in counted(documents_below(where), None, "documents"):
             tally.documents += 1
             tally.bytes += one.size
     else:
@@ -120,10 +135,32 @@ def backfill(
         told = values.metadata(metadata)
         order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook)
         with Client(settings=settings) as client:
-            for some in _batches(found, batch):
-                order.submit(client, some, tally)
+            batches = _batches(documents_below(where), batch)
+            groups = (order.submit(client, some, tally) for some in batches)
+            if ray:
+                _read(groups, settings, tally)
+            else:
+                deque(counted(chain.from_iterable(groups), None, "documents"), maxlen=0)
     _tell(tally, dry_run=dry_run, as_json=as_json)
-    raise typer.Exit(Ending.USAGE if tally.refused else Ending.DONE)
+    raise typer.Exit(tally.ending)
+
+
+def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tally) -> None:
+    """Have a worker read the documents, and count how they end."""
+    with ray_worker(settings):
+        for job in counted(_over(groups), None, "documents read"):
+            tally.over[job.state] = tally.over.get(job.state, 0) + 1
+
+
+def _over(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
+    """Yield each job once it is over; a batch more is handed over whenever the oldest of many is."""
+    waiting: deque[JobGroup[Any]] = deque()
+    for group in groups:
+        waiting.append(group)
+        if len(waiting) >= _OPEN_BATCHES:
+            yield from waiting.popleft().as_completed()
+    for group in waiting:
+        yield from group.as_completed()
 
 
 def _task(kind: DocumentType, language: str | None, fields: Path | None, *, cache: bool) -> ReadDocument:
@@ -158,3 +195,6 @@ def _tell(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
             f"{tally.documents:,} documents: {tally.new:,} handed over, {tally.known:,} handed over before, "
             f"{tally.refused:,} refused."
         )
+        if tally.over:
+            over = ", ".join(f"{count:,} {state.value}" for state, count in sorted(tally.over.items()))
+            typer.echo(f"Over: {over}.")

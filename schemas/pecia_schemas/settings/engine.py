@@ -15,8 +15,8 @@ class EngineSettings(ConnectionSettings):
 
     engine: str = "cpu"
     """Which engine reads: `cpu` (English and Chinese by `rapidocr`, Korean by `tesseract` where that is installed; each
-    of the two can be named alone), `vllm` (a vision-language model) or `openai` (a server that runs one); `simulated`
-    and `simulated:instant` read nothing."""
+    of the two can be named alone), `vllm` (a vision-language model), `ray` (one on a Ray cluster, for
+    pages alone) or `openai` (a server that runs one); `simulated` and `simulated:instant` read nothing."""
     stages: Literal["", "read", "caption"] = ""
     """What an engine worker does: `read` documents or `caption` videos. Empty: both, as far as its engine can."""
     engine_processes: int = Field(default=0, ge=0)
@@ -25,9 +25,9 @@ class EngineSettings(ConnectionSettings):
     """Directory with Tesseract's language data, `kor.traineddata` and `eng.traineddata`. Empty: `TESSDATA_PREFIX`, then
     where the system's packages put it."""
     model: str = ""
-    """The model that `vllm` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its server serves,
-    by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the only one it
-    serves."""
+    """The model that `vllm` or `ray` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its
+    server serves, by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the
+    only one it serves."""
     profile: str = ""
     """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
     the GPU that is found, or `cpu`. `none`: vLLM's own choices."""
@@ -70,6 +70,8 @@ class EngineSettings(ConnectionSettings):
     """Speculative decoding as JSON, by vLLM's names: `{"method": "ngram", "num_speculative_tokens": 5}`."""
     tensor_parallel_size: int = Field(default=0, ge=0)
     """GPUs that share one model. 0: one worker for each GPU."""
+    ray_engines: int = Field(default=0, ge=0)
+    """Copies of the model that `ray` runs in its cluster. 0: as many as its GPUs hold."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of vLLM's engine as JSON, by its own names: `{"tensor_parallel_size": 2}`."""
     engine_url: str = ""

@@ -44,7 +44,7 @@ def up(
     place = home or Path(settings.home or default_home())
     try:
         with LocalFleet(place, settings=settings) as fleet:
-            loads = settings.engine == "vllm"
+            loads = settings.engine in ("vllm", "ray")
             console.print(
                 "Starting … a model takes minutes to load, and to download first" if loads else "Starting …"
             )

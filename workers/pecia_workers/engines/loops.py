@@ -14,13 +14,13 @@ A shorter pattern repeats within the shortest; an empty table of a dozen rows is
 """
 
 
-def is_loop(pieces: Sequence[str]) -> bool:
+def is_loop(pieces: Sequence[object]) -> bool:
     """Return whether a text that came in these pieces, of a token each, ends in a loop."""
     sizes = range(LOOPS["min_pattern_size"], LOOPS["max_pattern_size"] + 1)
     return any(_repeats(pieces, size) for size in sizes)
 
 
-def _repeats(pieces: Sequence[str], size: int) -> bool:
+def _repeats(pieces: Sequence[object], size: int) -> bool:
     """Return whether the end is one pattern of `size` pieces, often enough: then it equals itself, shifted by one."""
     length = size * LOOPS["min_count"]
     if len(pieces) < length or pieces[-1] != pieces[-1 - size]:

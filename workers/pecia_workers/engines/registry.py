@@ -71,6 +71,20 @@ def _vllm(settings: WorkerSettings) -> Engine:
     return VllmEngine(settings)
 
 
+def _ray(settings: WorkerSettings) -> Engine:
+    missing = [name for name in ("ray", "pandas", "vllm") if importlib.util.find_spec(name) is None]
+    if missing:
+        message = f"The engine 'ray' needs {' and '.join(missing)}: pip install 'pecia[ray,vllm]'."
+        raise EngineUnavailableError(message)
+    if not settings.model:
+        message = "The engine 'ray' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
+        raise EngineUnavailableError(message)
+    check_quantization(settings.quantization)
+    from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
+
+    return RayEngine(settings)
+
+
 def _openai(settings: WorkerSettings) -> Engine:
     if not settings.engine_url:
         message = "The engine 'openai' needs a server: set PECIA_ENGINE_URL to its address, as in http://host:8000/v1."
@@ -96,6 +110,7 @@ _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
     "rapidocr": _rapidocr,
+    "ray": _ray,
     "simulated": _simulated,
     "simulated:instant": _instant,
     "tesseract": _tesseract,

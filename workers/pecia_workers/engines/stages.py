@@ -13,7 +13,7 @@ LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
 """What every engine can do that runs a vision-language model."""
 
 _OTHERS: Final[dict[str, frozenset[Stage]]] = dict.fromkeys(
-    ("cpu", "rapidocr", "tesseract"), frozenset({Stage.READ})
+    ("cpu", "rapidocr", "ray", "tesseract"), frozenset({Stage.READ})
 )
 _KINDS: Final = {
     "": LANGUAGE_MODEL,

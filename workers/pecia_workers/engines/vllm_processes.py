@@ -24,17 +24,20 @@ _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the
 
 def prepare_environment(log_level: str, *, on_cpu: bool) -> None:
     """Set what vLLM reads from the environment; before it is imported. What an operator has set stays."""
-    os.environ[_GUARDED] = "1"
-    # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", log_level.upper())
-    for reports_nothing in _NO_REPORTS:
-        os.environ.setdefault(reports_nothing, "1")
+    os.environ.update(engine_environment(log_level, on_cpu=on_cpu))
+
+
+def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:
+    """Return what a process that runs vLLM shall have in its environment. What an operator has set stays."""
+    wanted = {"VLLM_LOGGING_LEVEL": log_level.upper()} | dict.fromkeys(_NO_REPORTS, "1")
     if on_cpu:
         # The scheduler computes by itself, as on one GPU: a second process would only spin on a core while it waits.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # Then nobody else bounds the threads; vLLM's own bound leaves one core to us as well.
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 1)))
+        wanted["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) - 1))
+    kept = {name: os.environ.get(name, value) for name, value in wanted.items()}
+    # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.
+    return kept | {_GUARDED: "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,189 @@
+"""Pages that go through Ray Data are read as vLLM reads them, and nothing of Ray is left behind.
+
+Ray takes half a minute to start, so one engine serves all tests, and the last of them ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, SIZES, picture
+from pecia_schemas import DocumentType, FailureCode, Stage, Verdict
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import (
+    Engine,
+    EngineDeadError,
+    EngineRefusedError,
+    EngineRequest,
+    Generation,
+    create_engine,
+)
+
+pytest.importorskip("ray", reason="pecia[ray] brings Ray")
+
+PAGES = 12
+UNITS = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["mg", "ml"]}},
+    "required": ["unit"],
+    "additionalProperties": False,
+}
+LOOKBEHIND = {"type": "object", "properties": {"unit": {"type": "string", "pattern": "(?<=x)y"}}}
+"""A schema by which vLLM cannot write."""
+
+Reading = tuple[asyncio.Runner, Engine]
+
+
+@pytest.fixture(scope="module")
+def reading(checkpoint: Path) -> Iterator[Reading]:
+    """An engine on a Ray of its own, and where its coroutines run."""
+    settings = WorkerSettings(
+        engine="ray",
+        model=str(checkpoint),
+        kv_cache_bytes=KV_CACHE_BYTES,
+        engine_options={"dtype": "float32"},
+        log_level="warning",
+        **SIZES,
+    )
+    engine = create_engine(settings)
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(engine.start())
+            yield runner, engine
+        finally:
+            runner.run(engine.stop())
+
+
+def asked(number: int, **changes: Any) -> EngineRequest:
+    request = EngineRequest(
+        id=str(number),
+        images=(picture(number),),
+        workload=DocumentType.PRESCRIPTION,
+        instruction=INSTRUCTION,
+        max_output_tokens=MOST_TOKENS,
+    )
+    return replace(request, **changes)
+
+
+def answers(reading: Reading, *requests: EngineRequest) -> list[Generation]:
+    runner, engine = reading
+
+    async def story() -> list[Generation]:
+        return await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    return runner.run(story())
+
+
+def test_pages_read_together_say_what_the_offline_api_says(
+    reading: Reading, checkpoint: Path, answers_offline: Callable[[Path, str], list[dict[str, Any]]]
+) -> None:
+    read = answers(reading, *(asked(number) for number in range(PAGES)))
+
+    offline = answers_offline(checkpoint, "float32")[:PAGES]
+    assert [answer.text for answer in read] == [told["text"] for told in offline]
+    assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
+
+
+def test_an_answer_that_ends_by_itself_is_told_from_one_that_was_cut(reading: Reading) -> None:
+    read = answers(reading, *(asked(number) for number in range(PAGES)))
+
+    whole = [answer for answer in read if answer.usage.output < MOST_TOKENS]
+    assert {answer.verdict for answer in whole} == {Verdict.OK}
+    assert {answer.verdict for answer in read if answer not in whole} == {Verdict.TRUNCATED}
+
+
+def test_a_cost_is_exact_before_ray_has_the_page(reading: Reading) -> None:
+    engine = reading[1]
+    request = asked(2)
+
+    cost = engine.cost(replace(request, max_output_tokens=None))
+    (answer,) = answers(reading, request)
+
+    assert cost == answer.usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
+    assert 0 < answer.usage.image < answer.usage.prompt
+    assert engine.load().drifted == 0
+
+
+def test_the_engine_says_what_it_can_do_and_hold(reading: Reading) -> None:
+    engine = reading[1]
+
+    assert engine.capabilities.stages == {Stage.READ}
+    assert engine.budget.slots == SIZES["max_num_seqs"]
+
+
+def test_fields_are_written_by_their_schema(reading: Reading) -> None:
+    (answer,) = answers(reading, asked(1, schema=UNITS))
+
+    assert json.loads(answer.text)["unit"] in ("mg", "ml")
+    assert answer.verdict is Verdict.OK
+
+
+def test_a_row_that_is_refused_harms_no_other(reading: Reading) -> None:
+    runner, engine = reading
+    (alone,) = answers(reading, asked(4))
+
+    async def story() -> list[Generation | BaseException]:
+        both = (asked(3, schema=LOOKBEHIND), asked(4))
+        return await asyncio.gather(*(engine.generate(one) for one in both), return_exceptions=True)
+
+    refused, beside = runner.run(story())
+
+    assert isinstance(refused, EngineRefusedError)
+    assert refused.code is FailureCode.FIELDS_UNAVAILABLE
+    assert isinstance(beside, Generation)
+    assert beside.text == alone.text
+
+
+def test_a_request_given_up_ends_alone(reading: Reading) -> None:
+    runner, engine = reading
+
+    async def story() -> Generation:
+        first, second = (asyncio.create_task(engine.generate(asked(number))) for number in range(2))
+        while engine.load().running < 2:  # noqa: ASYNC110  an engine rings no bell
+            await asyncio.sleep(0.01)
+        await engine.abort("0")
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert runner.run(story()).text
+    assert engine.load().running == 0
+
+
+def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
+    reading: Reading, eventually: Callable[..., object]
+) -> None:
+    runner, engine = reading
+    processes = psutil.Process().children(recursive=True)
+    (core,) = [process for process in processes if any("EngineCore" in word for word in process.cmdline())]
+
+    async def story() -> None:
+        waiting = asyncio.create_task(engine.generate(asked(0, max_output_tokens=None)))
+        while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+            await asyncio.sleep(0.01)
+        core.kill()
+        with pytest.raises(EngineDeadError):
+            await asyncio.wait_for(waiting, 60)
+        with pytest.raises(EngineDeadError):
+            engine.load()
+        await engine.stop()
+
+    runner.run(story())
+
+    eventually(lambda: not [process for process in processes if alive(process)], what="the end of Ray")
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return "ray" in " ".join(process.cmdline()).lower() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,194 @@
+"""The engine that asks a Ray cluster: pages go through Ray Data's vLLM processor, on as many replicas as it has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pecia_schemas import FailureCode, Stage
+from pecia_schemas.results import TokenUsage, Verdict
+from pecia_workers.engines.base import (
+    Budget,
+    Capabilities,
+    EngineDeadError,
+    EngineError,
+    EngineRefusedError,
+    EngineUnavailableError,
+    Generation,
+    Load,
+)
+from pecia_workers.engines.fingerprint import revision_of
+from pecia_workers.engines.in_flight import InFlight
+from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.ray_answers import ending_of
+from pecia_workers.engines.ray_rows import ERROR
+from pecia_workers.engines.vllm_fitting import fits, fitted
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.engines.base import EngineRequest
+    from pecia_workers.engines.ray_prompts import Prompts
+    from pecia_workers.engines.ray_stream import Stream
+
+_ENVIRONMENT: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # or whatever touches Ray after the end starts it anew
+    "RAY_task_events_report_interval_ms": "0",  # or Ray keeps a note of every row's tasks
+    "RAY_raylet_start_wait_time_s": "120",
+}
+_REFUSAL: Final = "VLLMValidationError"
+
+
+class RayEngine:
+    """One row a request. Pages only: Ray's processor takes no clips that are in memory, and adapters its own way."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._in_flight = InFlight()
+        self._opening: asyncio.Task[tuple[Stream, Prompts]] | None = None
+        self._stream: Stream | None = None
+        self._prompts: Prompts | None = None
+        self._revision: str | None = None
+        self._drifted = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Pages, in whatever language the model knows."""
+        return Capabilities(
+            name="ray",
+            model=self._settings.model,
+            stages=frozenset({Stage.READ}),
+            fields=True,
+            revision=self._revision,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """What all replicas run at a time; each of them looks after its own memory."""
+        return Budget(slots=self._stream.slots if self._stream else 1, tokens=None)
+
+    async def start(self) -> None:
+        """Start the replicas and wait until one has answered: minutes.
+
+        Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed.
+        """
+        self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
+        try:
+            stream, prompts = await asyncio.shield(self._opening)
+            await prompts.calibrate()
+            self._revision = await asyncio.to_thread(_revision, self._settings)
+            self._stream, self._prompts = stream, prompts
+            await self.generate(prompts.probe())
+        except (EngineUnavailableError, EngineDeadError):
+            raise
+        except Exception as error:
+            raise EngineDeadError(f"Ray did not start the model: {type(error).__name__}.") from error
+
+    async def stop(self) -> None:
+        """End every request and every process; callers get `asyncio.CancelledError`."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        await self._in_flight.end_all()
+        await asyncio.wait([opening])
+        self._stream = None
+        if not opening.cancelled() and opening.exception() is None:
+            await asyncio.to_thread(opening.result()[0].close)
+
+    async def fit(self, request: EngineRequest) -> EngineRequest:
+        """Return the request, its pictures shrunk if they are more than the context or the encoder takes.
+
+        Raises `EngineRefusedError`.
+        """
+        prompts = self._prompts
+        if prompts is None or prompts.price is None or fits(request, prompts.price, prompts.room):
+            return request
+        return await asyncio.to_thread(fitted, request, prompts.price, prompts.room)
+
+    def cost(self, request: EngineRequest) -> int:
+        """Return the prompt's exact length, or the asking price without a formula, plus the expected output."""
+        price = self._prompts.price if self._prompts else None
+        prompt = price.tokens(request) if price else prompt_tokens(request)
+        return prompt + expected_output(self._bounded(request))
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        """Return the text. Raises `EngineRefusedError` for what can never fit."""
+        if self._stream is None or self._prompts is None:
+            raise EngineError("The engine has not started.")
+        return await self._in_flight.run(request.id, self._generate(self._stream, self._prompts, request))
+
+    async def _generate(self, stream: Stream, prompts: Prompts, asked: EngineRequest) -> Generation:
+        request = self._bounded(await self.fit(asked))
+        answer = await stream.ask(await asyncio.to_thread(prompts.row, request))
+        if answer[ERROR]:
+            raise _error(answer[ERROR], request)
+        self._compare(prompts, request, answer["prompt"])
+        generation = _generation(answer, prompts, request)
+        if request.images == asked.images:
+            return generation
+        height, width = request.images[0].shape[:2]
+        return replace(generation, shrunk_to=(width, height))
+
+    def _compare(self, prompts: Prompts, request: EngineRequest, counted: int) -> None:
+        self._drifted += bool(prompts.price and prompts.price.tokens(request) != counted)
+
+    def _bounded(self, request: EngineRequest) -> EngineRequest:
+        most = request.max_output_tokens or self._settings.max_output_tokens or None
+        return replace(request, max_output_tokens=most)
+
+    async def abort(self, request_id: str) -> None:
+        """Wait for one request no longer. Ray finishes its row, and nobody hears of it."""
+        self._in_flight.end(request_id)
+
+    def load(self) -> Load:
+        """Return what Ray has before it. Raises `EngineDeadError` once the stream has broken off."""
+        if self._stream is None:
+            return Load(running=0, waiting=0)
+        self._stream.check()
+        running = min(len(self._in_flight), self._stream.slots)
+        return Load(running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
+
+
+def _error(kind: str, request: EngineRequest) -> EngineError:
+    if kind != _REFUSAL:
+        return EngineError(f"The engine failed on this request: {kind}.")
+    if request.schema is None:
+        return EngineRefusedError("The picture is more than the engine takes.")
+    return EngineRefusedError("The engine cannot write by this schema.", FailureCode.FIELDS_UNAVAILABLE)
+
+
+def _generation(answer: dict[str, Any], prompts: Prompts, request: EngineRequest) -> Generation:
+    tokens = answer["tokens"]
+    usage = TokenUsage(
+        prompt=answer["prompt"],
+        image=prompts.price.pictures(request) if prompts.price else 0,
+        output=len(tokens),
+    )
+    text: str = answer["text"]
+    verdict = ending_of(tokens, prompts.ends) if text.strip() else Verdict.UNREADABLE
+    return Generation(text=text, verdict=verdict, usage=usage)
+
+
+def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from pecia_workers.engines.ray_prompts import Prompts  # noqa: PLC0415  imports vLLM, for seconds
+    from pecia_workers.engines.ray_stream import Stream  # noqa: PLC0415  imports Ray, for seconds
+
+    prompts = Prompts.of(settings)
+    return Stream.open(settings), prompts
+
+
+def _revision(settings: WorkerSettings) -> str | None:
+    """Return that of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
+    if not settings.cache or not (settings.cache_revision or Path(settings.model).is_dir()):
+        return None
+    from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
+
+    model = settings.cache_revision or revision_of(settings)
+    return model and f"vllm {__version__} {model}"

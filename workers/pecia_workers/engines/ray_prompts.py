@@ -1,0 +1,140 @@
+"""Requests as rows of Ray's vLLM processor: the checkpoint's own chat template, priced by its own processor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+from huggingface_hub import snapshot_download
+from PIL import Image
+from transformers import AutoConfig, AutoProcessor
+from vllm.sampling_params import RepetitionDetectionParams
+
+from pecia_workers.batching.cost import UnknownFamilyError, counter_for
+from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.vllm_fitting import Room
+from pecia_workers.engines.vllm_pricing import Modalities, PromptPrice, calibrated
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings import WorkerSettings
+    from pecia_workers.batching.cost import TokenCounter
+
+_PROBE: Final = (112, 112)
+_ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Prompts:
+    """What is known of the model on this side of Ray."""
+
+    processor: Any = field(repr=False)
+    counter: TokenCounter | None
+    room: Room
+    ends: frozenset[int]
+    """Tokens that end a text."""
+    price: PromptPrice | None = None
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> Prompts:
+        """Read the checkpoint's configuration, tokenizer and processor; takes seconds."""
+        directory = _fetched(settings.model, settings.engine_options.get("revision"))
+        options = settings.engine_options.get("mm_processor_kwargs") or {}
+        processor = AutoProcessor.from_pretrained(directory, **options)  # from this machine  # nosec B615
+        context = settings.max_model_len or _context(directory)
+        return cls(
+            processor=processor,
+            counter=_counter(processor, directory, options) if settings.exact_cost else None,
+            room=Room(context=context, item=settings.max_num_batched_tokens or context),
+            ends=_ends(processor, directory),
+        )
+
+    async def calibrate(self) -> None:
+        """Find exact prices. Raises `EngineUnavailableError` if formula and processor do not agree."""
+        if self.counter:
+            count = partial(_text_tokens, self.processor.tokenizer)
+            self.price = await calibrated(self.counter, count, self, Modalities(images=1, clips=False))
+
+    async def prompt_tokens(self, request: EngineRequest) -> int:
+        """Return the length of the request's prompt, as the checkpoint's processor renders it."""
+        rendered = self.processor(
+            text=[self._words(request)], images=_pictures(request) or None, return_tensors="np"
+        )
+        return int(rendered["input_ids"].shape[-1])
+
+    def probe(self) -> EngineRequest:
+        """Return a small request that shows whether there is an engine."""
+        picture = np.zeros((*_PROBE, 3), dtype=np.uint8)
+        return EngineRequest(
+            id="probe", images=(picture,), workload="mixed", instruction="Read this.", max_output_tokens=1
+        )
+
+    def row(self, request: EngineRequest) -> dict[str, Any]:
+        """Return the request as the processor takes it, under a name of its own."""
+        sampling = request.sampling
+        params = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "repetition_penalty": sampling.repetition_penalty,
+            "seed": sampling.seed,
+            "max_tokens": request.max_output_tokens,
+            "repetition_detection": RepetitionDetectionParams(**LOOPS),
+        }
+        if request.schema:
+            params["structured_outputs"] = {"json": json.dumps(request.schema)}
+        return {
+            "name": uuid4().hex,
+            "prompt": self._words(request),
+            "multimodal_data": {"image": _pictures(request)},
+            "sampling_params": params,
+        }
+
+    def _words(self, request: EngineRequest) -> str:
+        shown = [{"type": "image"} for _ in request.images]
+        asked = {"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}
+        words: str = self.processor.apply_chat_template([asked], add_generation_prompt=True, tokenize=False)
+        return words
+
+
+def _fetched(model: str, revision: str | None) -> Path:
+    """Return the checkpoint's directory; of a name on the Hub all but the weights, which Ray fetches, is downloaded."""
+    directory = Path(model)
+    if directory.is_dir():
+        return directory
+    return Path(snapshot_download(model, revision=revision, allow_patterns=_ALL_BUT_WEIGHTS))
+
+
+def _pictures(request: EngineRequest) -> list[Image.Image]:
+    return [Image.fromarray(image) for image in request.images]
+
+
+def _text_tokens(tokenizer: Any, words: str) -> int:
+    return len(tokenizer.encode(words, add_special_tokens=False))
+
+
+def _counter(processor: Any, directory: Path, options: dict[str, Any]) -> TokenCounter | None:
+    try:
+        return counter_for(directory, options, text_tokens=partial(_text_tokens, processor.tokenizer))
+    except UnknownFamilyError:
+        return None
+
+
+def _context(directory: Path) -> int:
+    config = AutoConfig.from_pretrained(directory)  # from this machine  # nosec B615
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def _ends(processor: Any, directory: Path) -> frozenset[int]:
+    """Return what vLLM ends a text at: the tokenizer's token, and those of the generation's configuration."""
+    ends = {processor.tokenizer.eos_token_id}
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        more = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        ends |= set(more) if isinstance(more, list) else {more}
+    return frozenset(end for end in ends if end is not None)
