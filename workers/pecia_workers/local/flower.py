@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pecia_schemas.settings import WorkerSettings
 
-_ANY = ("", "0.0.0.0", "::")  # noqa: S104  these are compared with, and not listened on
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # nosec B104
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
