@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pecia import Client, ReadDocument
+from pecia_schemas import DocumentType
 
 WORD = "Quillfeather"
 ROLES = {"ingest", "engine", "webhooks", "upkeep"}
@@ -96,7 +97,7 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
 ) -> None:
     client, pages = seen
     receiver = open_receiver()
-    task = ReadDocument(drawn(WORD), document_type="prescription")
+    task = ReadDocument(drawn(WORD), document_type=DocumentType.PRESCRIPTION)
     jobs = [client.submit(task, webhook=receiver.url, metadata={"ward": WORD}) for _ in range(5)]
     for job in jobs:
         job.result(timeout=30)

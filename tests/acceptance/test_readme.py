@@ -86,14 +86,10 @@ def receiving(
         receiver.communicate()
 
 
-@pytest.mark.parametrize(
-    "program",
-    [blocks(README, "python")[1], (ROOT / "examples" / "receive_callbacks.py").read_text()],
-    ids=["README", "examples"],
-)
-def test_a_receiver_is_called_back_and_believes_it(
-    fleet: Any, desk: Path, environment: dict[str, str], eventually: Callable[..., Any], program: str
+def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
+    fleet: Any, desk: Path, environment: dict[str, str], eventually: Callable[..., Any]
 ) -> None:
+    program = (ROOT / "examples" / "receive_callbacks.py").read_text()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -203,6 +203,7 @@ def test_a_request_given_up_ends_in_the_server(
 ) -> None:
     runner, engine = asking
     endless = asked(0, images=(page,), instruction="", max_output_tokens=700)
+    before = server.generated
 
     async def give_up() -> None:
         reading = asyncio.create_task(engine.generate(endless))
@@ -214,3 +215,4 @@ def test_a_request_given_up_ends_in_the_server(
     runner.run(give_up())
 
     eventually(lambda: not server.running)
+    assert server.generated - before < 700, "it was read to its end, for nobody"

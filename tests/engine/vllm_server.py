@@ -32,8 +32,16 @@ class VllmServer:
     @property
     def running(self) -> int:
         """Requests that its scheduler holds."""
+        return self._counted("vllm:num_requests_running")
+
+    @property
+    def generated(self) -> int:
+        """Tokens that it has generated since it started."""
+        return self._counted("vllm:generation_tokens_total")
+
+    def _counted(self, metric: str) -> int:
         told = urllib.request.urlopen(f"{self.root}/metrics").read().decode()  # noqa: S310  on loopback
-        lines = [line for line in told.splitlines() if line.startswith("vllm:num_requests_running{")]
+        lines = [line for line in told.splitlines() if line.startswith(metric + "{")]
         return int(float(lines[0].rpartition(" ")[2]))
 
 

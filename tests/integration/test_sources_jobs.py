@@ -96,10 +96,12 @@ class Ward:
     def submit(self, url: str, **options: Any) -> Job[Any]:
         return self.client().submit(ReadDocument(url), **options)
 
-    def parts(self, job: Job[Any]) -> list[UUID]:
+    def parts(self, job: Job[Any], *, within: timedelta = timedelta(hours=1)) -> list[UUID]:
+        """Return the queued parts of a job that are due within that time."""
         rows = self.rows(
-            "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND run_at < now() + interval '1 h'",
+            "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND run_at <= now() + %s",
             job.id,
+            within,
         )
         return [row["id"] for row in rows]
 
@@ -109,8 +111,8 @@ class Ward:
 
         async def story() -> None:
             async with self.working() as runtime:
-                while parts := self.parts(job):
-                    for part in parts:
+                while self.parts(job):
+                    for part in self.parts(job, within=timedelta()):
                         try:
                             await runtime.run(part, redelivered=False)
                         except (PartFailedError, PartCancelledError, Retry, Ignore) as error:

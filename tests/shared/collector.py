@@ -35,8 +35,6 @@ class Told:
     links: tuple[tuple[str, str], ...]
     """Trace and span of each."""
     failed: bool
-    flags: str
-    """Of its traceparent."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -119,7 +117,6 @@ def _read(body: bytes) -> Iterator[Told]:
                     attributes=_attributes(span.attributes),
                     links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
                     failed=span.status.code == 2,
-                    flags=f"{span.flags & 0xFF:02x}",
                 )
 
 

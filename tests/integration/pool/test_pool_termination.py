@@ -55,7 +55,7 @@ class DoomedMachine:
     def end(self) -> None:
         for process in self._started:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.fixture
