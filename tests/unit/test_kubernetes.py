@@ -20,6 +20,7 @@ KUBERNETES = ["1.29", "1.37"]
 GIVING_BACK = timedelta(seconds=45)
 """At most, after the drain: what the pool's own limits add up to."""
 OTHER_NAMES = {"HOME"}
+COMMAND: Any = typer.main.get_command(app)
 
 
 def of_kind(kind: str, *overlays: str) -> list[Object]:
@@ -112,8 +113,7 @@ def test_what_a_pod_runs_is_a_verb_of_the_command(workload: Object) -> None:
     container = container_of(workload)
     assert container["command"] == ["pecia"]
     verb, *arguments = container["args"]
-    group: Any = typer.main.get_command(app)
-    command = group.get_command(typer.Context(group), verb)
+    command = COMMAND.get_command(typer.Context(COMMAND), verb)
     command.make_context(verb, list(arguments))
 
 
