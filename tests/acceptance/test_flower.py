@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Error, Locator, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
@@ -50,14 +50,19 @@ class Ward:
         [(state,)] = self.fleet.query("SELECT state FROM parts WHERE id = %s", self.part(name))
         return str(state)
 
-    def open_parts(self, lane: Lane) -> int:
-        """Parts of a lane that wait, or are in flight, and are due."""
+    def parts(self, lane: Lane, *states: str) -> int:
+        """How many pages of a lane are due, and in one of these states."""
         [(count,)] = self.fleet.query(
-            "SELECT count(*) FROM parts WHERE stage = 'read' AND lane = %s AND run_at <= now()"
-            " AND state IN ('queued', 'running')",
+            "SELECT count(*) FROM parts WHERE stage = 'read' AND lane = %s AND run_at <= now() AND state = ANY(%s)",
             lane,
+            list(states),
         )
         return int(count)
+
+    def broker_row(self, lane: Lane) -> list[str]:
+        """What the broker page should say of a lane: all, in flight, waiting, workers that serve it."""
+        held, ready = self.parts(lane, "running"), self.parts(lane, "queued")
+        return [str(count) for count in (held + ready, held, ready, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +77,7 @@ def ward(
         "flower_url_prefix": "fleet",
         "remote_control": "revoke",
         "max_in_flight": 2,
+        "max_tokens_in_flight": 8_192,
         "retry_delay": timedelta(hours=1),
     }
     with (
@@ -93,7 +99,7 @@ def _read(ward: Ward, eventually: Callable[..., Any]) -> None:
     ward.jobs["damaged"] = client.submit(ReadDocument(b"%PDF-1.7\n" + SAID.encode()))
     assert ward.jobs["read"].wait(timeout=PATIENCE_S).state is JobState.SUCCEEDED
     assert ward.jobs["damaged"].wait(timeout=PATIENCE_S).state is JobState.FAILED
-    ward.server.behaviour.faults += [Fault(status=500)] * 50
+    ward.server.behaviour.faults += [Fault(status=404)] * 50
     ward.jobs["tried"] = client.submit(ReadDocument(_picture()))
     eventually(
         lambda: ward.fleet.query("SELECT 1 FROM parts WHERE run_at > now() + interval '1 minute'"),
@@ -111,7 +117,7 @@ def _hold(ward: Ward, eventually: Callable[..., Any]) -> None:
         if name == "cancelled":
             ward.jobs[name].cancel()
     ward.jobs["long"] = client.submit(ReadDocument(_document(pages=PAGES)), priority=Lane.BULK)
-    eventually(lambda: ward.open_parts(Lane.BULK) == PAGES, timeout=PATIENCE_S)
+    eventually(lambda: ward.parts(Lane.BULK, "queued", "running") == PAGES, timeout=PATIENCE_S)
 
 
 def _picture() -> bytes:
@@ -128,39 +134,43 @@ def _document(*, pages: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def page(ward: Ward) -> Iterator[Page]:
-    """A tab of a browser that knows the password."""
-    flower = ward.fleet.fleet.flower
+def browser() -> Iterator[Browser]:
     try:
         with chromium() as browser:
-            context = browser.new_context(
-                http_credentials={"username": flower.user, "password": flower.password},
-                viewport={"width": 1280, "height": 800},
-                color_scheme="light",
-            )
-            context.set_default_timeout(PATIENCE_S * 1000)
-            expect.set_options(timeout=PATIENCE_S * 1000)
-            page = context.new_page()
-            page.goto(f"{flower.url}/")
-            yield page
+            yield browser
     except NothingThereError as error:
         absent(error, "chromium")
 
 
+@pytest.fixture
+def page(browser: Browser, ward: Ward) -> Iterator[Page]:
+    """A tab of an operator who knows the password, and has pressed nothing yet: Flower remembers filters."""
+    flower = ward.fleet.fleet.flower
+    with browser.new_context(
+        http_credentials={"username": flower.user, "password": flower.password},
+        viewport={"width": 1280, "height": 560},
+        color_scheme="light",
+    ) as context:
+        context.set_default_timeout(PATIENCE_S * 1000)
+        expect.set_options(timeout=PATIENCE_S * 1000)
+        page = context.new_page()
+        page.goto(flower.url)
+        yield page
+
+
 def keep(page: Page, name: str) -> None:
-    """Keep a picture of the page, if there is a place for it."""
+    """Keep a picture of the whole page, if there is a place for it."""
     if place := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(place) / f"{name}.png", animations="disabled")
+        page.screenshot(path=Path(place) / f"{name}.png", full_page=True, animations="disabled")
 
 
 def go(page: Page, tab: str) -> None:
     page.get_by_role("link", name=tab, exact=True).click()
 
 
-def row(page: Page, table: str, key: str) -> list[str]:
-    """What stands in the row that begins with, or holds, this."""
-    cells = page.locator(f"#{table} tbody tr").filter(has_text=key).first.locator("td")
-    return [text.strip() for text in cells.all_inner_texts()]
+def row(page: Page, table: str, key: str) -> Locator:
+    """The row of a table that holds this."""
+    return page.locator(f"#{table} tbody tr").filter(has_text=key)
 
 
 STATES = {
@@ -171,10 +181,15 @@ STATES = {
 }
 
 
+def test_nobody_gets_in_without_the_password(browser: Browser, ward: Ward) -> None:
+    with browser.new_context() as stranger, pytest.raises(Error, match="ERR_INVALID_AUTH_CREDENTIALS"):
+        stranger.new_page().goto(ward.fleet.fleet.flower.url)
+
+
 def test_every_part_is_a_task_in_the_state_that_it_is_in(page: Page, ward: Ward) -> None:
     go(page, "Tasks")
     for name, state in STATES.items():
-        found = page.locator("#tasks-table tbody tr").filter(has_text=ward.part(name))
+        found = row(page, "tasks-table", ward.part(name))
         expect(found).to_contain_text(state)
         expect(found).to_contain_text("pecia.read")
         expect(found).to_contain_text("engine@")
@@ -204,15 +219,20 @@ def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Calla
 
     expect(page.locator("#toast-container")).to_contain_text(f"Revoked '{part}'")
     eventually(lambda: ward.state("revoked") == "cancelled", timeout=PATIENCE_S)
-    page.reload()
-    expect(page.locator("#task-page")).to_contain_text("REVOKED")
+    eventually(lambda: _says(page, "#task-page", "REVOKED"), timeout=PATIENCE_S)
     assert ward.jobs["revoked"].refresh().state is JobState.CANCELLED
 
 
-def test_workers_are_there_and_have_no_buttons(page: Page) -> None:
+def _says(page: Page, place: str, word: str) -> bool:
+    """Whether a page says this once it is opened anew."""
+    page.reload()
+    return word in page.locator(place).inner_text()
+
+
+def test_the_workers_are_on_duty_and_told_apart(page: Page) -> None:
     go(page, "Workers")
     for worker in ("engine@", "ingest@"):
-        expect(page.locator("#workers-table tbody tr").filter(has_text=worker)).to_contain_text("Online")
+        expect(row(page, "workers-table", worker)).to_contain_text("Online")
     keep(page, "flower-workers")
 
 
@@ -221,33 +241,63 @@ def test_a_worker_shows_its_pool_and_what_it_has_in_flight(page: Page, ward: War
     page.get_by_role("link", name="engine@").click()
     pool = page.locator("#tab-pool")
     expect(pool.locator("tr").filter(has_text="Implementation")).to_contain_text("EnginePool")
-    in_flight, tokens = (
-        pool.locator("tr", has=page.get_by_role("cell", name=name, exact=True)).locator("td").last.inner_text()
-        for name in ("In flight", "Tokens in flight")
-    )
     keep(page, "flower-worker")
+    shown = {
+        name: int(
+            pool.locator("tr", has=page.get_by_role("cell", name=name, exact=True))
+            .locator("td")
+            .last.inner_text()
+        )
+        for name in ("Max concurrency", "Max tokens", "In flight", "Tokens in flight")
+    }
 
-    assert int(in_flight) == 2
-    assert int(tokens) > 0
-    assert page.get_by_role("button", name="Shut Down").count() == 0
+    assert shown == {
+        "Max concurrency": 2,
+        "Max tokens": 8_192,
+        "In flight": 2,
+        "Tokens in flight": shown["Tokens in flight"],
+    }
+    assert 0 < shown["Tokens in flight"] <= 8_192
     page.get_by_role("tab", name="Tasks").click()
     expect(page.locator("#tab-tasks")).to_contain_text(ward.part("held"))
 
 
-def test_the_broker_page_shows_what_waits_in_each_lane(page: Page, ward: Ward) -> None:
-    go(page, "Broker")
-    messages, held, ready, consumers = map(int, row(page, "queue-table", "read.bulk")[1:5])
-    keep(page, "flower-broker")
+def test_a_worker_cannot_be_told_to_do_anything(page: Page) -> None:
+    go(page, "Workers")
+    page.get_by_role("link", name="engine@").click()
+    expect(page.locator("#workername")).to_contain_text("engine@")
 
-    assert messages == ward.open_parts(Lane.BULK) == PAGES
-    assert (held, ready, consumers) == (1, PAGES - 1, 1)
-    assert row(page, "queue-table", "read.urgent")[1:5] == ["1", "1", "0", "1"]
-    assert row(page, "queue-table", "ingest.normal")[1:5] == ["0", "0", "0", "1"]
-    assert row(page, "queue-table", "caption.normal")[1] == "0"
+    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
+    for tab in ("Pool", "Queues", "Limits"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(f"#tab-{tab.lower()}")).to_be_visible()
+        expect(page.locator(f"#tab-{tab.lower()} button")).to_have_count(0)
+
+
+def test_the_broker_page_shows_what_waits_in_each_lane(
+    page: Page, ward: Ward, eventually: Callable[..., Any]
+) -> None:
+    go(page, "Broker")
+
+    def as_in_postgres() -> bool:
+        page.reload()
+        return all(
+            row(page, "queue-table", f"read.{lane}").locator("td").all_inner_texts()[1:5]
+            == ward.broker_row(lane)
+            for lane in Lane
+        )
+
+    eventually(as_in_postgres, timeout=PATIENCE_S)
+    keep(page, "flower-broker")
+    assert ward.parts(Lane.BULK, "queued", "running") == PAGES
+    assert row(page, "queue-table", "caption.normal").locator("td").all_inner_texts()[1] == "0"
 
 
 def test_nothing_that_was_read_is_on_any_page(page: Page, ward: Ward) -> None:
     base = ward.fleet.fleet.flower.url
-    for path in ("/", "/tasks", f"/task/{ward.part('read')}", "/broker", "/api/tasks"):
-        page.goto(base + path)
+    worker = page.get_by_role("link", name="engine@").inner_text()
+    for path in ("/", "/tasks", f"/task/{ward.part('read')}", f"/worker/{worker}", "/broker", "/api/tasks"):
+        answer = page.goto(base + path, wait_until="networkidle")
+        assert answer
+        assert answer.ok, path
         assert SAID not in page.content()

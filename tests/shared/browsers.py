@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,8 @@ _LIBRARIES: Final = Download(
     member="package/bin/al2023.tar.br",
     sha256="395fa5e215cc097034be54ad0d710550e847679f336e1db9d61a03731b8ad2bc",
 )
+_IN_A_CONTAINER: Final = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+"""Where its own sandbox cannot be had, nor much shared memory."""
 _START_MS: Final = 120_000
 
 
@@ -37,11 +40,7 @@ def chromium() -> Iterator[Browser]:
         browser = driver.chromium.launch(
             executable_path=program,
             env=environment,
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-            ],  # as in a container, and as root
+            args=_IN_A_CONTAINER,
             timeout=_START_MS,
         )
         try:
@@ -54,8 +53,19 @@ def _program() -> tuple[Path, dict[str, str | float | bool]]:
     """The program, and the environment in which it finds its libraries."""
     if installed := next(filter(None, map(shutil.which, _INSTALLED)), None):
         return Path(installed), dict(os.environ)
-    program, libraries = fetched(_CHROMIUM), fetched(_LIBRARIES)
+    program = fetched(_CHROMIUM)
     program.chmod(0o755)
-    with tarfile.open(libraries) as archive:
-        archive.extractall(libraries.parent, filter="data")
-    return program, {**os.environ, "LD_LIBRARY_PATH": str(libraries.parent / "lib")}
+    return program, {**os.environ, "LD_LIBRARY_PATH": str(_libraries() / "lib")}
+
+
+def _libraries() -> Path:
+    """Its libraries, unpacked once: a browser that runs beside this one has them open."""
+    archive = fetched(_LIBRARIES)
+    kept = archive.with_name(f"chromium-libraries-{_LIBRARIES.sha256[:12]}")
+    if not kept.is_dir():
+        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+            with tarfile.open(archive) as packed:
+                packed.extractall(Path(scratch) / "new", filter="data")
+            with suppress(OSError):  # a test session beside this one was quicker
+                (Path(scratch) / "new").rename(kept)
+    return kept

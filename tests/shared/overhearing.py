@@ -13,7 +13,7 @@ import httpx2
 from celery.app.base import Celery
 from flower.urls import handlers
 from redis import Redis
-from tornado.web import URLSpec
+from tornado.routing import URLSpec
 
 PATIENCE_S = 60
 
