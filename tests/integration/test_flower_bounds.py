@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
@@ -52,7 +53,7 @@ def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
     flower: httpx2.Client, redis_url: str, eventually: Callable[..., None]
 ) -> None:
     parts = [str(uuid4()) for _ in range(2 * KEPT)]
-    with closing(FleetApp(WorkerSettings(redis_url=redis_url))) as app:
+    with closing(FleetApp(WorkerSettings(redis_url=SecretStr(redis_url)))) as app:
         app.finalize()
         with app.connection_for_write() as connection, app.events.Dispatcher(connection) as worker:
 

@@ -53,7 +53,8 @@ class Flower:
     @property
     def login(self) -> str:
         """What to type there, for a screen: a password that the operator chose is only named."""
-        return f"user {self.user}, password {'as in PECIA_FLOWER_PASSWORD' if self.is_given else self.password}"
+        password = "as in PECIA_FLOWER_PASSWORD" if self.is_given else self.password
+        return f"user {self.user}, password {password}"
 
     @property
     def command(self) -> tuple[str, ...]:
