@@ -83,13 +83,12 @@ def _arguments() -> argparse.Namespace:
 @contextmanager
 def opened() -> Iterator[Stores]:
     """Start the servers; yield them, open."""
-    with servers() as shared:
-        yield Stores(
-            shared.database_url,
-            shared.redis_url,
-            create_engine(sqlalchemy_url(shared.database_url)),
-            Redis.from_url(shared.redis_url),
-        )
+    with servers() as shared, Redis.from_url(shared.redis_url) as redis:
+        database = create_engine(sqlalchemy_url(shared.database_url))
+        try:
+            yield Stores(shared.database_url, shared.redis_url, database, redis)
+        finally:
+            database.dispose()
 
 
 def fill(stores: Stores, count: int) -> list[UUID]:

@@ -20,12 +20,11 @@ from __future__ import annotations
 import argparse
 import statistics
 from dataclasses import asdict, dataclass
-
-from rich.console import Console
-from rich.progress import Progress
+from functools import partial
 
 from harness.report import Report, Table, parser, spread
-from harness.servers import Servers, servers
+from harness.rounds import measured_in_turn
+from harness.servers import Servers
 from harness.sides import (
     BATCHES,
     CELERY,
@@ -65,14 +64,7 @@ def main() -> None:
     """Run the rounds and print the medians."""
     arguments = _arguments()
     sides, notes = that_run(SIDES, arguments.sides)
-    found: dict[str, list[Measured]] = {side.name: [] for side in sides}
-    with servers() as shared, Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=arguments.rounds * len(sides))
-        for number in range(arguments.rounds):
-            for side in sides:
-                progress.update(task, description=f"round {number + 1}: {side.name}")
-                found[side.name].append(_measure(shared, side, arguments.jobs))
-                progress.advance(task)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, jobs=arguments.jobs))
     _report(found, notes, arguments).tell(as_json=arguments.json)
 
 

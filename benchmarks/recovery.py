@@ -17,19 +17,17 @@ the new worker's interpreter is in the seconds of all.
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-
-from rich.console import Console
-from rich.progress import Progress
+from functools import partial
 
 from harness.report import Report, Table, parser, spread
-from harness.servers import Servers, servers
+from harness.rounds import measured_in_turn
+from harness.servers import Servers
 from harness.sides import (
     CELERY,
     DRAMATIQ,
@@ -66,14 +64,7 @@ def main() -> None:
     """Run the rounds and print what came of them."""
     arguments = _arguments()
     sides, notes = that_run(SIDES, arguments.sides)
-    found: dict[str, list[Recovered]] = {side.name: [] for side in sides}
-    with servers() as shared, Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=arguments.rounds * len(sides))
-        for number in range(arguments.rounds):
-            for side in sides:
-                progress.update(task, description=f"round {number + 1}: {side.name}")
-                found[side.name].append(_measure(shared, side, arguments))
-                progress.advance(task)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
     _report(found, notes, arguments).tell(as_json=arguments.json)
 
 
@@ -112,19 +103,14 @@ def _one_each_second(at: Trial) -> Iterator[set[str]]:
     """Hand over a job each second while the block runs; it is given their names."""
     names: set[str] = set()
     over = threading.Event()
-    with at.urgent() as process:
-        asked, answers = process.stdin, process.stdout
-        assert asked is not None  # noqa: S101
-        assert answers is not None  # noqa: S101
+    with at.urgent() as hand_over:
 
-        def hand_over() -> None:
+        def now_and_then() -> None:
             with suppress(BrokenPipeError, ValueError):  # the block has ended
                 while not over.wait(1):
-                    asked.write("\n")
-                    asked.flush()
-                    names.add(json.loads(answers.readline())["job"])
+                    names.add(hand_over()[0])
 
-        thread = threading.Thread(target=hand_over)
+        thread = threading.Thread(target=now_and_then)
         thread.start()
         try:
             yield names

@@ -11,18 +11,15 @@ before it. Priorities of dramatiq order what a worker has fetched; the queue of 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
-import subprocess
 import time
-from typing import IO, Any
-
-from rich.console import Console
-from rich.progress import Progress
+from collections.abc import Callable
+from functools import partial
 
 from harness.report import Report, Table, parser, spread
-from harness.servers import Servers, servers
+from harness.rounds import measured_in_turn
+from harness.servers import Servers
 from harness.sides import (
     CELERY,
     DRAMATIQ,
@@ -46,14 +43,7 @@ def main() -> None:
     """Run the rounds and print the waits."""
     arguments = _arguments()
     sides, notes = that_run(SIDES, arguments.sides)
-    found: dict[str, list[list[float]]] = {side.name: [] for side in sides}
-    with servers() as shared, Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=arguments.rounds * len(sides))
-        for number in range(arguments.rounds):
-            for side in sides:
-                progress.update(task, description=f"round {number + 1}: {side.name}")
-                found[side.name].append(_measure(shared, side, arguments))
-                progress.advance(task)
+    found = measured_in_turn(sides, arguments.rounds, partial(_measure, arguments=arguments))
     _report(found, notes, arguments).tell(as_json=arguments.json)
 
 
@@ -72,33 +62,19 @@ def _measure(shared: Servers, side: Side, arguments: argparse.Namespace) -> list
         at.hand_over(arguments.bulk)
         at.start_worker()
         at.await_rows(min(BEGUN, arguments.bulk), PATIENCE_S)
-        with at.urgent() as process:
-            began = dict(_hand_over_now_and_then(process, arguments.urgent))
+        with at.urgent() as hand_over:
+            began = dict(_now_and_then(hand_over, arguments.urgent))
         return _waits(at, began)
 
 
-def _hand_over_now_and_then(process: subprocess.Popen[str], jobs: int) -> list[tuple[str, float]]:
+def _now_and_then(hand_over: Callable[[], tuple[str, float]], jobs: int) -> list[tuple[str, float]]:
     """Return each job, and when it was handed over: at random moments, so that none keeps step with the others."""
     dice = random.Random(0)  # noqa: S311  a workload, no secret
     told = []
     for _ in range(jobs):
-        told.append(_hand_over_one(process))
+        told.append(hand_over())
         time.sleep(dice.uniform(0.2, 0.6))
     return told
-
-
-def _hand_over_one(process: subprocess.Popen[str]) -> tuple[str, float]:
-    asked, answers = _pipes(process)
-    asked.write("\n")
-    asked.flush()
-    told: dict[str, Any] = json.loads(answers.readline())
-    return told["job"], told["began"]
-
-
-def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
-    assert process.stdin is not None  # noqa: S101
-    assert process.stdout is not None  # noqa: S101
-    return process.stdin, process.stdout
 
 
 def _waits(at: Trial, began: dict[str, float]) -> list[float]:

@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, LiteralString
@@ -129,20 +130,22 @@ class Trial:
         return HandedOver(**json.loads(self._run("many", str(jobs))))
 
     @contextmanager
-    def urgent(self) -> Iterator[subprocess.Popen[str]]:
-        """Have a process hand over one urgent job for each line it is given; it answers with one."""
-        process = subprocess.Popen(
-            self._command("urgent"),
-            cwd=RIVALS,
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("a"),
-            text=True,
-        )
-        with process:
+    def urgent(self) -> Iterator[Callable[[], tuple[str, float]]]:
+        """Have a process ready that hands over an urgent job a call, and tells its name and when that began."""
+        with (
+            self._log.open("a") as log,
+            subprocess.Popen(
+                self._command("urgent"),
+                cwd=RIVALS,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            ) as process,
+        ):
             try:
-                yield process
+                yield partial(_hand_over_one, process)
             finally:
                 process.kill()
 
@@ -193,6 +196,15 @@ class Trial:
 
     def _command(self, *words: str) -> list[str]:
         return [str(self.side.python), self.side.program, *words]
+
+
+def _hand_over_one(process: subprocess.Popen[str]) -> tuple[str, float]:
+    assert process.stdin is not None  # noqa: S101  both are pipes
+    assert process.stdout is not None  # noqa: S101
+    process.stdin.write("\n")
+    process.stdin.flush()
+    told: dict[str, Any] = json.loads(process.stdout.readline())
+    return told["job"], told["began"]
 
 
 @contextmanager

@@ -44,14 +44,19 @@ class Scene:
         """Wait until the engine has been asked for more pages than that."""
         self.eventually(lambda: len(self.server.pages) > asked, timeout=PATIENCE_S)
 
-    def trace(self, job: Job[Any], last: str) -> list[Told]:
-        """Return a job's spans, once there is one of that name."""
+    def trace(self, job: Job[Any], last: str, *, pages: int = 1) -> list[Told]:
+        """Return a job's spans, once there is one of that name, and those of its pages' last attempts.
+
+        An attempt is told after all that it did, and each process tells when it likes.
+        """
 
         def spans() -> list[Told]:
             submits = self.collector.named("submit")
             (trace,) = {span.trace for span in submits if span.attributes.get("pecia.job.id") == str(job.id)}
             found = self.collector.of(trace)
-            return found if named(found, last) else []
+            attempts = named(found, "process read.normal")
+            done = [one for one in attempts if one.attributes["pecia.outcome"] == "done"]
+            return found if named(found, last) and len(done) == pages else []
 
         found: list[Told] = self.eventually(spans, timeout=PATIENCE_S, what=f"a span {last}")
         return found
@@ -112,7 +117,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
         ReadDocument(document), webhook=f"{receiver.url}/{HOOK}", metadata={"ward": METADATA}
     )
     assert [one.text for one in job.result(timeout=PATIENCE_S).pages] == [f"Seen by {TEXT}"] * 2
-    spans = scene.trace(job, "callback")
+    spans = scene.trace(job, "callback", pages=2)
 
     (submit,), (callback,) = named(spans, "submit"), named(spans, "callback")
     assert below(spans, submit) == {
