@@ -23,6 +23,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from npm_files import NothingThereError, absent
+from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
 from pecia_schemas import Stage
 
@@ -96,6 +97,8 @@ def ward(
         run_fleet("watched", engine="openai", engine_url=server.url, **own) as fleet,
     ):
         ward = Ward(fleet, server, {})
+        with _program(ward) as program:
+            eventually(lambda: hears(program), timeout=PATIENCE_S)
         _read(ward, eventually)
         _hold(ward, eventually)
         _let_flower_hear(ward, eventually)
@@ -132,12 +135,17 @@ def _hold(ward: Ward, eventually: Callable[..., Any]) -> None:
     eventually(lambda: ward.parts(Lane.BULK, "queued", "running") == PAGES, timeout=PATIENCE_S)
 
 
+def _program(ward: Ward) -> httpx2.Client:
+    """A program that knows the password."""
+    flower = ward.fleet.fleet.flower
+    return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30)
+
+
 def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
     """Wait for the events: Flower's list of tasks stays as it was when it was opened."""
-    flower = ward.fleet.fleet.flower
     wanted = {ward.part(name): state for name, state in STATES.items()}
     wanted[ward.part("damaged", Stage.INGEST)] = "FAILURE"
-    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as program:
+    with _program(ward) as program:
 
         def heard() -> bool:
             tasks = program.get("/api/tasks").json()

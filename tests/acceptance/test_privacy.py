@@ -25,6 +25,7 @@ from overhearing import (
     celery_events,
     flower_pages,
     flower_routes,
+    hears,
     redis_keys,
     redis_traffic,
     settled,
@@ -116,6 +117,7 @@ def overheard(
     eventually: Callable[..., Any],
 ) -> Overheard:
     """Run what succeeds, what fails and what is cancelled, and listen everywhere meanwhile."""
+    eventually(lambda: hears(flower), timeout=PATIENCE_S)
     receiver = open_receiver()
     redis_url = private_fleet.settings.redis_url.get_secret_value()
     app = FleetApp(WorkerSettings(redis_url=redis_url))

@@ -88,6 +88,11 @@ def redis_keys(url: str) -> str:
     return "\n".join(left)
 
 
+def hears(flower: httpx2.Client) -> bool:
+    """Whether Flower listens to both workers: its page is there before, and what they say until then is lost."""
+    return len(flower.get("/workers?json=1").json()["data"]) > 1
+
+
 def settled(flower: httpx2.Client) -> set[str]:
     tasks = flower.get("/api/tasks").json()
     return {part for part, task in tasks.items() if task["state"] in ("SUCCESS", "FAILURE")}
