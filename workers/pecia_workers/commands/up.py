@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.commands.stores import admitted_or_exit
@@ -63,7 +64,7 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row(_services(fleet.services()))
     screen.add_row("")
     if flower := fleet.flower:
-        screen.add_row(f"Flower   {flower.url}  user {flower.user}, password {flower.password}")
+        screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
     screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
     screen.add_row("")
     screen.add_row("In another terminal:")

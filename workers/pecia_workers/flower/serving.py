@@ -11,6 +11,7 @@ from flower.app import Flower
 from flower.command import extract_settings
 from flower.options import options
 from flower.urls import settings as page_settings
+from tornado.web import RedirectHandler
 
 from pecia_workers.app import app
 from pecia_workers.flower.pages import OURS
@@ -33,6 +34,9 @@ class FleetPage(Flower):
         self.events.state = PartsState(
             max_tasks_in_memory=options.max_tasks, max_workers_in_memory=options.max_workers
         )
+        if options.url_prefix:  # where Flower knows only what ends in a slash
+            bare = f"/{options.url_prefix}"
+            self.add_handlers(".*", [(bare, RedirectHandler, {"url": f"{bare}/", "permanent": False})])
 
     def get_handler_delegate(self, request: Any, target_class: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand a request to our page, if there is one in the place of Flower's."""

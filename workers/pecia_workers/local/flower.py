@@ -26,17 +26,21 @@ class Flower:
     user: str
     """Whom the page lets in."""
     password: str
+    is_given: bool
+    """Whether the password is the operator's own."""
     prefix: str = ""
 
     @classmethod
     def plan(cls, settings: WorkerSettings, *, password_file: Path) -> Flower:
         """Return a plan by the settings; for a free port if theirs is taken, with a password of its own without one."""
         address = settings.flower_address
+        given = settings.flower_password.get_secret_value()
         return cls(
             address=address,
             port=_free_port(address, settings.flower_port),
             user=settings.flower_user,
-            password=settings.flower_password.get_secret_value() or _password(password_file),
+            password=given or _password(password_file),
+            is_given=bool(given),
             prefix=settings.flower_url_prefix.strip("/"),
         )
 
@@ -45,6 +49,12 @@ class Flower:
         """Where the page is, seen from this machine."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}" + (f"/{self.prefix}" if self.prefix else "")
+
+    @property
+    def login(self) -> str:
+        """What to type there, for a screen: a password that the operator chose is only named."""
+        password = "as in PECIA_FLOWER_PASSWORD" if self.is_given else self.password
+        return f"user {self.user}, password {password}"
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -1,0 +1,323 @@
+"""Flower of a real fleet in a real browser: clicked through as an operator does, and read.
+
+With SCREENSHOTS=docs/images in the environment the pages are kept there as pictures.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from browsers import chromium
+from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from npm_files import NothingThereError, absent
+from overhearing import hears
+from pecia import Client, Job, JobState, Lane, ReadDocument
+from pecia_schemas import Stage
+
+SAID = "Larkspurfield"
+PAGES = 40
+"""More than a turn: the last ones wait behind a marker."""
+HELD_S = 600.0
+PATIENCE_S = 90
+
+STATES = {
+    "read": "SUCCESS",
+    "tried": "RETRY",
+    "cancelled": "REVOKED",
+    "held": "STARTED",
+    "revoked": "STARTED",
+}
+"""Of the pages of each job, before anybody presses anything."""
+
+
+@dataclass(frozen=True)
+class Ward:
+    """A fleet whose engine is told how long it takes, and what was submitted to it."""
+
+    fleet: Any
+    server: ChatServerDouble
+    jobs: dict[str, Job[Any]]
+
+    def part(self, name: str, stage: Stage = Stage.READ) -> str:
+        """A part of a job."""
+        [(part,)] = self.fleet.query(
+            "SELECT id::text FROM parts WHERE job_id = %s AND stage = %s LIMIT 1", self.jobs[name].id, stage
+        )
+        return str(part)
+
+    def state(self, name: str) -> str:
+        [(state,)] = self.fleet.query("SELECT state FROM parts WHERE id = %s", self.part(name))
+        return str(state)
+
+    def parts(self, lane: Lane, *states: str) -> int:
+        """How many pages of a lane are due, and in one of these states."""
+        [(count,)] = self.fleet.query(
+            "SELECT count(*) FROM parts WHERE stage = 'read' AND lane = %s AND run_at <= now() AND state = ANY(%s)",
+            lane,
+            list(states),
+        )
+        return int(count)
+
+    def broker_row(self, lane: Lane) -> list[str]:
+        """What the broker page should say of a lane: all, in flight, waiting, workers that serve it."""
+        held, ready = self.parts(lane, "running"), self.parts(lane, "queued")
+        return [str(count) for count in (held + ready, held, ready, 1)]
+
+
+@pytest.fixture(scope="module")
+def ward(
+    run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
+) -> Iterator[Ward]:
+    """Of each way in which a part can stand there is one, and behind two that are held waits a long document."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = {
+        "flower_port": port,
+        "flower_url_prefix": "fleet",
+        "remote_control": "revoke",
+        "max_in_flight": 2,
+        "max_tokens_in_flight": 8_192,
+        "retry_delay": timedelta(hours=1),
+    }
+    with (
+        serving(Behaviour(text=SAID)) as server,
+        run_fleet("watched", engine="openai", engine_url=server.url, **own) as fleet,
+    ):
+        ward = Ward(fleet, server, {})
+        with _program(ward) as program:
+            eventually(lambda: hears(program), timeout=PATIENCE_S)
+        _read(ward, eventually)
+        _hold(ward, eventually)
+        _let_flower_hear(ward, eventually)
+        yield ward
+        server.behaviour.takes_s = 0.0
+        for job in ward.jobs.values():
+            job.cancel()
+
+
+def _read(ward: Ward, eventually: Callable[..., Any]) -> None:
+    client: Client = ward.fleet.client
+    ward.jobs["read"] = client.submit(ReadDocument(_document(pages=2)))
+    ward.jobs["damaged"] = client.submit(ReadDocument(b"%PDF-1.7\n" + SAID.encode()))
+    assert ward.jobs["read"].wait(timeout=PATIENCE_S).state is JobState.SUCCEEDED
+    assert ward.jobs["damaged"].wait(timeout=PATIENCE_S).state is JobState.FAILED
+    ward.server.behaviour.faults += [Fault(status=404)] * 50
+    ward.jobs["tried"] = client.submit(ReadDocument(_picture()))
+    eventually(
+        lambda: ward.fleet.query("SELECT 1 FROM parts WHERE run_at > now() + interval '1 minute'"),
+        timeout=PATIENCE_S,
+    )
+    ward.server.behaviour.faults.clear()
+
+
+def _hold(ward: Ward, eventually: Callable[..., Any]) -> None:
+    client: Client = ward.fleet.client
+    ward.server.behaviour.takes_s = HELD_S
+    for name in ("cancelled", "held", "revoked"):
+        ward.jobs[name] = client.submit(ReadDocument(_picture()), priority=Lane.URGENT)
+        eventually(lambda name=name: ward.state(name) == "running", timeout=PATIENCE_S)
+        if name == "cancelled":
+            ward.jobs[name].cancel()
+    ward.jobs["long"] = client.submit(ReadDocument(_document(pages=PAGES)), priority=Lane.BULK)
+    eventually(lambda: ward.parts(Lane.BULK, "queued", "running") == PAGES, timeout=PATIENCE_S)
+
+
+def _program(ward: Ward) -> httpx2.Client:
+    """A program that knows the password."""
+    flower = ward.fleet.fleet.flower
+    return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30)
+
+
+def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
+    """Wait for the events: Flower's list of tasks stays as it was when it was opened."""
+    wanted = {ward.part(name): state for name, state in STATES.items()}
+    wanted[ward.part("damaged", Stage.INGEST)] = "FAILURE"
+    with _program(ward) as program:
+
+        def heard() -> bool:
+            tasks = program.get("/api/tasks").json()
+            return all(tasks.get(part, {}).get("state") == state for part, state in wanted.items())
+
+        eventually(heard, timeout=PATIENCE_S)
+
+
+def _picture() -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((200, 120), 60).save(file, "PNG")
+    return file.getvalue()
+
+
+def _document(*, pages: int) -> bytes:
+    file = io.BytesIO()
+    first, *others = (Image.effect_noise((200, 120), 60).convert("RGB") for _ in range(pages))
+    first.save(file, "PDF", save_all=True, append_images=others)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        with chromium() as browser:
+            yield browser
+    except NothingThereError as error:
+        absent(error, "chromium")
+
+
+@pytest.fixture
+def page(browser: Browser, ward: Ward) -> Iterator[Page]:
+    """A tab of an operator who knows the password, and has pressed nothing yet: Flower remembers filters."""
+    flower = ward.fleet.fleet.flower
+    with browser.new_context(
+        http_credentials={"username": flower.user, "password": flower.password},
+        viewport={"width": 1280, "height": 560},
+        color_scheme="light",
+    ) as context:
+        context.set_default_timeout(PATIENCE_S * 1000)
+        expect.set_options(timeout=PATIENCE_S * 1000)
+        page = context.new_page()
+        page.goto(flower.url)
+        yield page
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture of the whole page, if there is a place for it."""
+    if place := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(place) / f"{name}.png", full_page=True, animations="disabled")
+
+
+def go(page: Page, tab: str) -> None:
+    page.get_by_role("link", name=tab, exact=True).click()
+    page.wait_for_url(f"**/{tab.lower()}")
+
+
+def row(page: Page, table: str, key: str) -> Locator:
+    """The row of a table that holds this."""
+    return page.locator(f"#{table} tbody tr").filter(has_text=key)
+
+
+def test_every_part_is_a_task_in_the_state_that_it_is_in(page: Page, ward: Ward) -> None:
+    go(page, "Tasks")
+    for name in ("read", "tried", "cancelled", "held"):
+        found = row(page, "tasks-table", ward.part(name))
+        expect(found).to_contain_text(STATES[name])
+        expect(found).to_contain_text("pecia.read")
+        expect(found).to_contain_text("engine@")
+    keep(page, "flower")
+
+
+def test_failures_are_found_by_their_filter_and_named_by_code(page: Page, ward: Ward) -> None:
+    part = ward.part("damaged", Stage.INGEST)
+    go(page, "Tasks")
+    page.get_by_role("button", name="Failed").click()
+    expect(page.locator("#tasks-table tbody tr")).to_have_count(1)
+    page.get_by_role("link", name=part).click()
+
+    expect(page.locator("#task-page")).to_contain_text("PartFailedError('damaged')")
+    assert SAID not in page.content()
+
+
+def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Callable[..., Any]) -> None:
+    part = ward.part("revoked")
+    go(page, "Tasks")
+    page.get_by_role("link", name=part).click()
+    expect(page.locator("#task-page")).to_contain_text("STARTED")
+    expect(page.locator("#task-page")).to_contain_text("engine@")
+    keep(page, "flower-task")
+
+    page.get_by_role("button", name="Terminate").click()
+
+    expect(page.locator("#toast-container")).to_contain_text(f"Revoked '{part}'")
+    eventually(lambda: ward.state("revoked") == "cancelled", timeout=PATIENCE_S)
+    eventually(lambda: _says(page, "#task-page", "REVOKED"), timeout=PATIENCE_S)
+    assert ward.jobs["revoked"].refresh().state is JobState.CANCELLED
+
+
+def _says(page: Page, place: str, word: str) -> bool:
+    """Whether a page says this once it is opened anew."""
+    page.reload()
+    return word in page.locator(place).inner_text()
+
+
+def test_the_workers_are_on_duty_and_told_apart(page: Page) -> None:
+    go(page, "Workers")
+    for worker in ("engine@", "ingest@"):
+        expect(row(page, "workers-table", worker)).to_contain_text("Online")
+    keep(page, "flower-workers")
+
+
+def test_a_worker_shows_its_pool_and_what_it_has_in_flight(
+    page: Page, ward: Ward, eventually: Callable[..., Any]
+) -> None:
+    go(page, "Workers")
+    page.get_by_role("link", name="engine@").click()
+    expect(page.locator("#workername")).to_contain_text("engine@")
+    eventually(lambda: _pool(page)["In flight"] == "2", timeout=PATIENCE_S)
+    keep(page, "flower-worker")
+    shown = _pool(page)
+
+    assert shown["Implementation"].endswith("EnginePool")
+    assert (shown["Max concurrency"], shown["Max tokens"]) == ("2", "8192")
+    assert 0 < int(shown["Tokens in flight"]) <= 8_192
+    page.get_by_role("tab", name="Tasks").click()
+    expect(page.locator("#tab-tasks")).to_contain_text(ward.part("held"))
+
+
+def _pool(page: Page) -> dict[str, str]:
+    """What a worker's page says of its pool, once it is opened anew."""
+    page.reload()
+    rows = page.locator("#tab-pool tr").filter(has=page.locator("td + td")).all()
+    return dict(row.locator("td").all_inner_texts() for row in rows)
+
+
+def test_a_worker_cannot_be_told_to_do_anything(page: Page) -> None:
+    go(page, "Workers")
+    page.get_by_role("link", name="engine@").click()
+    expect(page.locator("#workername")).to_contain_text("engine@")
+
+    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
+    for tab in ("Pool", "Queues", "Limits"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(f"#tab-{tab.lower()}")).to_be_visible()
+        expect(page.locator(f"#tab-{tab.lower()} button")).to_have_count(0)
+
+
+def test_the_broker_page_shows_what_waits_in_each_lane(
+    page: Page, ward: Ward, eventually: Callable[..., Any]
+) -> None:
+    go(page, "Broker")
+
+    def as_in_postgres() -> bool:
+        page.reload()
+        return all(
+            row(page, "queue-table", f"read.{lane}").locator("td").all_inner_texts()[1:5]
+            == ward.broker_row(lane)
+            for lane in Lane
+        )
+
+    eventually(as_in_postgres, timeout=PATIENCE_S)
+    keep(page, "flower-broker")
+    assert ward.parts(Lane.BULK, "queued", "running") == PAGES
+    assert row(page, "queue-table", "caption.normal").locator("td").all_inner_texts()[1] == "0"
+
+
+def test_nothing_that_was_read_is_on_any_page(page: Page, ward: Ward) -> None:
+    base = ward.fleet.fleet.flower.url
+    worker = page.get_by_role("link", name="engine@").inner_text()
+    for path in ("/", "/tasks", f"/task/{ward.part('read')}", f"/worker/{worker}", "/broker", "/api/tasks"):
+        answer = page.goto(base + path, wait_until="networkidle")
+        assert answer
+        assert answer.ok, path
+        assert SAID not in page.content()

