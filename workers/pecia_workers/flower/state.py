@@ -30,16 +30,14 @@ class PartsState(EventsState):
 
 
 def _runs_again(task: Task, event: dict[str, Any]) -> bool:
-    """Return whether the part has begun anew, or ends anew, after it had ended.
+    """Return whether the part ends anew, after it had ended.
 
-    One that succeeded is taken for running again only when it ends again: until then its message may be a repetition.
+    Not as soon as it begins: until then its message may be a repetition, which nobody runs, and which has no end.
     """
-    if not task.ready:
+    if not task.ready or event["type"] not in _ENDS:
         return False
     ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
-    if event["type"] == "task-received":
-        return bool(task.state != states.SUCCESS and event["timestamp"] > ended)
-    return event["type"] in _ENDS and bool(task.started and task.started > ended)
+    return bool(task.started and task.started > ended)
 
 
 def _reopen(task: Task) -> None:
