@@ -79,7 +79,9 @@ def test_a_part_that_runs_again_is_in_the_end_as_its_new_end_says(end: str) -> N
 @pytest.mark.parametrize(
     ("end", "state"), [("succeeded", "SUCCESS"), ("failed", "FAILURE"), ("revoked", "REVOKED")]
 )
-def test_the_message_of_a_part_that_has_ended_changes_nothing_when_it_comes_twice(end: str, state: str) -> None:
+def test_the_message_of_a_part_that_has_ended_changes_nothing_when_it_comes_twice(
+    end: str, state: str
+) -> None:
     watched = Watched()
     watched.hear("received", "started", end)
 
