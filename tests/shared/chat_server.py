@@ -45,6 +45,8 @@ class Behaviour:
     form: str = "{}"
     """What a request with a schema gets instead."""
     finish_reason: str = "stop"
+    endings: list[str] = field(default_factory=list)
+    """Why the next answers end, if not for `finish_reason`."""
     takes_s: float = 0.0
     """How long an answer takes, spread over its pieces."""
     models: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 4096},)
@@ -229,7 +231,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _end(self, body: dict[str, Any], pieces: int) -> None:
         behaviour = self.server.behaviour
-        self._event({"choices": [{"delta": {}, "finish_reason": behaviour.finish_reason}]})
+        reason = behaviour.endings.pop(0) if behaviour.endings else behaviour.finish_reason
+        self._event({"choices": [{"delta": {}, "finish_reason": reason}]})
         if behaviour.counts:
             prompt = self._prompt_tokens(body)
             details = {"cached_tokens": 16}
