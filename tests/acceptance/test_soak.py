@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 FAULTS = ("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks")
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(520)
 def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
     wanted = [word for fault in FAULTS for word in ("--fault", fault)]
     done = subprocess.run(
@@ -23,7 +23,7 @@ def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        timeout=240,
+        timeout=480,  # beyond its own patience: it says itself what did not come to rest
         check=False,
     )
     report = json.loads(done.stdout) if done.stdout else {"promises": [], "faults": []}

@@ -144,7 +144,10 @@ def _settings(engine: str, lease: timedelta, documents: Path) -> WorkerSettings:
         "webhook_secret": SecretStr(_SECRET),
         "webhook_allow": ("127.0.0.0/8",),
         "webhook_ports": (),
-        "webhook_timeout": timedelta(seconds=2),
+        "webhook_timeout": timedelta(seconds=5),
+        "webhook_retry_longest": timedelta(
+            seconds=15
+        ),  # the end waits for callbacks that our faults cut several times
         "flower_port": 0,
     }
     # Not the user's own settings: a seed means the same everywhere.
