@@ -12,7 +12,7 @@ _HEAD = """\
 # Benchmarks
 
 Speed beside what you would pick instead, in one run on the same servers. `make bench` measures it on your machine in
-about ten minutes and writes this page; `make bench BENCH="rivals urgent"` measures some, `BENCH_SIZE=full` more of
+about twelve minutes and writes this page; `make bench BENCH="rivals urgent"` measures some, `BENCH_SIZE=full` more of
 each. What a script compares, and where it is unfair, stands in its first lines; `benchmarks/README.md` lists them.
 
 A figure is the median of the rounds, least and most in brackets. On few cores the servers take their share of what is

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas import DocumentType
+from pecia_workers.engines.base import EngineRequest
 from pecia_workers.reading.instructions import instruction_for
 
 PAGES = 64
@@ -35,6 +37,18 @@ def picture(number: int) -> NDArray[np.uint8]:
     rng = np.random.default_rng(number)
     coarse = rng.integers(0, 255, (5 + number % 4, 7, 3), dtype=np.uint8)
     return coarse.repeat(28, axis=0).repeat(28, axis=1)
+
+
+def asked(number: int, **changes: Any) -> EngineRequest:
+    """Return a request for the picture of that number, read as a prescription."""
+    request = EngineRequest(
+        id=str(number),
+        images=(picture(number),),
+        workload=DocumentType.PRESCRIPTION,
+        instruction=INSTRUCTION,
+        max_output_tokens=MOST_TOKENS,
+    )
+    return replace(request, **changes)
 
 
 def _message(number: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import SecretStr
 
+import offline
 from asking_openai import started
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
-from offline import INSTRUCTION, picture
-from pecia_schemas import DocumentType, TokenUsage, Verdict
+from offline import picture
+from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, EngineRequest, Generation, create_engine, openai_engine
 from pecia_workers.engines.base import ClipTimes, Sampling
@@ -33,6 +34,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 MOST_TOKENS = 24
+asked = partial(offline.asked, max_output_tokens=MOST_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +76,6 @@ def asking(make: Callable[..., Engine]) -> Iterator[tuple[asyncio.Runner, Engine
     engine = make(adapters={"loud": ""})
     with started(engine) as runner:
         yield runner, engine
-
-
-def asked(number: int, **changes: Any) -> EngineRequest:
-    request = EngineRequest(
-        id=str(number),
-        images=(picture(number),),
-        workload=DocumentType.PRESCRIPTION,
-        instruction=INSTRUCTION,
-        max_output_tokens=MOST_TOKENS,
-    )
-    return replace(request, **changes)
 
 
 def counted(answer: Generation) -> TokenUsage:

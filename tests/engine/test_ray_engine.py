@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, SIZES, picture
+from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
 from pecia_schemas import DocumentType, FailureCode, Stage, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.settings import WorkerSettings
@@ -61,17 +61,6 @@ def reading(checkpoint: Path) -> Iterator[Reading]:
             yield runner, engine
         finally:
             runner.run(engine.stop())
-
-
-def asked(number: int, **changes: Any) -> EngineRequest:
-    request = EngineRequest(
-        id=str(number),
-        images=(picture(number),),
-        workload=DocumentType.PRESCRIPTION,
-        instruction=INSTRUCTION,
-        max_output_tokens=MOST_TOKENS,
-    )
-    return replace(request, **changes)
 
 
 def answers(reading: Reading, *requests: EngineRequest) -> list[Generation]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+import offline
 from checkpoints import make_adapter
-from offline import INSTRUCTION, SIZES, picture
-from pecia_schemas import DocumentType, FailureCode
+from offline import SIZES
+from pecia_schemas import FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
 from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
@@ -28,6 +30,8 @@ SCHEMA = {
     "required": ["drug", "refills"],
     "additionalProperties": False,
 }
+
+asked = partial(offline.asked, max_output_tokens=24)
 
 
 @contextmanager
@@ -49,17 +53,6 @@ def asking(
     engine = make_vllm(checkpoint, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options=options)
     with started(engine) as runner:
         yield runner, engine
-
-
-def asked(number: int, **changes: Any) -> EngineRequest:
-    request = EngineRequest(
-        id=str(number),
-        images=(picture(number),),
-        workload=DocumentType.PRESCRIPTION,
-        instruction=INSTRUCTION,
-        max_output_tokens=24,
-    )
-    return replace(request, **changes)
 
 
 def clip(frames: int, *, seed: int = 1, side: int = 112) -> EngineRequest:

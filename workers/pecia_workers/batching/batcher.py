@@ -76,8 +76,7 @@ class Batcher:
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
         if not _same_pictures(request, fitted):
-            height, width = fitted.images[0].shape[:2]
-            return replace(generation, shrunk_to=(width, height))
+            return replace(generation, shrunk_to=fitted.size)
         return generation
 
     async def _answer(self, request: EngineRequest, tokens: int) -> Generation:

@@ -99,6 +99,12 @@ class EngineRequest:
     """What output of this workload has been long; None: nobody knows yet."""
     max_output_tokens: int | None = None
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of its pictures, in pixels; there must be one."""
+        height, width = self.images[0].shape[:2]
+        return width, height
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:

@@ -37,6 +37,19 @@ def revision_of(settings: WorkerSettings) -> str | None:
         return None
 
 
+def vllm_revision(settings: WorkerSettings) -> str | None:
+    """Return that of vLLM and of the model, whose files are read only if nobody else vouches for them.
+
+    None without a result cache, which is all that it is for.
+    """
+    if not settings.cache:
+        return None
+    from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
+
+    model = settings.cache_revision or revision_of(settings)
+    return model and f"vllm {__version__} {model}"
+
+
 def fingerprint(directories: Iterable[Path]) -> str:
     """Return a hash over names and contents of all files; the same for a copy on another machine.
 

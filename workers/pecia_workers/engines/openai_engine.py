@@ -26,7 +26,7 @@ from pecia_workers.engines.openai_prices import Prices, as_pictures, formula_for
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, chat_body
 from pecia_workers.engines.openai_server import ChatServer, Retries
-from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import Room, fits, fitted
 
@@ -171,7 +171,7 @@ class OpenAiEngine:
         if answer.usage:
             self._prices.learn(request, answer.usage.prompt_tokens)
         generation = _generation(answer, self._usage(request, answer))
-        return generation if request is asked else replace(generation, shrunk_to=_size(request))
+        return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     async def _answer(self, server: ChatServer, request: EngineRequest) -> Answer:
         most, prompt = self._bounded(request).max_output_tokens, self._prices.exact(request)
@@ -202,8 +202,7 @@ class OpenAiEngine:
         )
 
     def _bounded(self, request: EngineRequest) -> EngineRequest:
-        most = request.max_output_tokens or self._settings.max_output_tokens or None
-        return replace(request, max_output_tokens=most)
+        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """End one request; the server ends it when its connection closes."""
@@ -237,8 +236,3 @@ def _generation(answer: Answer, usage: TokenUsage) -> Generation:
         usage=usage,
         first_token_s=answer.first_token_s,
     )
-
-
-def _size(request: EngineRequest) -> tuple[int, int]:
-    height, width = request.images[0].shape[:2]
-    return width, height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
@@ -18,6 +19,11 @@ def picture_tokens(request: EngineRequest) -> int:
 def prompt_tokens(request: EngineRequest) -> int:
     """Return the tokens that are read before the first is written, by the fleet's price formula."""
     return picture_tokens(request) + PROMPT_TOKENS
+
+
+def bounded(request: EngineRequest, most: int) -> EngineRequest:
+    """Return the request; one without a maximum of its own gets `most` output tokens. 0: no limit."""
+    return replace(request, max_output_tokens=request.max_output_tokens or most or None)
 
 
 def expected_output(request: EngineRequest) -> int:

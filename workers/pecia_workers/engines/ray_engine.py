@@ -20,9 +20,9 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.engines.fingerprint import revision_of
+from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.ray_answers import ending_of
 from pecia_workers.engines.ray_rows import ERROR
 from pecia_workers.engines.vllm_fitting import fits, fitted
@@ -123,23 +123,19 @@ class RayEngine:
         return await self._in_flight.run(request.id, self._generate(self._stream, self._prompts, request))
 
     async def _generate(self, stream: Stream, prompts: Prompts, asked: EngineRequest) -> Generation:
-        request = self._bounded(await self.fit(asked))
-        answer = await stream.ask(await asyncio.to_thread(prompts.row, request))
+        request = await self.fit(asked)
+        answer = await stream.ask(await asyncio.to_thread(prompts.row, self._bounded(request)))
         if answer[ERROR]:
             raise _error(answer[ERROR], request)
         self._compare(prompts, request, answer["prompt"])
         generation = _generation(answer, prompts, request)
-        if request.images == asked.images:
-            return generation
-        height, width = request.images[0].shape[:2]
-        return replace(generation, shrunk_to=(width, height))
+        return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     def _compare(self, prompts: Prompts, request: EngineRequest, counted: int) -> None:
         self._drifted += bool(prompts.price and prompts.price.tokens(request) != counted)
 
     def _bounded(self, request: EngineRequest) -> EngineRequest:
-        most = request.max_output_tokens or self._settings.max_output_tokens or None
-        return replace(request, max_output_tokens=most)
+        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """Wait for one request no longer. Ray finishes its row, and nobody hears of it."""
@@ -186,9 +182,5 @@ def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
 
 def _revision(settings: WorkerSettings) -> str | None:
     """Return that of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
-    if not settings.cache or not (settings.cache_revision or Path(settings.model).is_dir()):
-        return None
-    from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
-
-    model = settings.cache_revision or revision_of(settings)
-    return model and f"vllm {__version__} {model}"
+    is_known = settings.cache_revision or Path(settings.model).is_dir()
+    return vllm_revision(settings) if is_known else None

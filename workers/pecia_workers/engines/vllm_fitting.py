@@ -116,7 +116,7 @@ def _thinned(request: EngineRequest) -> EngineRequest:
 
 
 def _smaller(request: EngineRequest, most: int) -> EngineRequest:
-    height, width = request.images[0].shape[:2]
+    width, height = request.size
     size = (round(width * _STEP), round(height * _STEP))
     if min(size) < LEAST_SIDE:
         _refuse(most)

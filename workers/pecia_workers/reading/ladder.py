@@ -115,10 +115,9 @@ class Ladder:
         self, engine: Generator, request: EngineRequest, judge: Judge, change: Change | None = None
     ) -> Reading:
         generation = await engine.generate(request)
-        height, width = request.images[0].shape[:2]
         return Reading(
             engine=generation.engine or engine.capabilities.name,
             change=change,
             generation=judge(generation),
-            seen=generation.shrunk_to or (width, height),
+            seen=generation.shrunk_to or request.size,
         )
