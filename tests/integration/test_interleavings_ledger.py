@@ -166,6 +166,48 @@ def test_finished_work_outlasts_a_pool_without_a_free_connection(
     assert job.refresh().state is JobState.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    "overtaken", [page("stale"), Failed(Failure.of(FailureCode.DAMAGED))], ids=["read", "failed"]
+)
+def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_counts_once(
+    overtaken: Outcome,
+    submit: Callable[..., Job[Document]],
+    part_of: Callable[..., UUID],
+    play: Callable[..., Any],
+    query: Callable[..., Any],
+) -> None:
+    """Its lease was lost meanwhile. Both attempts are committed in one group: only the later one counts."""
+    job, other = submit(), submit()
+
+    async def story(one: Ledger) -> list[bool]:
+        first, neighbour = await claimed(one, part_of(job)), await claimed(one, part_of(other))
+        async with locked(one._database, other.id):
+            committing = [asyncio.create_task(commit(one, neighbour, page()))]
+            await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
+            committing.append(asyncio.create_task(commit(one, first, overtaken)))
+            await asyncio.sleep(0)
+            await one.give_back([first.id])
+            second = await claimed(one, first.id)
+            committing.append(asyncio.create_task(commit(one, second, page("fresh"))))
+            await asyncio.sleep(0)
+        return await asyncio.gather(*committing)
+
+    assert play(story) == [True, False, True]
+    assert query("SELECT done, failed, total FROM jobs WHERE id = %s", job.id) == [
+        {"done": 1, "failed": 0, "total": 1}
+    ]
+    assert job.refresh().state is JobState.SUCCEEDED
+    assert job.result().text == "fresh"
+
+
+@asynccontextmanager
+async def locked(database: AsyncEngine, job_id: UUID) -> AsyncIterator[None]:
+    """Hold a job, so that whoever commits to it waits."""
+    async with database.begin() as connection:
+        await connection.execute(text("SELECT FROM jobs WHERE id = :id FOR UPDATE"), {"id": job_id})
+        yield
+
+
 @asynccontextmanager
 async def every_connection_taken(database: AsyncEngine) -> AsyncIterator[None]:
     taken = []

@@ -206,9 +206,10 @@ class OneAfterTheOther(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), redelivered=st.booleans())
     def claim(self, worker: str, pick: int, redelivered: bool) -> None:
         parts = self.books.parts()
-        request = ClaimRequest(part=parts[pick % len(parts)]["id"], redelivered=redelivered)
-        claim = self.run(self.ledgers[worker].claim(request))
-        if claim is not None:
+        self._claim(worker, ClaimRequest(part=parts[pick % len(parts)]["id"], redelivered=redelivered))
+
+    def _claim(self, worker: str, request: ClaimRequest) -> None:
+        if claim := self.run(self.ledgers[worker].claim(request)):
             self.claims.append((worker, claim))
 
     @rule(pick=st.integers(0, 9), end=st.sampled_from(ENDS), pages=st.integers(1, 3))
@@ -221,6 +222,23 @@ class OneAfterTheOther(RuleBasedStateMachine):
         is_ours = (now["state"], now["worker"], now["attempt"]) == ("running", worker, claim.attempt)
         finished = Finished(part=claim, outcome=_outcome(claim, end, pages))
         assert self.run(self.ledgers[worker].commit(finished)) is is_ours
+
+    @rule(worker=st.sampled_from(WORKERS), end=st.sampled_from(ENDS), pages=st.integers(1, 3))
+    def commit_together(self, worker: str, end: str, pages: int) -> None:
+        """Claim anew what a worker runs, then commit all that it ever claimed in one group: both attempts among it."""
+        for part in self.books.parts():
+            if (part["state"], part["worker"]) == ("running", worker):
+                self._claim(worker, ClaimRequest(part=part["id"]))
+        claims = [claim for owner, claim in self.claims if owner == worker]
+        now = {part["id"]: (part["state"], part["worker"], part["attempt"]) for part in self.books.parts()}
+        ours = [now[claim.id] == ("running", worker, claim.attempt) for claim in claims]
+        assert self.run(self._commit_together(self.ledgers[worker], claims, end, pages)) == ours
+
+    async def _commit_together(
+        self, ledger: Ledger, claims: list[ClaimedPart], end: str, pages: int
+    ) -> list[bool]:
+        group = [Finished(part=claim, outcome=_outcome(claim, end, pages)) for claim in claims]
+        return await asyncio.gather(*map(ledger.commit, group))
 
     @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 9))
     def give_back(self, worker: str, pick: int) -> None:
@@ -291,8 +309,7 @@ class WithASummary(OneAfterTheOther):
 
     def _claim_all(self, worker: str) -> None:
         for part in self.books.parts():
-            if claim := self.run(self.ledgers[worker].claim(ClaimRequest(part=part["id"]))):
-                self.claims.append((worker, claim))
+            self._claim(worker, ClaimRequest(part=part["id"]))
 
 
 @pytest.mark.parametrize("story", [OneAfterTheOther, WithASummary])

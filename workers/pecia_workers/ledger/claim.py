@@ -24,6 +24,10 @@ class ClaimRequest:
     redelivered: bool = False
 
 
+Fence = tuple[UUID, int]
+"""A part and its attempt."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedPart:
     """A part that this worker runs until it commits or loses its lease."""
@@ -54,6 +58,11 @@ class ClaimedPart:
     """The span that it was submitted in."""
     keys: Keyring = field(default=Keyring(), repr=False, compare=False)
     """What the task may be encrypted under."""
+
+    @property
+    def fence(self) -> Fence:
+        """What nobody else runs, not even this worker in an earlier attempt."""
+        return self.id, self.attempt
 
     @property
     def task(self) -> Task[Any]:

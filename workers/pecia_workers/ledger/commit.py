@@ -31,7 +31,7 @@ from pecia_schemas.encryption import Keyring
 from pecia_schemas.held import HELD
 from pecia_schemas.outbox import PROMISE_PARTS, TELLS_PARTS
 from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
-from pecia_workers.ledger.claim import ClaimedPart
+from pecia_workers.ledger.claim import ClaimedPart, Fence
 from pecia_workers.ledger.finish import finish_jobs
 from pecia_workers.ledger.release import release_summaries
 from pecia_workers.ledger.result_cache import keep_results
@@ -96,8 +96,8 @@ class Finished:
 class Committed:
     """What a group changed."""
 
-    parts: set[UUID] = field(default_factory=set)
-    """Parts whose outcome was taken; the others were no longer this worker's."""
+    attempts: set[Fence] = field(default_factory=set)
+    """Attempts whose outcome was taken; the others had been overtaken or were no longer this worker's."""
     jobs: dict[UUID, JobState] = field(default_factory=dict)
     """Jobs that were touched, and their state now."""
 
@@ -109,7 +109,8 @@ _LOCK_JOBS = text(
     """  # noqa: S608  a constant
 )
 
-# The fence: only the attempt that runs now may move its part.
+# The fence: only the attempt that runs now may move its part. A group may hold an earlier one beside it, whose caller
+# lost its lease while its commit waited.
 _MOVE = text(
     f"""
     WITH asked AS (
@@ -118,8 +119,8 @@ _MOVE = text(
             CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:delays AS float[]), {ARRAYS}
         ) AS asked (id, attempt, state, content, failure, delay, {COLUMNS})
     ), mine AS (
-        SELECT parts.id FROM parts JOIN asked USING (id)
-        WHERE parts.attempt = asked.attempt AND parts.state = 'running' AND parts.worker = :worker
+        SELECT parts.id, parts.attempt FROM parts JOIN asked USING (id, attempt)
+        WHERE parts.state = 'running' AND parts.worker = :worker
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
     ), moved AS (
         UPDATE parts
@@ -129,8 +130,8 @@ _MOVE = text(
             published_at = CASE WHEN asked.state <> 'queued' THEN published_at END,
             strikes = strikes + CAST(asked.state = 'queued' AS int),
             {ADD_TO_PART}
-        FROM asked
-        WHERE parts.id = asked.id AND parts.id IN (SELECT id FROM mine)
+        FROM asked JOIN mine USING (id, attempt)
+        WHERE parts.id = asked.id
         RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, parts.failure, asked.content
     ), told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
@@ -139,7 +140,7 @@ _MOVE = text(
         INSERT INTO results (part_id, job_id, ordinal, attempt, content)
         SELECT id, job_id, ordinal, attempt, CAST(content AS jsonb) FROM moved WHERE content IS NOT NULL
     )
-    SELECT id FROM moved
+    SELECT id, attempt FROM moved
     """  # noqa: S608  constants of the ledger
 )
 
@@ -189,7 +190,7 @@ async def commit_parts(
     committed = Committed()
     for finished in group:
         alone = await commit_parts(database, worker, [finished], keys)
-        committed.parts |= alone.parts
+        committed.attempts |= alone.attempts
         committed.jobs |= alone.jobs
     return committed
 
@@ -204,7 +205,7 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished],
     async with database.begin() as connection:
         jobs = (await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})).all()
         moved = await _move(connection, worker, group, keys)
-        taken = [finished for finished in group if finished.part.id in moved]
+        taken = [finished for finished in group if finished.part.fence in moved]
         for finished in taken:
             if isinstance(finished.outcome, Cut):
                 await _add_parts(connection, finished.part.job_id, finished.outcome)
@@ -217,7 +218,7 @@ async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished],
         ended = await finish_jobs(connection, job_ids, actor=worker)
         await keep_results(connection, _cache_keys(taken))
     touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
-    return Committed(parts=moved, jobs=touched | ended)
+    return Committed(attempts=moved, jobs=touched | ended)
 
 
 async def _promise_parts(
@@ -244,7 +245,7 @@ def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:
 
 async def _move(
     connection: AsyncConnection, worker: str, group: Sequence[Finished], keys: Keyring
-) -> set[UUID]:
+) -> set[Fence]:
     outcomes = [finished.outcome for finished in group]
     failures = [outcome.failure if isinstance(outcome, Failed) else None for outcome in outcomes]
     delays = [outcome.retry_in if isinstance(outcome, Failed) else None for outcome in outcomes]
@@ -261,7 +262,7 @@ async def _move(
             **values_of([_spent_on(outcome) for outcome in outcomes]),
         },
     )
-    return set(rows.scalars())
+    return {(part, attempt) for part, attempt in rows}
 
 
 def _content(finished: Finished, keys: Keyring) -> str | None:

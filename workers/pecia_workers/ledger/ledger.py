@@ -111,7 +111,7 @@ class Ledger:
             if state.is_terminal:
                 job_finished(job_id, state, traces[job_id], began)
         await self._announce(committed.jobs)
-        return [finished.part.id in committed.parts for finished in group]
+        return [finished.part.fence in committed.attempts for finished in group]
 
     async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
         try:
