@@ -32,13 +32,9 @@ _jobs = cast("Table", JobRow.__table__)
 _INSERT = text(
     """
     WITH asked AS (
-        SELECT * FROM ROWS FROM (
-            unnest(CAST(:ids AS uuid[]), CAST(:kinds AS text[]), CAST(:digests AS text[]), CAST(:payloads AS text[]),
-                   CAST(:keys AS text[]), CAST(:totals AS int[]), CAST(:parts AS uuid[]), CAST(:stages AS text[]),
-                   CAST(:costs AS int[]), CAST(:widths AS int[]), CAST(:heights AS int[]),
-                   CAST(:traceparents AS text[])),
-            jsonb_array_elements(CAST(:tasks AS jsonb))
-        ) AS asked (id, kind, digest, payload, key, total, part, stage, cost, width, height, traceparent, task)
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
+            width int, height int, traceparent text, task jsonb)
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
                           webhook, total, not_before, expires_at, traceparent)
@@ -134,31 +130,31 @@ def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) 
         return {}
     shared = batch[0].job
     asked = {
-        **_columns(batch),
         **{name: shared[name] for name in ("lane", "client", "not_before", "expires_at")},
         "flow": flow,
-        "tasks": json.dumps([new.job["task"] for new in batch]),
+        "rows": json.dumps([_row_of(new) for new in batch]),
         "metadata": json.dumps(shared["metadata"]),
         "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
     }
     return {row.id: row.created_at for row in connection.execute(_INSERT, asked)}
 
 
-def _columns(batch: Sequence[NewJob]) -> dict[str, list[Any]]:
-    jobs, parts = [new.job for new in batch], [new.part for new in batch]
+def _row_of(new: NewJob) -> dict[str, Any]:
+    job, part = new.job, new.part
     return {
-        "ids": [job["id"] for job in jobs],
-        "kinds": [job["kind"] for job in jobs],
-        "digests": [job["task_digest"] for job in jobs],
-        "payloads": [job["payload"] for job in jobs],
-        "keys": [job["idempotency_key"] for job in jobs],
-        "totals": [job["total"] for job in jobs],
-        "parts": [part["id"] for part in parts],
-        "stages": [part["stage"] for part in parts],
-        "costs": [part["cost"] for part in parts],
-        "widths": [part["width"] for part in parts],
-        "heights": [part["height"] for part in parts],
-        "traceparents": [job["traceparent"] for job in jobs],
+        "id": str(job["id"]),
+        "kind": job["kind"],
+        "digest": job["task_digest"],
+        "payload": job["payload"],
+        "key": job["idempotency_key"],
+        "total": job["total"],
+        "part": str(part["id"]),
+        "stage": part["stage"],
+        "cost": part["cost"],
+        "width": part["width"],
+        "height": part["height"],
+        "traceparent": job["traceparent"],
+        "task": job["task"],
     }
 
 

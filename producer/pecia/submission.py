@@ -21,7 +21,7 @@ from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
-from pecia_schemas.tasks import PayloadRef, ReadDocument, Task, UrlRef, task_to_json
+from pecia_schemas.tasks import ReadDocument, Task, UrlRef, task_to_json
 
 _MOST_KEYS = 64
 _LONGEST = 512
@@ -152,17 +152,19 @@ def _digests(
     kind: str, written: Mapping[str, Any], lane: Lane, source: StoredSource, keys: Keyring
 ) -> tuple[str, ...]:
     return tuple(
-        task_digest(kind, {**written, "source": _source_under(key, source, keys)}, lane, keys, key)
+        task_digest(kind, {**written, "source": _source_under(key, written, source, keys)}, lane, keys, key)
         for key in keys
     )
 
 
-def _source_under(key: str | None, source: StoredSource, keys: Keyring) -> dict[str, Any]:
-    """Return the reference that the same document has if it was stored under that key."""
-    payload = source.payload
-    if isinstance(payload, PayloadRef) and source.sha256 is not None:
-        payload = payload.model_copy(update={"sha256": keys.name_of(source.sha256, key), "key": key})
-    return payload.model_dump(mode="json")
+def _source_under(
+    key: str | None, written: Mapping[str, Any], source: StoredSource, keys: Keyring
+) -> Mapping[str, Any] | None:
+    """Return the reference, as it is written, that the same document has if it was stored under that key."""
+    reference: Mapping[str, Any] | None = written["source"]
+    if reference is None or source.sha256 is None:
+        return reference
+    return {**reference, "sha256": keys.name_of(source.sha256, key), "key": key}
 
 
 def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:

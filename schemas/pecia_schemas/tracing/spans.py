@@ -146,6 +146,11 @@ def disable() -> None:
     _tracing = None
 
 
+def is_on() -> bool:
+    """Return whether spans are made in this process."""
+    return _tracing is not None
+
+
 def current() -> Span:
     """Return the span that is under way here."""
     active = _tracing and _tracing.active()
