@@ -139,8 +139,9 @@ class PartRunner:
         return await self._unfinished(job, timed_out=timed_out)
 
     async def _work(self, job: Job) -> None:
-        if job.former and job.former.task:
+        while job.former and job.former.task:
             await asyncio.wait([job.former.task])
+            job.former = job.former.former  # which it did not wait for itself, if it was lost meanwhile
         if job.interruption:
             raise asyncio.CancelledError
         limit = asyncio.timeout(job.limit_s)

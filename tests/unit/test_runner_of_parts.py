@@ -1,0 +1,116 @@
+"""The pool's other thread: a part that comes again waits for all of its earlier runs to unwind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from threading import Event
+from uuid import UUID, uuid4
+
+import pytest
+
+from pecia_workers.engines.base import Budget
+from pecia_workers.jobs import Ending, Interruption, Job
+from pecia_workers.running import PartRunner
+
+
+class Unwinding:
+    """A runtime whose first run, once it was interrupted, unwinds until it is let go."""
+
+    room = 1.0
+
+    def __init__(self) -> None:
+        self.begun: list[UUID] = []
+        self.at_work = 0
+        self.most_at_work = 0
+        self.let_go = asyncio.Event()
+
+    async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  a `PartRuntime`
+        return Budget(slots=8, tokens=None)
+
+    async def lost(self) -> None:
+        await asyncio.Event().wait()
+
+    async def run(self, part: UUID, *, redelivered: bool) -> None:  # noqa: ARG002
+        self.begun.append(part)
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        try:
+            if len(self.begun) == 1:
+                await asyncio.Event().wait()
+        finally:
+            await self.let_go.wait()
+            self.at_work -= 1
+
+    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:  # noqa: ARG002
+        return ()
+
+    async def revoked(self, part: UUID) -> None:
+        """Nobody revokes anything here."""
+
+    async def stop(self) -> None:
+        """There is nothing to free."""
+
+
+class Pool:
+    """What the runner tells."""
+
+    def __init__(self) -> None:
+        self.runtime = Unwinding()
+        self.ended: list[tuple[Job, Ending]] = []
+        self.failed = Event()
+        self.runner = PartRunner(
+            self.runtime,
+            began=lambda: None,
+            tell=lambda job, ending: self.ended.append((job, ending)),
+            fatal=lambda _error: self.failed.set(),
+            priced=lambda _part, _tokens: None,
+        )
+
+    def deliver(self, part: UUID, former: Job | None = None) -> Job:
+        headers = {"id": str(part), "x-cost": 1, "redelivered": former is not None, "x-suspect": False}
+        job = Job(
+            headers,
+            callback=lambda _result: None,
+            timeout_callback=lambda _soft, _limit: None,
+            soft_limit_s=None,
+            hard_limit_s=None,
+            started=0.0,
+        )
+        job.former = former
+        self.runner.submit([job])
+        return job
+
+    def let_go(self) -> None:
+        self.runner._loop.call_soon_threadsafe(self.runtime.let_go.set)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool()
+    pool.runner.start().result()
+    yield pool
+    pool.let_go()
+    pool.runner.stop()
+
+
+def test_a_part_that_comes_a_third_time_waits_for_its_first_run_though_the_second_is_lost_too(
+    pool: Pool, eventually: Callable[..., None]
+) -> None:
+    part = uuid4()
+    first = pool.deliver(part)
+    eventually(lambda: pool.runtime.begun == [part])
+    first.interrupt(Interruption.LOST)
+    second = pool.deliver(part, former=first)
+    eventually(lambda: second.task is not None)
+    second.interrupt(Interruption.LOST)
+    third = pool.deliver(part, former=second)
+    eventually(lambda: any(job is second for job, _ in pool.ended))
+    eventually(lambda: third.task is not None)
+
+    pool.let_go()
+
+    eventually(lambda: any(job is third for job, _ in pool.ended))
+    assert pool.runtime.begun == [part, part]
+    assert pool.runtime.most_at_work == 1
+    assert not pool.failed.is_set()
