@@ -13,7 +13,7 @@ import typer
 
 from pecia.cli import endings, output, reading, submitting, values
 from pecia.cli.endings import Ending
-from pecia.cli.following import counted
+from pecia.cli.following import counted, unserved_told
 from pecia.cli.prefixes import ANY_SOURCE, Found, documents_below
 from pecia.cli.ray_worker import ray_worker
 from pecia.client import Client
@@ -146,21 +146,27 @@ def backfill(
 
 
 def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tally) -> None:
-    """Have a worker read the documents, and count how they end."""
-    with ray_worker(settings):
-        for job in counted(_over(groups), None, "documents read"):
+    """Have a worker read the documents, and count how they end; what it lacks is what others do: to cut them."""
+    waiting: deque[JobGroup[Any]] = deque()
+    with ray_worker(settings), unserved_told(lambda: _uncut(list(waiting))):
+        for job in counted(_over(groups, waiting), None, "documents read"):
             tally.over[job.state] = tally.over.get(job.state, 0) + 1
 
 
-def _over(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
-    """Yield each job once it is over; a batch more is handed over whenever the oldest of many is."""
-    waiting: deque[JobGroup[Any]] = deque()
+def _over(groups: Iterable[JobGroup[Any]], waiting: deque[JobGroup[Any]]) -> Iterator[AnyJob]:
+    """Yield each job once it is over; a batch more is handed over whenever the oldest of many waiting ones is."""
     for group in groups:
         waiting.append(group)
         if len(waiting) >= _OPEN_BATCHES:
-            yield from waiting.popleft().as_completed()
-    for group in waiting:
-        yield from group.as_completed()
+            yield from waiting[0].as_completed()
+            waiting.popleft()
+    while waiting:
+        yield from waiting[0].as_completed()
+        waiting.popleft()
+
+
+def _uncut(groups: Iterable[JobGroup[Any]]) -> Iterator[AnyJob]:
+    return (job for job in chain.from_iterable(groups) if not job.done and job.progress.total is None)
 
 
 def _task(kind: DocumentType, language: str | None, fields: Path | None, *, cache: bool) -> ReadDocument:

@@ -4,28 +4,62 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pecia.cli import endings
 from pecia.completion import Deadline, outlast
-from pecia.errors import DatabaseUnavailableError, JobTimeoutError
+from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError
 from pecia.job import AnyJob, JobGroup
 
 _LOOK_S = 0.25
+_UNSERVED_S = 15.0
+"""After which it is worth asking what the fleet lacks: it may have been about to start."""
 
 T = TypeVar("T")
 
 
 def follow(group: JobGroup[Any], timeout: float | None) -> None:
-    """Wait until all jobs are over. Raises `JobTimeoutError`; the group's jobs then show what was seen last."""
-    if not sys.stderr.isatty():
-        _wait(group, timeout)
-        return
-    deadline = Deadline(timeout)
+    """Wait until all jobs are over, and say what they wait for in vain.
+
+    Raises `JobTimeoutError`; the group's jobs then show what was seen last.
+    """
+    with unserved_told(lambda: (job for job in group if not job.done)):
+        if sys.stderr.isatty():
+            _watch(group, Deadline(timeout))
+        else:
+            _wait(group, timeout)
+
+
+@contextmanager
+def unserved_told(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
+    """While the block waits for jobs, say on standard error what the first of them lacks, if it is something new."""
+    over = Event()
+    looking = Thread(target=_tell_unserved, args=(waiting, over), name="pecia-unserved", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()  # it uses the caller's connections
+
+
+def _tell_unserved(waiting: Callable[[], Iterable[AnyJob]], over: Event) -> None:
+    told: set[str | None] = {None}
+    while not over.wait(_UNSERVED_S):
+        with suppress(PeciaError):  # the one who waits finds out, too
+            hint = next((job.hint() for job in waiting()), None)
+            if hint not in told:
+                told.add(hint)
+                endings.complain(f"still waiting: {hint}")
+
+
+def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
     with _bar() as progress:
         bar = progress.add_task("", total=None)
         while True:
