@@ -214,6 +214,7 @@ class VllmSession:
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
         self._llm.shutdown()
+        del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
     @contextmanager
     def _told_apart(self) -> Iterator[None]:
