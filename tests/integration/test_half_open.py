@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +21,7 @@ from pecia import DatabaseUnavailableError
 from pecia.database import Database
 from pecia_schemas.database import close_after
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.workers import is_registered
 
 PATIENCE = timedelta(seconds=1)
 
@@ -138,6 +141,27 @@ def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied_url: str, 
         database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
     database.transaction(ask)
     database.dispose()
+
+
+def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
+    database_url: str, proxied_url: str, proxy: Proxy, eventually: Callable[..., None]
+) -> None:
+    """Its connection is a new one each time, and falls silent while SQLAlchemy gets to know the server."""
+    proxy.delay(0.2)
+    with ThreadPoolExecutor(1) as supervisor:
+        asked = supervisor.submit(is_registered, proxied_url, os.getpid())
+        eventually(lambda: is_asked(database_url))
+        proxy.silence()
+        assert asked.result(timeout=30) is False
+
+
+def is_asked(database_url: str) -> bool:
+    with psycopg.connect(database_url) as connection:
+        others = connection.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in %'"
+            " AND pid <> pg_backend_pid()"
+        )
+        return others.fetchone() is not None
 
 
 def ask(connection: Connection) -> None:

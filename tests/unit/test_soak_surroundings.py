@@ -91,8 +91,8 @@ def test_a_delay_holds_back_what_passes(echo: Path) -> None:
 def test_a_server_that_is_away_is_no_connection(short_path: Path) -> None:
     with (
         Proxy(short_path / "nobody") as proxy,
+        pytest.raises(ConnectionResetError),  # as soon as it is made, or later
         _connect(proxy) as connection,
-        pytest.raises(ConnectionResetError),
     ):
         connection.recv(1)
 

@@ -28,7 +28,7 @@ _SETTINGS = {
 
 
 class DoomedMachine:
-    """Runs workers whose pages take some three seconds each, and whose lease is a minute."""
+    """Runs workers whose charts take fifteen seconds each, and whose lease is a minute."""
 
     def __init__(self, cloud: MetadataServer, stores: dict[str, str], directory: Path) -> None:
         self.cloud = cloud
@@ -72,7 +72,7 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     worker = machine.start("engine")
     eventually(lambda: machine.query(ON_DUTY), timeout=60, what="the worker")
     for _ in range(3):
-        client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT, cache=False))
+        client.submit(ReadDocument(printed, document_type=DocumentType.CHART, cache=False))
     eventually(lambda: [state for state, *_ in machine.query(PARTS)] == ["running"] * 3, timeout=20)
 
     machine.cloud.going = True

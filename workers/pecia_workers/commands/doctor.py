@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import ProgrammingError
 
 from pecia_schemas import refusals
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
@@ -20,6 +19,7 @@ from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import kernel_confines
+from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag
 from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
 from pecia_workers.upkeep.queues import count_waiting
@@ -92,7 +92,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
         return
-    engine = create_engine(sqlalchemy_url(url), connect_args=CONNECT_ARGS)
+    engine = open_for_questions(url, patience=LONG_PATIENCE)
     try:
         tables = _look(
             _POSTGRES,

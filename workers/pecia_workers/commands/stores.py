@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import typer
 from redis import RedisError
-from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from pecia_schemas import refusals
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
+from pecia_workers.ledger.database import open_for_questions
 
 _UNAVAILABLE = 4
 
@@ -37,8 +36,6 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
     url = settings.database_url.get_secret_value()
     if url:
         try:
-            create_engine(
-                sqlalchemy_url(url), connect_args=CONNECT_ARGS, poolclass=NullPool
-            ).connect().close()
+            open_for_questions(url).connect().close()
         except DBAPIError as error:
             yield from filter(None, [refusals.of_postgres(error, url)])

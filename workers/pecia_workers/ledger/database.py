@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import structlog
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import Engine, NullPool, create_engine, text
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -53,12 +53,17 @@ def open_database(database_url: str, *, connections: int = 4, patience: timedelt
     return engine
 
 
-def answers(database_url: str) -> bool:
-    """Return whether Postgres does, asked on a connection of its own."""
+def open_for_questions(database_url: str, *, patience: timedelta = _PATIENCE_WITH_A_QUESTION) -> Engine:
+    """Return an engine for those without a loop: each question is asked on a connection of its own."""
     engine = create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
-    close_after(engine, _PATIENCE_WITH_A_QUESTION)
+    close_after(engine, patience)
+    return engine
+
+
+def answers(database_url: str) -> bool:
+    """Return whether Postgres does."""
     try:
-        with engine.connect() as connection:
+        with open_for_questions(database_url).connect() as connection:
             connection.execute(text("SELECT 1"))
     except UNAVAILABLE:
         return False

@@ -13,15 +13,14 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import NullPool, bindparam, create_engine, text
+from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.duty import ON_DUTY
 from pecia_workers.engines.base import Engine
-from pecia_workers.ledger.database import UNAVAILABLE, name_of
+from pecia_workers.ledger.database import UNAVAILABLE, name_of, open_for_questions
 
 log = structlog.get_logger(__name__)
 
@@ -144,9 +143,8 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
 
 def is_registered(database_url: str, pid: int) -> bool:
     """Return whether the process of this machine has a row and is alive. False too if Postgres does not answer now."""
-    engine = create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
     try:
-        with engine.connect() as connection:
+        with open_for_questions(database_url).connect() as connection:
             found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
             return bool(found.scalar())
     except UNAVAILABLE:
