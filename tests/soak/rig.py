@@ -145,9 +145,8 @@ def _settings(engine: str, lease: timedelta, documents: Path) -> WorkerSettings:
         "webhook_allow": ("127.0.0.0/8",),
         "webhook_ports": (),
         "webhook_timeout": timedelta(seconds=5),
-        "webhook_retry_longest": timedelta(
-            seconds=15
-        ),  # the end waits for callbacks that our faults cut several times
+        # The end waits for callbacks that our faults cut several times.
+        "webhook_retry_longest": timedelta(seconds=15),
         "flower_port": 0,
     }
     # Not the user's own settings: a seed means the same everywhere.

@@ -61,7 +61,7 @@ class ClaimedPart:
 
     @property
     def fence(self) -> Fence:
-        """What nobody else runs, not even this worker in an earlier attempt."""
+        """By which this run of the part is told from any other, also from an earlier one of the same worker."""
         return self.id, self.attempt
 
     @property
