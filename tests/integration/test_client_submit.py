@@ -343,7 +343,7 @@ if not child:
     try:
         client.submit(ReadDocument(b"of the child"))
     except ConfigurationError as error:
-        print(error)
+        print(error, flush=True)  # os._exit writes out no buffer
     client.close()
     os._exit(0)
 os.waitpid(child, 0)
