@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytest_plugins = ["left_out"]
+
 _TEMPLATE = "migrated"
 
 
