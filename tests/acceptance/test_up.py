@@ -192,7 +192,8 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
 
 def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
     [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    note = running.RunningFleet.model_validate_json((desk.state / "pecia" / "fleet.json").read_bytes())
+    [path] = (desk.state / "pecia" / "fleets").iterdir()
+    note = running.RunningFleet.model_validate_json(path.read_bytes())
 
     with psycopg.connect(note.database_url) as connection:
         rows = connection.execute("SELECT content->>'text' FROM results WHERE job_id = %s", [job["job"]])
