@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from redis import Redis
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_EMPTY = (
-    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid();"
-    "SET session_replication_role = replica;"  # no foreign key is looked at
-    + "".join(f"DELETE FROM {table};" for table in Base.metadata.tables)
-).encode()
+_PROPERTY = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+settings.register_profile("gate", _PROPERTY, max_examples=100)  # --hypothesis-profile=gate
+settings.register_profile("quick", _PROPERTY, max_examples=25)
+settings.load_profile("quick")
 
 
 def pytest_configure() -> None:
@@ -96,7 +97,16 @@ def database_url(session_postgres: EmbeddedPostgres) -> str:
     To delete every row costs a hundredth of another database. Sequences go on counting.
     """
     with psycopg.connect(session_postgres.url, autocommit=True) as connection:
-        connection.execute(_EMPTY)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("SET session_replication_role = replica")  # looks at no foreign key
+        connection.execute(
+            sql.SQL("; ").join(
+                sql.SQL("DELETE FROM {}").format(sql.Identifier(table)) for table in Base.metadata.tables
+            )
+        )
     return session_postgres.url
 
 
