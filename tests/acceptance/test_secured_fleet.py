@@ -21,11 +21,11 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
-import pecia_migrations
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
+from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured
 
 WEBHOOK = "whsec_" + "SHVtcHR5RHVtcHR5U2F0T25BV2FsbEhhZEFHcmVhdEZhbGw="
@@ -50,8 +50,7 @@ def stores(session_directory: Path, session_postgres: EmbeddedPostgres) -> Itera
     (place / "socket").mkdir(parents=True)
     database_url = session_postgres.url_of("locked")
     with psycopg.connect(session_postgres.url_of("postgres"), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE locked")
-    pecia_migrations.upgrade(database_url)
+        connection.execute(f"CREATE DATABASE locked TEMPLATE {TEMPLATE}".encode())
     redis = start_redis(place / "redis", socket_dir=place / "socket", durable=False)
     try:
         with secured(place, redis, session_postgres, database_url) as stores:

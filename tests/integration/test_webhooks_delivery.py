@@ -75,7 +75,10 @@ def test_all_times_are_utc_whatever_the_zone_of_the_database(outbox: Outbox, rec
     with psycopg.connect(outbox.database_url, autocommit=True) as connection:
         name = psycopg.sql.Identifier(connection.info.dbname)
         connection.execute(psycopg.sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Seoul'").format(name))
-    body = outbox.row(outbox.promise(receiver.url))["body"]
+        try:
+            body = outbox.row(outbox.promise(receiver.url))["body"]
+        finally:
+            connection.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET timezone").format(name))
     written = [body["timestamp"], body["data"]["created_at"], body["data"]["finished_at"]]
     assert [moment[-1] for moment in written] == ["Z", "Z", "Z"]
     ago = datetime.now(UTC) - datetime.fromisoformat(body["timestamp"])
