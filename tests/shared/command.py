@@ -27,7 +27,7 @@ def run_pecia(
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         code = run([str(word) for word in words])
-    return CompletedProcess(words, code, *map(_text, streams[1:]))
+    return CompletedProcess(list(map(str, words)), code, *map(_text, streams[1:]))
 
 
 def _text(stream: io.TextIOWrapper) -> str:
