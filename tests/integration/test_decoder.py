@@ -27,7 +27,7 @@ from pecia_schemas import FailureCode
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
-from pecia_workers.media import Decoder, Limits, MediaError
+from pecia_workers.media import Decoder, Limits, MediaError, PageImage
 from pecia_workers.media.clips import Clip, Stretch, VideoInfo
 from pecia_workers.media.decoding import initialize_process, page_pixels
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -169,15 +169,16 @@ def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> N
     assert told.stdout.strip() == "set()"
 
 
-def test_decoding_that_takes_too_long_ends_alone(tmp_path: Path, small: Path) -> None:
-    endless = tmp_path / "endless"
-    os.mkfifo(endless)
-
+def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
     async def story() -> None:
         async with decoding(decode_timeout=timedelta(seconds=5)) as decoder:
-            late, page = await asyncio.gather(failure(decoder, endless), decoder.page(small, 0))
-            assert late is FailureCode.DAMAGED
-            assert page.blank
+            os.kill(worker_pids()[0], signal.SIGSTOP)
+            pages = (decoder.page(small, 0) for _ in range(2))
+            one, other = await asyncio.gather(*pages, return_exceptions=True)
+            late, page = (one, other) if isinstance(one, MediaError) else (other, one)
+            assert isinstance(late, MediaError)
+            assert late.code is FailureCode.DAMAGED
+            assert isinstance(page, PageImage)
             assert (await decoder.page(small, 0)).blank
 
     asyncio.run(story())
