@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,12 +19,10 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
-import pecia_migrations
 from pecia import (
     AsyncClient,
     AsyncJob,
     ClientSettings,
-    DatabaseUnavailableError,
     JobState,
     JobTimeoutError,
     ReadDocument,
@@ -33,8 +30,6 @@ from pecia import (
 )
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import PayloadStore
-from pecia_workers.local.postgres import EmbeddedPostgres
-from pecia_workers.local.redis import EmbeddedRedis
 
 Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
@@ -268,76 +263,6 @@ def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture
             return {job.state for job in await asyncio.gather(*waits)}
 
     assert asyncio.run(crowd()) == {JobState.CANCELLED}
-
-
-def test_a_waiting_task_hears_what_another_client_has_done(stores: dict[str, str], picture: Picture) -> None:
-    async def hear() -> list[JobState]:
-        async with serving(stores) as waiting, serving(stores) as other:
-            group = await waiting.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
-            waits = [asyncio.create_task(job.wait(timeout=20)) for job in group]
-            await asyncio.sleep(0.3)
-            await (await other.job(group[0].id)).cancel()
-            await other.group([await other.job(group[1].id)]).cancel()
-            await other.purge([group[2].id])
-            return [job.state for job in await asyncio.gather(*waits)]
-
-    began = time.monotonic()
-    assert asyncio.run(hear()) == [JobState.CANCELLED] * 3
-    assert time.monotonic() - began < 15, "they looked when their patience was over"
-
-
-def test_without_redis_a_waiting_client_looks_by_itself(
-    stores: dict[str, str], tmp_path: Path, scribe: Any, picture: Picture
-) -> None:
-    async def wait() -> str:
-        away = {**stores, "PECIA_REDIS_URL": f"unix://{tmp_path}/none.sock"}
-        async with serving(away, poll_interval=timedelta(milliseconds=100)) as client:
-            job = await client.submit(ReadDocument(picture()))
-            reading = asyncio.create_task(soon(lambda: scribe.read(job.id)))
-            document = await job.result(timeout=20)
-            await reading
-            return document.text
-
-    assert asyncio.run(wait()) == "text"
-
-
-def test_a_redis_that_dies_during_the_wait_is_survived(
-    stores: dict[str, str], redis_server: Callable[..., EmbeddedRedis], scribe: Any, picture: Picture
-) -> None:
-    redis = redis_server()
-
-    async def wait() -> JobState:
-        mortal = {**stores, "PECIA_REDIS_URL": redis.url}
-        async with serving(mortal, poll_interval=timedelta(milliseconds=200)) as client:
-            job = await client.submit(ReadDocument(picture()))
-            waits = asyncio.create_task(job.wait(timeout=20))
-            await soon(redis.kill)
-            await soon(lambda: scribe.read(job.id))
-            return (await waits).state
-
-    assert asyncio.run(wait()) is JobState.SUCCEEDED
-
-
-def test_a_postgres_that_restarts_during_the_wait_is_survived(
-    postgres_server: Callable[..., EmbeddedPostgres], stores: dict[str, str], picture: Picture
-) -> None:
-    postgres = postgres_server(durable=True)
-    pecia_migrations.upgrade(postgres.url)
-
-    async def wait() -> JobState:
-        restarting = {**stores, "PECIA_DATABASE_URL": postgres.url}
-        async with serving(restarting, poll_interval=timedelta(milliseconds=100)) as client:
-            job = await client.submit(ReadDocument(picture()))
-            waits = asyncio.create_task(job.wait(timeout=60))
-            await soon(postgres.stop)
-            with pytest.raises(DatabaseUnavailableError, match="PECIA_DATABASE_URL"):
-                await job.refresh()
-            await soon(lambda: postgres_server(replaces=postgres, durable=True))
-            other = await client.job(job.id)
-            await other.cancel()
-            return (await waits).state
-
-    assert asyncio.run(wait()) is JobState.CANCELLED
 
 
 def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:

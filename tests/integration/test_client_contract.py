@@ -1,7 +1,10 @@
-"""What a client promises of jobs holds on a fake fleet as on a real one: submitting, waiting, results, ends."""
+"""What both kinds of client promise of jobs, on a fake fleet as on a real one: submitting, waiting, results, ends."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,6 +22,7 @@ from pecia import (
     Document,
     FailureCode,
     IdempotencyConflictError,
+    InvalidFormatError,
     InvalidOptionError,
     InvalidSourceError,
     Job,
@@ -26,6 +30,7 @@ from pecia import (
     JobErasedError,
     JobExpiredError,
     JobFailedError,
+    JobGroup,
     JobNotFoundError,
     JobState,
     JobTimeoutError,
@@ -43,6 +48,7 @@ __all__ = ["client", "fleet", "real_fleet"]
 
 Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
+HOOK = "https://example.org/hook"
 
 
 def code_of(job: Job[Any]) -> FailureCode | None:
@@ -123,6 +129,9 @@ def test_a_result_is_saved_as_a_file(fleet: Any, client: Client, tmp_path: Path)
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
     assert job.save(tmp_path / "scan.txt", timeout=5).read_text().split() == ["one", "two"]
+    assert Document.model_validate_json(job.save(str(tmp_path / "scan"), "json").read_bytes()) == job.result()
+    with pytest.raises(InvalidFormatError):
+        job.save(tmp_path / "scan.exe")
 
 
 def test_only_the_pages_that_were_asked_for_are_read(fleet: Any, client: Client) -> None:
@@ -208,8 +217,9 @@ def test_a_timeout_is_the_callers_alone_and_zero_looks_once(fleet: Any, client: 
         with pytest.raises(JobTimeoutError, match="goes on") as late:
             job.wait(timeout)
         assert (late.value.job_id, late.value.timeout) == (job.id, timeout)
-    with pytest.raises(JobTimeoutError):
-        list(job.pages(timeout=0))
+    for stream in (job.pages, job.events, client.group([job]).as_completed):
+        with pytest.raises(JobTimeoutError):
+            list(stream(timeout=0))
     fleet.finish(job)
     assert job.wait(timeout=0).state is JobState.SUCCEEDED
 
@@ -282,6 +292,34 @@ def test_many_tasks_become_a_group_in_their_order(fleet: Any, client: Client) ->
     again = client.submit_many((ReadDocument(f"{n}".encode()) for n in range(6)), idempotency_prefix="run")
     assert [job.created for job in again] == [False] * 5 + [True]
     assert [job.id for job in again][:5] == [job.id for job in group]
+
+
+def test_many_tasks_take_the_options_of_one(fleet: Any, client: Client) -> None:
+    options: dict[str, Any] = {"priority": Lane.BULK, "metadata": {"ward": "7"}, "webhook": HOOK}
+    late = client.submit_many([ReadDocument(PDF)] * 2, **options, not_before=timedelta(hours=1))
+    assert {(job.lane, job.metadata["ward"]) for job in late} == {(Lane.BULK, "7")}
+    assert not fleet.step()
+    late.cancel()
+    assert [callback.url for callback in fleet.callbacks] == [HOOK] * 2
+    assert len(client.submit_many(list[ReadDocument]())) == 0
+
+
+def test_tasks_may_have_keys_of_their_own(client: Client) -> None:
+    contents = {f"scan-{number}": f"{number}".encode() for number in range(4)}
+    first = client.submit_many(map(ReadDocument, contents.values()), idempotency_keys=contents)
+    again = client.submit_many(
+        (ReadDocument(contents[key]) for key in reversed(contents)), idempotency_keys=reversed(contents)
+    )
+    assert [job.id for job in again] == [job.id for job in first][::-1]
+    with pytest.raises(InvalidOptionError, match="fewer keys"):
+        client.submit_many([ReadDocument(PDF)] * 2, idempotency_keys=["one"])
+    with pytest.raises(InvalidOptionError, match="not both"):
+        client.submit_many([ReadDocument(PDF)], idempotency_prefix="run", idempotency_keys=["one"])
+
+
+def test_a_group_has_the_jobs_and_the_order_that_it_is_given(client: Client) -> None:
+    one, other = (client.submit(ReadDocument(PDF)) for _ in range(2))
+    assert [job.id for job in client.group([other, one, other])] == [other.id, one.id, other.id]
 
 
 def test_a_group_yields_its_jobs_as_they_finish(fleet: Any, client: Client) -> None:
@@ -379,6 +417,19 @@ def test_a_retry_runs_what_failed_and_keeps_what_was_read(fleet: Any, client: Cl
     assert [event.attempt for event in job.events() if event.reason == "retry" and event.part_id] == [1]
 
 
+def test_a_retry_may_be_of_some_parts(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    fleet.answers(ReadDocument, pages=[FailureCode.TIMEOUT] * 2, times=1)
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    (part,) = (part for part in client.dead_parts(job=job.id) if part.number == 2)
+    with pytest.raises(RetryRefusedError):
+        job.retry([uuid4()])
+    job.retry([part.id])
+    fleet.finish(job)
+    assert [page.text for page in job.result(timeout=5).pages] == ["two"]
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 def test_a_retry_cuts_again_what_was_never_cut(fleet: Any, client: Client, end: str) -> None:
     fleet.fails(ReadDocument, FailureCode.ENCRYPTED, times=1)
@@ -464,6 +515,28 @@ def test_a_source_that_cannot_be_read_is_refused(client: Client) -> None:
     assert list(client.jobs()) == []
 
 
+def test_a_file_object_in_text_mode_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidSourceError, match="rb"):
+        client.submit(ReadDocument(io.StringIO("text")))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_path_bytes_file_and_stream_are_the_same_document(fleet: Any, client: Client, tmp_path: Path) -> None:
+    fleet.answers(ReadDocument, lambda task: task.source.decode())
+    path = tmp_path / "scan.pdf"
+    path.write_bytes(PDF)
+    reader, writer = os.pipe()
+    os.write(writer, PDF)
+    os.close(writer)
+    half_read = io.BytesIO(b"skipped" + PDF)
+    half_read.seek(len(b"skipped"))
+    with path.open("rb") as file, os.fdopen(reader, "rb") as stream:
+        sources = [path, str(path), PDF, file, stream, half_read]
+        jobs = [client.submit(ReadDocument(source)) for source in sources]
+    fleet.finish()
+    assert [job.result(timeout=5).text for job in jobs] == [PDF.decode()] * len(sources)
+    assert not half_read.closed
+
+
 def test_a_full_lane_refuses_more_and_says_when_to_come_again(fleet: Any) -> None:
     client = fleet.client(max_backlog={Lane.BULK: 2})
     for _ in range(2):
@@ -479,9 +552,14 @@ def test_a_full_lane_refuses_more_and_says_when_to_come_again(fleet: Any) -> Non
 
 def test_a_task_that_is_refused_leaves_the_others_alone(fleet: Any, client: Client) -> None:
     client.submit(ReadDocument(b"other"), idempotency_key="run/1")
-    with pytest.raises(SubmitManyError) as refused:
-        client.submit_many([ReadDocument(PDF)] * 3, idempotency_prefix="run")
-    assert list(refused.value.failures) == [1]
+    with pytest.raises(SubmitManyError, match=r"2 of 4 .* Task 1, counted from 0: ") as refused:
+        client.submit_many([*[ReadDocument(PDF)] * 3, ReadDocument("/no/such.pdf")], idempotency_prefix="run")
+    failures = refused.value.failures
+    assert {number: type(error) for number, error in failures.items()} == {
+        1: IdempotencyConflictError,
+        3: InvalidSourceError,
+    }
+    assert [job.state for job in refused.value.accepted] == [JobState.QUEUED] * 2
     fleet.finish()
     assert [job.state for job in client.jobs()] == [JobState.SUCCEEDED] * 3
 
@@ -509,6 +587,25 @@ def test_without_redis_jobs_are_accepted_and_waited_for(fleet: Any, client: Clie
             job.wait(timeout=0.05)
     fleet.finish(job)
     assert job.wait(timeout=5).state is JobState.SUCCEEDED
+
+
+def test_a_closed_client_can_be_used_again(client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    client.close()
+    client.close()
+    assert job.refresh().state is JobState.QUEUED
+
+
+def test_every_method_of_a_client_is_part_of_the_contract() -> None:
+    contract = "".join(path.read_text() for path in Path(__file__).parent.glob("test_client_contract*.py"))
+    of_a_sequence = {"count", "index"}
+    methods = {
+        name
+        for kind in (Client, Job, JobGroup)
+        for name in dir(kind)
+        if not name.startswith("_") and callable(getattr(kind, name)) and name not in of_a_sequence
+    }
+    assert {name for name in methods if not re.search(rf"\.{name}\b", contract)} == set()
 
 
 def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> None:

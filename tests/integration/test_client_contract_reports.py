@@ -1,4 +1,4 @@
-"""What a client promises beside its jobs holds on a fake fleet as on a real one: callbacks, records, erasure."""
+"""What both kinds of client promise beside jobs, on a fake fleet as on a real one: callbacks, records, erasure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a client promises about endpoints and deliveries holds on a fake fleet as on a real one."""
+"""What both kinds of client promise of endpoints and deliveries, on a fake fleet as on a real one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -142,3 +142,28 @@ def test_what_cannot_be_meant_is_no_endpoint(client: Client, url: str, events: l
     with pytest.raises(InvalidOptionError):
         client.add_endpoint(url, events=events)
     assert client.endpoints() == []
+
+
+def test_an_endpoint_that_is_removed_takes_its_deliveries_along(client: Client, endpoint: Endpoint) -> None:
+    job = client.submit(ReadDocument(PDF))
+    job.cancel()
+    (delivery,) = client.deliveries(endpoint=endpoint, since=timedelta(hours=1))
+    assert client.delivery(delivery) == delivery
+    client.remove_endpoint(endpoint.id)
+    with pytest.raises(InvalidOptionError):
+        client.delivery(delivery)
+
+
+def test_what_is_not_there_or_cannot_be_meant_is_refused(client: Client, endpoint: Endpoint) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: client.remove_endpoint(uuid4()),
+        lambda: client.rotate_endpoint(uuid4()),
+        lambda: client.rotate_endpoint(endpoint, overlap=timedelta(-1)),
+        lambda: client.test_endpoint("nonsense"),
+        lambda: client.delivery(uuid4()),
+        lambda: client.deliveries(state="lost"),
+        lambda: client.replay([uuid4()]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidOptionError):
+            call()

@@ -49,14 +49,6 @@ def column(database_url: str, query: str) -> list[Any]:
         return [row[0] for row in connection.execute(query.encode())]
 
 
-def test_many_keep_their_order_and_a_broken_off_run_can_be_repeated(client: Client, picture: Picture) -> None:
-    contents = [picture(shade=shade) for shade in range(12)]
-    part_one = client.submit_many(map(ReadDocument, contents[:5]), idempotency_prefix="backfill")
-    everything = client.submit_many(map(ReadDocument, contents), idempotency_prefix="backfill")
-    assert [job.id for job in everything[:5]] == [job.id for job in part_one]
-    assert [job.created for job in everything] == [False] * 5 + [True] * 7
-
-
 class SlowFile(BytesIO):
     """A document on a slow disk."""
 
@@ -71,11 +63,6 @@ def test_jobs_are_listed_in_the_order_of_their_tasks_whichever_document_is_store
     tasks = [ReadDocument(SlowFile(picture())), ReadDocument(picture(shade=1))]
     group = client.submit_many(tasks)
     assert [job.id for job in group] == column(database_url, "SELECT id FROM jobs ORDER BY id")
-
-
-def test_no_tasks_make_an_empty_group(client: Client) -> None:
-    group = client.submit_many(list[ReadDocument]())
-    assert (len(group), group.results(timeout=0), group.cancel()) == (0, [], 0)
 
 
 def test_jobs_of_many_batches_are_written_published_and_returned_in_order(
@@ -117,20 +104,6 @@ def test_a_task_that_is_refused_leaves_the_others_alone(
     assert [job.id for job in error.accepted] == column(database_url, "SELECT id FROM jobs ORDER BY id")
 
 
-def test_a_conflict_leaves_the_others_alone_and_names_the_job_of_the_key(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    taken = client.submit(ReadDocument(picture()), idempotency_key="run/1")
-    contents = [picture(shade=shade) for shade in range(3)]
-    with pytest.raises(SubmitManyError) as refusal:
-        client.submit_many(map(ReadDocument, contents), idempotency_prefix="run")
-    ((number, conflict),) = refusal.value.failures.items()
-    assert isinstance(conflict, IdempotencyConflictError)
-    assert (number, conflict.existing_job_id) == (1, taken.id)
-    keys = column(database_url, "SELECT idempotency_key FROM jobs ORDER BY idempotency_key")
-    assert keys == ["run/0", "run/1", "run/2"]
-
-
 def test_a_run_with_mistakes_is_repeated_once_they_are_mended(client: Client, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.pdf" for number in range(3)]
     for path in (paths[0], paths[2]):
@@ -168,24 +141,6 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
 
     with pytest.raises(InvalidOptionError, match="1 to 512"):
         client.submit_many(tasks(), idempotency_prefix="")
-
-
-def test_keys_of_their_own_hold_whatever_else_is_handed_over(client: Client, picture: Picture) -> None:
-    contents = {f"scan-{shade}": picture(shade=shade) for shade in range(4)}
-    first = client.submit_many(map(ReadDocument, contents.values()), idempotency_keys=contents)
-    again = client.submit_many(
-        (ReadDocument(contents[key]) for key in reversed(contents)), idempotency_keys=reversed(contents)
-    )
-    assert [job.id for job in again] == [job.id for job in reversed(first)]
-    assert not any(job.created for job in again)
-
-
-def test_a_task_without_a_key_is_not_handed_over_without_one(client: Client, picture: Picture) -> None:
-    tasks = [ReadDocument(picture(shade=shade)) for shade in range(3)]
-    with pytest.raises(InvalidOptionError, match="fewer keys"):
-        client.submit_many(tasks, idempotency_keys=["one", "two"])
-    with pytest.raises(InvalidOptionError, match="not both"):
-        client.submit_many(tasks, idempotency_prefix="run", idempotency_keys=["one", "two", "three"])
 
 
 def test_a_document_that_was_erased_is_refused_alone(

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pecia import Client
+from pecia import AsyncClient, Client
 from pecia.testing import FakeFleet
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
@@ -53,11 +53,12 @@ class Awaited:
         return self._stack.enter_context(synced(self._fleet.async_client(*about, **settings)))
 
 
-@pytest.fixture(params=["fake", "fake-async", "real"])
+@pytest.fixture(params=["fake", "fake-async", "real", "real-async"])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A fleet to be told; that both clients do the same on real servers is the subject of `test_client_parity.py`."""
-    if request.param == "real":
+    """A fleet to be told, whose clients are of either kind."""
+    if request.param.startswith("real"):
         real: RealFleet = request.getfixturevalue("real_fleet")
+        real.kind = Client if request.param == "real" else AsyncClient
         yield real
         real.empty()
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +20,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
-from pecia import Client, ClientSettings, Failure, Lane
-from pecia.connections import Connections
+from pecia import AsyncClient, Client, ClientSettings, Failure, Lane
 from pecia.handles import JobHandle
 from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, Told
@@ -42,6 +41,7 @@ from pecia_workers.ledger import (
 )
 from pecia_workers.ledger.recovery import expire_jobs
 from pecia_workers.webhooks.signing import Signer
+from synced import synced
 
 _SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 _MOMENTS = {
@@ -78,10 +78,13 @@ class RealFleet:
     redis_url: str
     payload_url: str
     webhook_secret: str = _SECRET
+    kind: type[Client | AsyncClient] = Client
+    """Of its clients; the asynchronous ones are called as if they were not."""
     _told: Told = field(default_factory=Told)
     _running: dict[UUID, _Running] = field(default_factory=dict)
     _scripts: dict[tuple[UUID, int], Script] = field(default_factory=dict)
-    _clients: list[Client] = field(default_factory=list)
+    _clients: list[tuple[Any, Client | AsyncClient]] = field(default_factory=list)
+    _open_clients: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -107,8 +110,7 @@ class RealFleet:
 
     def empty(self) -> None:
         """Forget all jobs, answers and clients."""
-        for client in self._clients:
-            client.close()
+        self._open_clients.close()
         for forgotten in (self._clients, self._running, self._scripts):
             forgotten.clear()
         self._told = Told()
@@ -123,10 +125,11 @@ class RealFleet:
             database_url=self.database_url, redis_url=self.redis_url, payload_url=self.payload_url
         )
 
-    def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Client:
+    def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Any:
         changes = {"client_name": name, "max_backlog": dict(max_backlog or {})}
-        client = Client(settings=self.settings.model_copy(update=changes))
-        self._clients.append(client)
+        bare = self.kind(settings=self.settings.model_copy(update=changes))
+        client = self._open_clients.enter_context(synced(bare) if isinstance(bare, AsyncClient) else bare)
+        self._clients.append((client, bare))
         return client
 
     def answers(
@@ -170,15 +173,17 @@ class RealFleet:
             yield
             self._postgres.execute("UPDATE workers SET stopped_at = NULL")
             return
-        kept = [client._connections for client in self._clients]
-        for client in self._clients:
-            client._connections = Connections(self._without(service, client))
+        kept = [bare._settings for _, bare in self._clients]
+        self._reconnect([self._without(service, settings) for settings in kept])
         yield
-        for client, connections in zip(self._clients, kept, strict=True):
-            client.close()
-            client._connections = connections
+        self._reconnect(kept)
 
-    def _without(self, service: str, client: Client) -> ClientSettings:
+    def _reconnect(self, settings: list[ClientSettings]) -> None:
+        for (client, bare), own in zip(self._clients, settings, strict=True):
+            client.close()
+            bare._settings = own
+
+    def _without(self, service: str, settings: ClientSettings) -> ClientSettings:
         nowhere = Path(self.payload_url).with_name("nowhere")
         nowhere.write_bytes(b"a file is no directory")
         urls = {
@@ -191,7 +196,7 @@ class RealFleet:
             "redis": {"redis_url": f"unix://{nowhere}"},
             "payloads": {"payload_url": str(nowhere)},
         }
-        return client._settings.with_stores(**(urls | away[service]))
+        return settings.with_stores(**(urls | away[service]))
 
     @property
     def callbacks(self) -> list[Callback]:

@@ -1,0 +1,37 @@
+"""The `pecia` command, run in this process: what a process of it does, without the start of an interpreter."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping
+from subprocess import CompletedProcess
+
+import pytest
+
+from pecia.cli import run
+
+
+def run_pecia(
+    *words: object, env: Mapping[str, str] | None = None, stdin: str | bytes = ""
+) -> CompletedProcess[str]:
+    """Run one command line and return what `subprocess.run` would: exit code, standard output and error.
+
+    It runs in the current directory. Bytes that are no text, a PDF's, come back by `surrogateescape`.
+    """
+    written = stdin.encode() if isinstance(stdin, str) else stdin
+    streams = [io.TextIOWrapper(io.BytesIO(start), "utf-8", newline="") for start in (written, b"", b"")]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        code = run([str(word) for word in words])
+    return CompletedProcess(list(map(str, words)), code, *map(_text, streams[1:]))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode(errors="surrogateescape")
