@@ -1,4 +1,4 @@
-"""The test session's own Postgres and Redis, and a fresh database and Redis for every test that asks for one."""
+"""The test session's own Postgres and Redis, emptied for every test that uses them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
+from redis import Redis
 
-import pecia_migrations
+from limits import WAIT_S
+from pecia_schemas.tables import Base
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.redis import EmbeddedRedis, start_redis
 from pecia_workers.local.scratch import ScratchDirectory
+from ready_cluster import copy_ready_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_TEMPLATE = "migrated"
+_PROPERTY = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+settings.register_profile("gate", _PROPERTY, max_examples=100)  # --hypothesis-profile=gate
+settings.register_profile("quick", _PROPERTY, max_examples=25)
+settings.load_profile("quick")
 
 
 def pytest_configure() -> None:
@@ -65,37 +74,50 @@ def short_path(session_directory: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def session_postgres(session_directory: Path) -> Iterator[EmbeddedPostgres]:
+def ready_cluster(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Makes a server's data directory whose database `pecia` has the current tables, without initdb and migrations."""
+    assert request.config.cache is not None
+    cache = request.config.cache.mkdir("postgres")
+    return lambda target: copy_ready_cluster(cache, target)
+
+
+@pytest.fixture(scope="session")
+def session_postgres(
+    session_directory: Path, ready_cluster: Callable[[Path], None]
+) -> Iterator[EmbeddedPostgres]:
+    ready_cluster(session_directory / "postgres")
     server = start_postgres(session_directory / "postgres", durable=False)
     yield server
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def _template(session_postgres: EmbeddedPostgres) -> str:
-    """A database made by the migrations, once; copying it costs a tenth of making it."""
-    _administer(session_postgres, "CREATE DATABASE {}", _TEMPLATE)
-    pecia_migrations.upgrade(session_postgres.url_of(_TEMPLATE))
-    return _TEMPLATE
-
-
 @pytest.fixture
-def database_url(session_postgres: EmbeddedPostgres, _template: str) -> Iterator[str]:
-    """A fresh database with the current tables, copied as files: half the time of copying through the log."""
-    yield from _database(session_postgres, "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY", _template)
+def database_url(session_postgres: EmbeddedPostgres) -> str:
+    """The session's database with the current tables, emptied; who changes the tables takes `empty_database_url`.
+
+    To delete every row costs a hundredth of another database. Sequences go on counting.
+    """
+    with psycopg.connect(session_postgres.url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("SET session_replication_role = replica")  # looks at no foreign key
+        connection.execute(
+            sql.SQL("; ").join(
+                sql.SQL("DELETE FROM {}").format(sql.Identifier(table)) for table in Base.metadata.tables
+            )
+        )
+    return session_postgres.url
 
 
 @pytest.fixture
 def empty_database_url(session_postgres: EmbeddedPostgres) -> Iterator[str]:
     """A fresh database without any table."""
-    yield from _database(session_postgres, "CREATE DATABASE {}")
-
-
-def _database(server: EmbeddedPostgres, statement: LiteralString, *names: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
-    _administer(server, statement, name, *names)
-    yield server.url_of(name)
-    _administer(server, "DROP DATABASE {} WITH (FORCE)", name)
+    _administer(session_postgres, "CREATE DATABASE {}", name)
+    yield session_postgres.url_of(name)
+    _administer(session_postgres, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 def _administer(server: EmbeddedPostgres, statement: LiteralString, *names: str) -> None:
@@ -103,10 +125,25 @@ def _administer(server: EmbeddedPostgres, statement: LiteralString, *names: str)
         connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
+@pytest.fixture(scope="session")
+def _session_redis(session_directory: Path) -> Iterator[EmbeddedRedis]:
+    server = start_redis(session_directory / "redis", socket_dir=session_directory, durable=False)
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def redis_url(redis_server: Callable[..., EmbeddedRedis]) -> str:
-    """A Redis of the test's own: started in 20 ms, it shares no client, script or setting with another."""
-    return redis_server(durable=False).url
+def redis_url(_session_redis: EmbeddedRedis) -> str:
+    """The session's Redis, without a key, a script, a client or a count of the tests before.
+
+    A test that stops it, or changes its settings, takes a `redis_server` of its own.
+    """
+    with Redis.from_url(_session_redis.url) as redis:
+        redis.client_kill_filter(skipme=True)
+        redis.flushall()
+        redis.script_flush()
+        redis.config_resetstat()
+    return _session_redis.url
 
 
 @pytest.fixture
@@ -173,15 +210,12 @@ def stores(database_url: str, redis_url: str, payload_url: str) -> dict[str, str
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., Any]:
-    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds.
-
-    The usual patience is that of a busy machine: it is no statement on how long something takes.
-    """
+    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds."""
     return _eventually
 
 
 def _eventually(
-    predicate: Callable[[], Any], timeout: float = 60, interval: float = 0.02, *, what: str = ""
+    predicate: Callable[[], Any], timeout: float = WAIT_S, interval: float = 0.02, *, what: str = ""
 ) -> Any:
     deadline = time.monotonic() + timeout
     while not (outcome := predicate()):

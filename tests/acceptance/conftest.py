@@ -59,12 +59,15 @@ class RunningFleet:
 
 
 @pytest.fixture(scope="session")
-def run_fleet(session_directory: Path) -> Callable[..., AbstractContextManager[RunningFleet]]:
-    """Runs a whole fleet for the length of a block."""
+def run_fleet(
+    session_directory: Path, ready_cluster: Callable[[Path], None]
+) -> Callable[..., AbstractContextManager[RunningFleet]]:
+    """Runs a whole fleet for the length of a block. Its tables are there: `pecia up` and `pecia demo` migrate."""
 
     @contextmanager
     def run(name: str, **settings: Any) -> Iterator[RunningFleet]:
         home = session_directory / name
+        home.mkdir(mode=0o711)
         given = {
             "webhook_secret": SecretStr(WEBHOOK_SECRET),
             "webhook_allow": ("127.0.0.0/8",),
@@ -74,7 +77,11 @@ def run_fleet(session_directory: Path) -> Callable[..., AbstractContextManager[R
         }
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-            fleet = LocalFleet(home, settings=WorkerSettings(**{**given, **settings}), announce=False)
+            if "database_url" not in settings:
+                ready_cluster(home / "postgres")
+            fleet = LocalFleet(
+                home, settings=WorkerSettings(**{**given, **settings}), migrate=("/bin/true",), announce=False
+            )
             stack.enter_context(fleet)
             fleet.wait_ready()
             urls = fleet.settings

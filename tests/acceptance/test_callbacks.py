@@ -12,11 +12,10 @@ from uuid import UUID
 import pytest
 import standardwebhooks
 
+from limits import WAIT_S
 from pecia import JobState, NoticeType, ReadDocument, Webhook
 from pecia.errors import WebhookVerificationError
 from pecia.webhooks import verify
-
-PATIENCE_S = 60
 
 Draw = Callable[[str], bytes]
 
@@ -38,9 +37,9 @@ def test_every_job_calls_back_once_however_it_ended(
     receiver = open_receiver()
     good = [ReadDocument(drawn(f"Call number {number}")) for number in range(5)]
     jobs = fleet.client.submit_many([*good, ReadDocument(b"no document")], webhook=receiver.url)
-    ids = [job.id for job in jobs.wait(PATIENCE_S)]
+    ids = [job.id for job in jobs.wait(WAIT_S)]
 
-    eventually(lambda: are_delivered(fleet, ids), timeout=PATIENCE_S)
+    eventually(lambda: are_delivered(fleet, ids))
 
     notices = [verify(request.body, request.headers, fleet.webhook_secret) for request in receiver.received]
     assert sorted(notice.data.job_id for notice in notices) == sorted(ids)
@@ -62,7 +61,7 @@ def test_a_cancelled_job_calls_back_too(
 
     job.cancel()
 
-    eventually(lambda: receiver.received, timeout=PATIENCE_S)
+    eventually(lambda: receiver.received)
     notice = verify(receiver.received[0].body, receiver.received[0].headers, fleet.webhook_secret)
     assert (notice.type, notice.data.job_id) == (NoticeType.CANCELLED, job.id)
 
@@ -73,9 +72,9 @@ def test_only_the_chosen_events_are_told(
     receiver = open_receiver()
     webhook = Webhook.model_validate({"url": receiver.url, "events": ["job.failed"]})
     sources = [drawn("All is well"), b"no document"]
-    good, bad = fleet.client.submit_many(map(ReadDocument, sources), webhook=webhook).wait(PATIENCE_S)
+    good, bad = fleet.client.submit_many(map(ReadDocument, sources), webhook=webhook).wait(WAIT_S)
 
-    eventually(lambda: are_delivered(fleet, [bad.id]), timeout=PATIENCE_S)
+    eventually(lambda: are_delivered(fleet, [bad.id]))
 
     assert deliveries(fleet, [good.id]) == []
     assert [json.loads(request.body)["type"] for request in receiver.received] == ["job.failed"]
@@ -88,9 +87,9 @@ def test_any_library_of_the_standard_verifies_the_call(
     job = fleet.client.submit(
         ReadDocument(drawn("Paroxetine twenty")), webhook=receiver.url, metadata={"ward": "north"}
     )
-    assert job.result(PATIENCE_S).text == "Paroxetine twenty"
+    assert job.result(WAIT_S).text == "Paroxetine twenty"
 
-    [request] = eventually(lambda: receiver.received, timeout=PATIENCE_S)
+    [request] = eventually(lambda: receiver.received)
 
     said = standardwebhooks.Webhook(fleet.webhook_secret).verify(request.body, request.headers)
     assert said["data"]["job_id"] == str(job.id)
@@ -109,17 +108,15 @@ def test_a_receiver_that_was_down_is_called_again_under_the_same_id(
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     job = fleet.client.submit(ReadDocument(drawn("Ring again")), webhook=f"http://127.0.0.1:{port}/hook")
-    [(delivery, *_)] = eventually(
-        lambda: [row for row in deliveries(fleet, [job.id]) if row[3]], timeout=PATIENCE_S
-    )
+    [(delivery, *_)] = eventually(lambda: [row for row in deliveries(fleet, [job.id]) if row[3]])
 
     receiver = open_receiver(port)
 
-    [request] = eventually(lambda: receiver.received, timeout=PATIENCE_S)
+    [request] = eventually(lambda: receiver.received)
     headers = {name.lower(): value for name, value in request.headers.items()}
     assert headers["webhook-id"] == delivery
     assert verify(request.body, request.headers, fleet.webhook_secret).data.job_id == job.id
-    eventually(lambda: are_delivered(fleet, [job.id]), timeout=PATIENCE_S)
+    eventually(lambda: are_delivered(fleet, [job.id]))
     [(_, _, attempts, _)] = deliveries(fleet, [job.id])
     assert attempts > 1
     assert len(receiver.received) == 1

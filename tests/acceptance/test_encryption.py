@@ -16,12 +16,11 @@ from PIL import Image
 from psycopg import sql
 from pydantic import BaseModel, Field, SecretStr
 
+from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia.cli import run
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
-
-PATIENCE_S = 90
 
 PRINTED = "Quillfeather"
 EMBEDDED = "Thistlewood"
@@ -113,7 +112,7 @@ def jobs(
     page.save(document, save_all=True, append_images=[page], title=EMBEDDED)
     client = sealed.opened.enter_context(sealed.client(old=OLD))
     tasks = [ReadDocument(picture), ReadDocument(document), ReadDocument(picture, fields=Form)]
-    group = client.submit_many(tasks).wait(PATIENCE_S)
+    group = client.submit_many(tasks).wait(WAIT_S)
     assert [job.state for job in group] == ["succeeded", "succeeded", "failed"]
     return list(group)
 
@@ -174,7 +173,7 @@ def test_no_decrypted_copy_stays_on_the_workers_disk(
         return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
 
     assert jobs
-    eventually(lambda: files() == {"lock"}, timeout=PATIENCE_S, what="the end of the copies")
+    eventually(lambda: files() == {"lock"}, what="the end of the copies")
 
 
 def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
@@ -190,7 +189,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     with sealed.client(old=OLD, new=NEW) as client:
         meanwhile = client.submit_many(ReadDocument(drawn(f"Seen {number}")) for number in range(6))
         while_working = rotate()
-        texts = [document.text for document in meanwhile.results(PATIENCE_S)]
+        texts = [document.text for document in meanwhile.results(WAIT_S)]
     afterwards = rotate()
 
     assert texts == [f"Seen {number}" for number in range(6)]
@@ -202,7 +201,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
         assert PRINTED in client.job(jobs[0].id).result(timeout=0).text
     eventually(
         lambda: former.isdisjoint(path.name for path in sealed.payloads.rglob("*")),
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         what="the end of the former copies",
     )
     assert not any(word in sealed.dump() for word in PLANTED)
@@ -217,7 +216,7 @@ def test_a_document_that_was_changed_in_the_store_fails_its_job_alone(sealed: Se
     stored.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
     with sealed.client(old=OLD) as client, pytest.raises(JobFailedError) as failed:
-        client.submit(ReadDocument(reference)).result(PATIENCE_S)
+        client.submit(ReadDocument(reference)).result(WAIT_S)
 
     assert failed.value.failure.code == "payload_corrupt"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from limits import WAIT_S
 from pecia import (
     Document,
     Job,
@@ -24,7 +25,6 @@ from pecia import (
     RetryRefusedError,
 )
 
-PATIENCE_S = 60
 SHEETS = 20 * (os.cpu_count() or 1)  # a second or two of work, however many read
 
 Draw = Callable[[str], bytes]
@@ -58,13 +58,13 @@ def engine_paused(fleet: Any) -> Callable[[], AbstractContextManager[None]]:
 def under_way(fleet: Any, long_document: bytes, eventually: Callable[..., Any]) -> Job[Document]:
     """A job of which some pages are read and most are not."""
     job: Job[Document] = fleet.client.submit(ReadDocument(long_document), priority=Lane.BULK)
-    eventually(lambda: job.refresh().progress.done >= 2, timeout=PATIENCE_S)
+    eventually(lambda: job.refresh().progress.done >= 2)
     assert not job.done
     return job
 
 
 def expect_fleet_goes_on(fleet: Any, drawn: Draw) -> None:
-    document = fleet.client.submit(ReadDocument(drawn("The fleet goes on"))).result(PATIENCE_S)
+    document = fleet.client.submit(ReadDocument(drawn("The fleet goes on"))).result(WAIT_S)
     assert document.text == "The fleet goes on"
 
 
@@ -93,7 +93,7 @@ def test_lanes_are_served_in_their_order(
             for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT)
         }
     for jobs in waiting.values():
-        jobs.wait(PATIENCE_S)
+        jobs.wait(WAIT_S)
 
     starts = {lane: [start_of(fleet, job) for job in jobs] for lane, jobs in waiting.items()}
     assert max(starts[Lane.URGENT]) <= min(starts[Lane.NORMAL])
@@ -106,10 +106,10 @@ def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
 ) -> None:
     urgent = fleet.client.submit(ReadDocument(drawn("Read me first")), priority=Lane.URGENT)
 
-    assert urgent.result(PATIENCE_S).text == "Read me first"
+    assert urgent.result(WAIT_S).text == "Read me first"
 
     assert under_way.refresh().progress.finished < SHEETS
-    assert len(under_way.result(PATIENCE_S).pages) == SHEETS
+    assert len(under_way.result(WAIT_S).pages) == SHEETS
 
 
 # Cancel and retry
@@ -143,7 +143,7 @@ def test_a_cancelled_job_that_is_tried_again_reads_only_what_is_missing(
     before = fleet.query(query, under_way.id)
     assert 0 < len(before) < SHEETS
 
-    document = under_way.retry().result(PATIENCE_S)
+    document = under_way.retry().result(WAIT_S)
 
     assert [page.text for page in document.pages] == [f"Sheet number {number}" for number in range(SHEETS)]
     after = fleet.query(query, under_way.id)
@@ -161,7 +161,7 @@ def test_a_job_does_not_start_before_its_time(fleet: Any, drawn: Draw) -> None:
 
     job = fleet.client.submit(ReadDocument(drawn("In due time")), not_before=due)
 
-    assert job.result(PATIENCE_S).text == "In due time"
+    assert job.result(WAIT_S).text == "In due time"
     assert start_of(fleet, job) >= due
 
 
@@ -170,7 +170,7 @@ def test_a_job_whose_time_is_over_is_read_by_nobody(
 ) -> None:
     with engine_paused():
         job = fleet.client.submit(ReadDocument(drawn("Too late")), expires=timedelta(seconds=0.5))
-        job.wait(PATIENCE_S)
+        job.wait(WAIT_S)
     expect_fleet_goes_on(fleet, drawn)
 
     assert job.refresh().state is JobState.EXPIRED
@@ -183,6 +183,6 @@ def test_an_expired_job_that_is_tried_again_has_all_the_time_it_needs(fleet: Any
     job = fleet.client.submit(
         ReadDocument(drawn("Better late")), not_before=timedelta(hours=1), expires=timedelta(seconds=0.1)
     )
-    assert job.wait(PATIENCE_S).state is JobState.EXPIRED
+    assert job.wait(WAIT_S).state is JobState.EXPIRED
 
-    assert job.retry().result(PATIENCE_S).text == "Better late"
+    assert job.retry().result(WAIT_S).text == "Better late"

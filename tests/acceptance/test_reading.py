@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Document,
@@ -34,7 +35,6 @@ from pecia_workers.local import sample_documents as samples
 from pecia_workers.local.accuracy import accuracy
 from videos import video
 
-PATIENCE_S = 60
 GOOD = 0.99
 SIDEWAYS_EXIF = {0x0112: 6}  # to be shown turned clockwise by 90 degrees
 
@@ -64,7 +64,7 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def read(fleet: Any, source: bytes | Path, **options: Any) -> Document:
-    document: Document = fleet.client.submit(ReadDocument(source, **options)).result(PATIENCE_S)
+    document: Document = fleet.client.submit(ReadDocument(source, **options)).result(WAIT_S)
     return document
 
 
@@ -233,7 +233,7 @@ def expect_failure(job: Job[Any], code: FailureCode) -> None:
 def test_a_bad_file_ends_in_one_failure_that_says_what_to_do(fleet: Any, name: str) -> None:
     content, code = BAD_FILES[name]
 
-    job = fleet.client.submit(ReadDocument(content)).wait(PATIENCE_S)
+    job = fleet.client.submit(ReadDocument(content)).wait(WAIT_S)
 
     expect_failure(job, code)
     attempts = fleet.query("SELECT attempt FROM parts WHERE job_id = %s", job.id)
@@ -244,7 +244,7 @@ def test_the_content_decides_and_not_the_name(fleet: Any, drawn: Draw, tmp_path:
     (tmp_path / "drawing.png").write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'/>")
     (tmp_path / "picture.pdf").write_bytes(drawn("A picture after all"))
 
-    drawing = fleet.client.submit(ReadDocument(tmp_path / "drawing.png")).wait(PATIENCE_S)
+    drawing = fleet.client.submit(ReadDocument(tmp_path / "drawing.png")).wait(WAIT_S)
 
     expect_failure(drawing, FailureCode.UNSUPPORTED_TYPE)
     assert read(fleet, tmp_path / "picture.pdf").text == "A picture after all"
@@ -255,7 +255,7 @@ def test_bad_files_take_nobody_down(fleet: Any, drawn: Draw) -> None:
     bad = [ReadDocument(content) for content, _ in BAD_FILES.values()]
     good = ReadDocument(drawn("Read all the same"))
 
-    jobs = fleet.client.submit_many([*bad, good, *bad]).wait(PATIENCE_S)
+    jobs = fleet.client.submit_many([*bad, good, *bad]).wait(WAIT_S)
 
     assert Counter(job.state for job in jobs) == {JobState.FAILED: 2 * len(bad), JobState.SUCCEEDED: 1}
     assert jobs[len(bad)].result(timeout=0).text == "Read all the same"
@@ -267,7 +267,7 @@ def test_one_broken_page_leaves_the_others(fleet: Any, pages: Callable[..., byte
     broken = whole.replace(b"/Kids [ 1 0 R 3 0 R 5 0 R ]", b"/Kids [ 1 0 R 0 0 R 5 0 R ]")
     assert broken != whole
 
-    job = fleet.client.submit(ReadDocument(broken)).wait(PATIENCE_S)
+    job = fleet.client.submit(ReadDocument(broken)).wait(WAIT_S)
 
     assert job.state is JobState.PARTIAL
     document = job.result(timeout=0)
@@ -286,14 +286,14 @@ def limited_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iter
 def test_a_document_of_too_many_pages_is_refused_whole(
     limited_fleet: Any, pages: Callable[..., bytes]
 ) -> None:
-    job = limited_fleet.client.submit(ReadDocument(pages("PDF", list("abcd")))).wait(PATIENCE_S)
+    job = limited_fleet.client.submit(ReadDocument(pages("PDF", list("abcd")))).wait(WAIT_S)
 
     expect_failure(job, FailureCode.TOO_MANY_PAGES)
     assert job.progress.finished == 0
 
 
 def test_work_that_no_engine_can_do_fails_at_once(fleet: Any) -> None:
-    job = fleet.client.submit(CaptionVideo(b"\x00\x00\x00\x18ftypmp42" + bytes(64))).wait(PATIENCE_S)
+    job = fleet.client.submit(CaptionVideo(b"\x00\x00\x00\x18ftypmp42" + bytes(64))).wait(WAIT_S)
 
     expect_failure(job, FailureCode.NO_ENGINE)
 
@@ -302,7 +302,7 @@ def test_fields_of_a_document_that_no_engine_fills_fail_before_it_is_cut(
     fleet: Any, pages: Callable[..., bytes]
 ) -> None:
     form = {"type": "object", "properties": {"drug": {"type": "string"}}}
-    job = fleet.client.submit(ReadDocument(pages("PDF", list("ab")), fields=form)).wait(PATIENCE_S)
+    job = fleet.client.submit(ReadDocument(pages("PDF", list("ab")), fields=form)).wait(WAIT_S)
 
     expect_failure(job, FailureCode.FIELDS_UNAVAILABLE)
     assert job.progress.total == 0
@@ -327,7 +327,7 @@ def test_work_that_a_worker_elsewhere_can_do_waits_for_it(fleet: Any, eventually
 def test_pages_come_while_others_still_wait(fleet: Any, pages: Callable[..., bytes]) -> None:
     job = fleet.client.submit(ReadDocument(pages("PDF", [f"Leaf {number}" for number in range(1, 31)])))
 
-    coming: Iterator[Page] = job.pages(timeout=PATIENCE_S)
+    coming: Iterator[Page] = job.pages(timeout=WAIT_S)
 
     assert next(coming).text == "Leaf 1"
     assert not job.done
@@ -337,7 +337,7 @@ def test_pages_come_while_others_still_wait(fleet: Any, pages: Callable[..., byt
 def test_events_tell_every_transition_once(fleet: Any, pages: Callable[..., bytes]) -> None:
     job = fleet.client.submit(ReadDocument(pages("TIFF", ["one", "two", "three"])))
 
-    told = list(job.events(timeout=PATIENCE_S))
+    told = list(job.events(timeout=WAIT_S))
 
     assert [event.state for event in told if event.part_id is None] == ["queued", "running", "succeeded"]
     assert len({event.sequence for event in told}) == len(told)
@@ -354,8 +354,8 @@ def test_events_tell_every_transition_once(fleet: Any, pages: Callable[..., byte
 
 def test_jobs_are_found_again_by_what_was_attached(fleet: Any, drawn: Draw) -> None:
     both = {"ward": "7b", "case": "A-1"}
-    first = fleet.client.submit(ReadDocument(drawn("Attached")), metadata=both).wait(PATIENCE_S)
-    fleet.client.submit(ReadDocument(drawn("Attached")), metadata={"ward": "7b"}).wait(PATIENCE_S)
+    first = fleet.client.submit(ReadDocument(drawn("Attached")), metadata=both).wait(WAIT_S)
+    fleet.client.submit(ReadDocument(drawn("Attached")), metadata={"ward": "7b"}).wait(WAIT_S)
 
     assert len(list(fleet.client.jobs(metadata={"ward": "7b"}))) == 2
     assert [job.id for job in fleet.client.jobs(metadata=both, status="succeeded")] == [first.id]
@@ -365,7 +365,7 @@ def test_jobs_are_found_again_by_what_was_attached(fleet: Any, drawn: Draw) -> N
 def test_a_repeated_submit_is_the_same_job(fleet: Any, drawn: Draw) -> None:
     task = ReadDocument(drawn("Only once"))
     first = fleet.client.submit(task, idempotency_key="only-once")
-    first.wait(PATIENCE_S)
+    first.wait(WAIT_S)
 
     again = fleet.client.submit(task, idempotency_key="only-once")
 
@@ -384,11 +384,11 @@ def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Calla
         fleet.client.submit(ReadDocument(source, document_type=kind), metadata={"ward": "12"})
         for source, kind in sources
     ]
-    taken = sum((job.result(PATIENCE_S).usage for job in documents), TokenUsage())
+    taken = sum((job.result(WAIT_S).usage for job in documents), TokenUsage())
 
     command = [sys.executable, "-m", "pecia", "usage", "--since", "1h", "--by", "metadata:ward", "--json"]
     environment = os.environ | fleet.environment
-    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60).stdout
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=WAIT_S).stdout
 
     (ward,) = [group for group in json.loads(shown)["groups"] if group["name"] == "12"]
     assert (ward["jobs"], ward["parts"], ward["pages"]) == (2, 3, 3)

@@ -20,11 +20,11 @@ import psycopg
 import pytest
 from PIL import Image
 
+from limits import WAIT_S
 from pecia_schemas import running
 
 SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
 PECIA = (sys.executable, "-m", "pecia")
-START_S = 90
 
 Draw = Callable[[str], bytes]
 Eventually = Callable[..., Any]
@@ -61,7 +61,7 @@ class Desk:
                 start_new_session=True,
             )
         self.started.append(process)
-        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None, timeout=START_S)
+        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None)
         assert process.poll() is None, self.screen
         return process
 
@@ -73,7 +73,7 @@ class Desk:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
 
@@ -272,7 +272,7 @@ def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
 
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(60) == 0
+    assert process.wait(WAIT_S) == 0
     assert desk.processes() == {}
     assert desk.run("list").returncode == 4
     process = desk.up(PECIA_ENGINE="simulated:instant")

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Lane, QueueFullError, ReadDocument
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
@@ -92,7 +93,7 @@ def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, dat
     fill(client, stored)
     room = threading.Timer(0.3, work_off, [database_url, 1])
     room.start()
-    job = client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=60)
+    job = client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=WAIT_S)
     assert job.created
     assert not room.is_alive()
 

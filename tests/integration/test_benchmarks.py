@@ -21,6 +21,7 @@ from harness.catalogue import CATALOGUE, Benchmark, Size
 from harness.report import Report
 from harness.servers import Servers
 from pecia_workers.local.postgres import EmbeddedPostgres
+from ready_cluster import TEMPLATE
 
 LONG = {"lanes", "waiters", "memory", "cache", "tracing"}
 FIRST_COLUMNS = {
@@ -41,12 +42,12 @@ TINY = [one for one in CATALOGUE if Size.TINY in one.sizes and one.name not in L
 
 @pytest.fixture
 def shared(
-    session_postgres: EmbeddedPostgres, _template: str, database_url: str, redis_url: str, short_path: Path
+    session_postgres: EmbeddedPostgres, database_url: str, redis_url: str, short_path: Path
 ) -> Servers:
     """The session's servers, in place of those that a benchmark starts."""
     return Servers(
         database_url=database_url,
-        template=_template,
+        template=TEMPLATE,
         redis_url=redis_url,
         payload_url=str(short_path / "payloads"),
         directory=short_path,

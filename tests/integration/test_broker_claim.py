@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -174,7 +174,6 @@ MESSAGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=MESSAGES, slots=st.integers(1, 8), budget=st.integers(1, 100), data=st.data())
 def test_budget_holds_lists_stay_in_order_and_nothing_is_lost(
     redis: Redis, sent: list[tuple[Lane, Stage, int]], slots: int, budget: int, data: st.DataObject

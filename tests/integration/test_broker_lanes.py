@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -45,7 +45,6 @@ def claim(leases: Leases, slots: int = 1, tokens: int | None = None) -> list[Cla
     return list(leases.claim(ALL, owner="me", slots=slots, tokens=tokens, idle=True).parts)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     normal=st.floats(0, 0.45),
     bulk=st.floats(0, 0.45),
@@ -126,7 +125,6 @@ def test_a_lane_that_was_not_served_for_too_long_is_served_one_part_first(redis:
     assert [part.lane for part in claim(leases, slots=4)] == [Lane.BULK] + [Lane.URGENT] * 3
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(aged=st.lists(st.sets(st.sampled_from([Lane.NORMAL, Lane.BULK])), max_size=20))
 def test_a_turn_out_of_order_comes_at_once_and_never_twice_in_a_row(
     redis: Redis, aged: list[set[Lane]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -267,7 +267,6 @@ def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(1, 40), poisons=st.integers(0, 2), workers=st.integers(1, 3), data=st.data())
 def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
     redis: Redis, count: int, poisons: int, workers: int, data: st.DataObject

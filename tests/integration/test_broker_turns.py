@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -104,7 +104,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
     redis: Redis, steps: list[tuple[Any, ...]]
@@ -142,7 +141,6 @@ def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.one_of(

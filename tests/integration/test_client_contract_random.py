@@ -169,9 +169,7 @@ def test_both_tell_the_same_of_whatever_is_done(real_fleet: RealFleet) -> None:
     run_state_machine_as_test(
         Twins,
         settings=settings(
-            max_examples=20,
             stateful_step_count=20,
-            deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

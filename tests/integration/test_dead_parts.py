@@ -11,6 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, Job, JobState, ReadDocument
 from pecia.cli import run
 from pecia.errors import InvalidOptionError, RetryRefusedError
@@ -84,7 +85,7 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
 
     scribe.read(job.id, 2, "third")
     scribe.read(job.id, 3, "fourth")
-    document = job.result(timeout=5)
+    document = job.result(timeout=WAIT_S)
     assert [page.text for page in document.pages] == ["kept", "third", "fourth"]
     assert [missing.failure.code for missing in document.failed] == [FailureCode.DAMAGED]
 
@@ -144,7 +145,7 @@ def test_with_a_segment_its_videos_summary_is_written_anew(client: Client, scrib
     scribe.caption(job.id, 1, "second")
     scribe.summarize(job.id, 2, "all of it")
 
-    captions: Any = job.wait(timeout=5).result(timeout=0)
+    captions: Any = job.wait(timeout=WAIT_S).result(timeout=0)
     assert captions.summary.text == "all of it"
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from psycopg.rows import dict_row
@@ -319,13 +319,7 @@ def test_the_books_balance_after_every_step(
     stores = {"database_url": database_url, "redis_url": redis_url, "picture": picture()}
     run_state_machine_as_test(
         type(story.__name__, (story,), stores),
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
+        settings=settings(stateful_step_count=30, database=None),
     )
 
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from limits import WAIT_S
 from pecia import (
     Client,
     DocumentFate,
@@ -327,7 +328,7 @@ def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
         purge = thread.submit(client.purge, [former])
         eventually(lambda: is_waiting(database_url))
         finish()
-        (erased,) = purge.result(timeout=10)
+        (erased,) = purge.result(timeout=WAIT_S)
 
     assert erased.document is DocumentFate.SHARED
     assert len(stored(payload_url)) == 1
@@ -378,7 +379,7 @@ def test_a_submit_waits_for_a_removal_that_is_under_way(
         removing.commit()
 
         with pytest.raises(PayloadStoreUnavailableError):
-            again.result(timeout=10)
+            again.result(timeout=WAIT_S)
 
 
 def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_stays_has_it(

@@ -16,9 +16,9 @@ from redis import Redis
 from pecia_workers.local.process import processes_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-_CONFTEST = Path(__file__).parents[1] / "conftest.py"
+_TESTS = Path(__file__).parents[1]
 _HANGING_TEST = """
 import pathlib, time
 
@@ -30,12 +30,25 @@ def test_that_hangs(session_postgres, redis_server, session_directory):
 """
 
 
+@pytest.fixture(scope="module")
+def left() -> Iterator[list[psycopg.Connection[Any]]]:
+    """Sessions that tests have left open."""
+    sessions: list[psycopg.Connection[Any]] = []
+    yield sessions
+    for session in sessions:
+        session.close()
+
+
 @pytest.mark.parametrize("run", [1, 2])
-def test_each_test_gets_a_migrated_database_without_rows(database_url: str, run: int) -> None:
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
-        connection.execute("CREATE TABLE leftover (run int)")
-        connection.execute("INSERT INTO leftover VALUES (%s)", [run])
+def test_each_test_gets_a_migrated_database_without_rows_and_sessions(
+    database_url: str, left: list[psycopg.Connection[Any]], run: int
+) -> None:
+    session = psycopg.connect(database_url, autocommit=True)
+    left.append(session)
+    assert session.execute("SELECT count(*) FROM receivers").fetchone() == (0,)
+    sessions = session.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    assert sessions.fetchone() == (1,)
+    session.execute("INSERT INTO receivers (receiver, failures) VALUES ('leftover', %s)", [run])
 
 
 @pytest.mark.parametrize("run", [1, 2])
@@ -62,12 +75,16 @@ def test_eventually_fails_with_a_sentence(eventually: Callable[..., Any]) -> Non
         eventually(lambda: False, timeout=0.05, what="The moon")
 
 
-def test_a_killed_session_leaves_no_server_behind(tmp_path: Path, eventually: Callable[..., Any]) -> None:
-    (tmp_path / "conftest.py").write_text(_CONFTEST.read_text())
+def test_a_killed_session_leaves_no_server_behind(
+    tmp_path: Path, request: pytest.FixtureRequest, eventually: Callable[..., Any]
+) -> None:
+    cache = request.config.rootpath / request.config.getini("cache_dir")
+    (tmp_path / "conftest.py").write_text((_TESTS / "conftest.py").read_text())
     (tmp_path / "test_hanging.py").write_text(_HANGING_TEST)
     session = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_hanging.py"],
+        [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", "test_hanging.py"],
         cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(_TESTS / "shared")},
         stdout=subprocess.DEVNULL,
     )
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
@@ -202,9 +202,6 @@ runs = st.lists(
     min_size=1,
     max_size=4,
 )
-repeatedly = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 def submit(client: Client, run: Run) -> list[int]:
@@ -231,7 +228,6 @@ def contents_by_key(database_url: str) -> dict[str, str]:
 
 
 @given(order=runs)
-@repeatedly
 def test_batches_one_after_the_other_write_what_single_submits_would(
     client: Client, database_url: str, order: list[Run]
 ) -> None:
@@ -249,7 +245,6 @@ def test_batches_one_after_the_other_write_what_single_submits_would(
 
 
 @given(order=runs)
-@repeatedly
 def test_batches_at_the_same_time_agree_about_every_key(
     client: Client, database_url: str, order: list[Run]
 ) -> None:

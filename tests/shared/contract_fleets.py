@@ -16,6 +16,7 @@ from pecia import AsyncClient, Client
 from pecia.testing import FakeFleet
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
+from ready_cluster import TEMPLATE
 from real_fleet import RealFleet
 from synced import synced
 
@@ -23,14 +24,12 @@ __all__ = ["client", "fleet", "real_fleet"]
 
 
 @pytest.fixture(scope="module")
-def real_fleet(
-    session_postgres: EmbeddedPostgres, _template: str, session_directory: Path
-) -> Iterator[RealFleet]:
+def real_fleet(session_postgres: EmbeddedPostgres, session_directory: Path) -> Iterator[RealFleet]:
     """One for all tests of a module: to empty it costs a tenth of making another."""
     name = f"contract_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(session_postgres.url_of("postgres"), autocommit=True) as connection:
         connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(_template))
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(TEMPLATE))
         )
     home = session_directory / name
     home.mkdir()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType
@@ -73,7 +73,6 @@ def answered(engine: Counted, policy: PolicyName, requests: Sequence[EngineReque
     return asyncio.run(story())
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     sides=st.lists(st.sampled_from(SIDES), min_size=1, max_size=40),
     beside=st.integers(0, 6),

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -44,7 +44,6 @@ def sealed(value: Any, keys: Keyring = BOTH, about: UUID = PART) -> Any:
     return json.loads(keys.seal(json.dumps(value), about))
 
 
-@settings(deadline=None)  # the first one imports the library
 @given(JSON)
 def test_what_is_sealed_comes_back(value: Any) -> None:
     assert BOTH.unseal(sealed(value), PART) == value
@@ -89,7 +88,6 @@ def test_a_result_is_not_taken_for_another_parts() -> None:
         BOTH.unseal(sealed({"text": PLANTED}), uuid4())
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_bit_can_be_changed(data: st.DataObject) -> None:
     envelope = sealed({"text": PLANTED})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_workers.engines.iteration import (
@@ -39,7 +39,6 @@ def run(scheduler: IterationScheduler, work: list[Sequence]) -> list[Iteration]:
     return iterations
 
 
-@settings(deadline=None)
 @given(model=models, of=lengths)
 def test_every_sequence_finishes_once_with_all_its_tokens(model: IterationModel, of: Lengths) -> None:
     work = sequences(of)
@@ -52,7 +51,6 @@ def test_every_sequence_finishes_once_with_all_its_tokens(model: IterationModel,
     assert sorted(int(s.id) for iteration in iterations for s in iteration.started) == list(range(len(of)))
 
 
-@settings(deadline=None)
 @given(model=models, of=lengths)
 def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
     scheduler = IterationScheduler(model)
@@ -74,7 +72,6 @@ def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
     assert scheduler.kv_used == 0
 
 
-@settings(deadline=None)
 @given(model=models, of=lengths)
 def test_nobody_starves_the_oldest_always_advances(model: IterationModel, of: Lengths) -> None:
     scheduler = IterationScheduler(model)
@@ -89,7 +86,6 @@ def test_nobody_starves_the_oldest_always_advances(model: IterationModel, of: Le
         assert oldest.is_finished or oldest.computed + oldest.generated > before
 
 
-@settings(deadline=None)
 @given(model=models, of=lengths, most=st.integers(1, 50))
 def test_to_coast_comes_to_what_single_steps_come_to(model: IterationModel, of: Lengths, most: int) -> None:
     expected = run(IterationScheduler(model), sequences(of))

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -104,7 +104,6 @@ def test_text_has_a_form_feed_between_pages_and_says_which_is_missing() -> None:
     assert render(PARTIAL, "text") == "one\n\f[Page 2 is missing: damaged.]\n\fthree\n"
 
 
-@settings(deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_text_has_as_many_pages_as_the_document(texts: list[str]) -> None:
     document = Document(pages=tuple(page(number, text) for number, text in enumerate(texts, 1)))
@@ -123,7 +122,6 @@ def test_captions_are_told_under_their_times() -> None:
 # JSON and fields
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_json_is_the_whole_result(text: str) -> None:
     document = Document(pages=(page(1, text, (line(text),), fields={"drug": text}),), failed=(damaged(2),))
@@ -164,7 +162,6 @@ def words_of(text: str) -> list[str]:
     return [" ".join(one.split()) for one in re.split(r"[\n\r\v\f]", text) if one.strip()]
 
 
-@settings(deadline=None)
 @given(PLAIN | TEXTS)
 @example("__init__ and a __ blank_, snake_case")
 def test_plain_text_means_itself_in_markdown(text: str) -> None:
@@ -208,7 +205,6 @@ def storable_in_xml(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\ufffd", text)
 
 
-@settings(deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=3), TEXTS.filter(bool))
 def test_any_text_survives_hocr(lines: list[str], paragraph: str) -> None:
     first = page(1, "\n".join(lines), tuple(line(text) for text in lines))
@@ -268,7 +264,6 @@ def words(text: str) -> str:
     return "".join(character for character in text if character.isprintable() and not character.isspace())
 
 
-@settings(deadline=None)
 @given(st.lists(HOSTILE | TEXTS, min_size=1, max_size=4), st.floats(0, 90_000))
 def test_any_caption_is_one_cue_of_webvtt_with_its_words(texts: list[str], start: float) -> None:
     segments = tuple(segment(number, text, start, start + 30) for number, text in enumerate(texts, 1))
@@ -281,7 +276,6 @@ def test_any_caption_is_one_cue_of_webvtt_with_its_words(texts: list[str], start
     assert list(filter(None, told)) == list(filter(None, map(words, texts)))
 
 
-@settings(deadline=None)
 @given(st.lists(HOSTILE | TEXTS, min_size=1, max_size=4))
 def test_any_caption_is_one_cue_of_srt_without_tags(texts: list[str]) -> None:
     segments = tuple(segment(number, text) for number, text in enumerate(texts, 1))

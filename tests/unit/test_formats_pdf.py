@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pypdfium2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -94,7 +94,6 @@ def test_the_text_is_extracted_as_it_was_read_in_any_script(path: Path) -> None:
     assert texts(document) == ["\n".join(LINES)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=7))
 def test_any_words_are_extracted_in_their_order(path: Path, lines: list[str]) -> None:
     document = written(path, Document(pages=(read(1, *lines),)), p1=sheet())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
@@ -144,7 +144,6 @@ def test_without_any_step_a_page_is_what_was_decoded() -> None:
     assert prepare(page, Plan(steps=(), most_pixels=1000)).pixels is page
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(50, 900), st.integers(50, 900), st.integers(5_000, 400_000))
 def test_no_page_has_more_pixels_than_the_engine_can_use_and_none_is_bent(
     width: int, height: int, most: int

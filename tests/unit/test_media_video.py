@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -245,7 +245,6 @@ def test_a_stretch_without_a_single_frame_is_damaged(file: Callable[[bytes], Pat
     wounds=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=40),
     method=st.sampled_from(["uniform", "scene"]),
 )
-@settings(deadline=None)
 def test_whatever_is_broken_costs_frames_or_one_clear_error(
     tmp_path_factory: pytest.TempPathFactory, form: Any, wounds: list[tuple[float, int]], method: str
 ) -> None:

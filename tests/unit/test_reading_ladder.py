@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType, Stage, TokenUsage, Verdict
@@ -183,7 +183,6 @@ def test_a_reading_that_takes_too_long_is_given_up_for_those_that_are_there() ->
     assert changes(climb(engine, patience_s=0.05)) == [None]
 
 
-@settings(deadline=None)  # each example runs a loop and a thread
 @given(
     answers=st.lists(st.tuples(VERDICTS, st.text(max_size=9), st.integers(0, 99)), min_size=1, max_size=9),
     most=st.integers(1, 6),

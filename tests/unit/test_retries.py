@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import FailureCode
@@ -24,7 +24,6 @@ def test_the_wait_doubles_up_to_ten_minutes_however_many_attempts_there_are(
     assert len(set(waits)) > 1
 
 
-@settings(deadline=None)
 @given(
     code=st.sampled_from(FailureCode),
     strikes=st.integers(0, 10**6),

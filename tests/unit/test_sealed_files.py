@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -48,13 +48,11 @@ def refused(stored: bytes, content: bytes, **how: str) -> None:
     assert content.startswith(out)
 
 
-@settings(deadline=None)
 @given(contents, st.integers(1, 100))
 def test_what_is_sealed_comes_back_in_pieces_of_any_size(content: bytes, piece: int) -> None:
     assert unsealed(sealed(content), piece=piece) == content
 
 
-@settings(deadline=None)
 @given(st.integers(0, 5 * CHUNK))
 def test_its_size_is_known_before(size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -67,13 +65,11 @@ def test_a_chunk_is_a_mebibyte() -> None:
     assert len(stored) == sealed_size(3 * 1024**2, "now") == HEADER + 3 * (1024**2 + TAG)
 
 
-@settings(deadline=None)
 @given(contents)
 def test_the_same_content_never_looks_the_same(content: bytes) -> None:
     assert sealed(content)[HEADER:] != sealed(content)[HEADER:]
 
 
-@settings(deadline=None)
 @given(contents, st.data())
 def test_no_bit_can_be_changed(content: bytes, data: st.DataObject) -> None:
     stored = bytearray(sealed(content))
@@ -81,27 +77,23 @@ def test_no_bit_can_be_changed(content: bytes, data: st.DataObject) -> None:
     refused(bytes(stored), content)
 
 
-@settings(deadline=None)
 @given(contents, st.data())
 def test_nothing_can_be_cut_off(content: bytes, data: st.DataObject) -> None:
     stored = sealed(content)
     refused(stored[: data.draw(st.integers(0, len(stored) - 1))], content)
 
 
-@settings(deadline=None)
 @given(long_contents, st.integers(1, 4))
 def test_nothing_can_be_cut_off_at_the_end_of_a_chunk(content: bytes, chunks: int) -> None:
     stored = sealed(content)
     refused(stored[: min(HEADER + chunks * (CHUNK + TAG), len(stored) - TAG - 1)], content)
 
 
-@settings(deadline=None)
 @given(contents, st.binary(min_size=1, max_size=100))
 def test_nothing_can_be_added(content: bytes, more: bytes) -> None:
     refused(sealed(content) + more, content)
 
 
-@settings(deadline=None)
 @given(st.permutations(range(4)).filter(lambda order: order != [0, 1, 2, 3]))
 def test_chunks_cannot_be_swapped(order: list[int]) -> None:
     content = bytes(range(4 * CHUNK))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import DocumentType, Lane
@@ -54,7 +54,6 @@ def run(policy: PolicyName, machine: Machine, of: list[Request], ahead: int | No
     return Simulator(policy_named(policy, LIMITS), machine, LearnedLengths(0.75), ahead=ahead).run(of)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     of=arriving,
     policy=st.sampled_from(PolicyName),
@@ -71,7 +70,6 @@ def test_everything_that_arrives_is_served_once_and_not_before(
         assert one.request.arrived <= one.started < one.first_token <= one.ended + 1e-9
 
 
-@settings(deadline=None, max_examples=60)
 @given(of=arriving, policy=st.sampled_from(PolicyName), kind=st.integers(0, 2))
 def test_the_budget_is_never_exceeded_but_by_one_alone(of: Drawn, policy: PolicyName, kind: int) -> None:
     machine = machines()[kind]
@@ -84,7 +82,6 @@ def test_the_budget_is_never_exceeded_but_by_one_alone(of: Drawn, policy: Policy
         assert use.busy <= 1 + 1e-9
 
 
-@settings(deadline=None, max_examples=60)
 @given(of=arriving, policy=st.sampled_from([PolicyName.CONTINUOUS, PolicyName.SHORTEST]))
 def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -> None:
     done = run(policy, SlotMachine(4, 0.01, whole_batches=False), requests(of))
@@ -92,7 +89,6 @@ def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -
     assert all(use.running == 4 or not use.waiting for use in done.use)
 
 
-@settings(deadline=None, max_examples=20)
 @given(of=arriving, policy=st.sampled_from(PolicyName))
 def test_the_same_requests_come_to_the_same(of: Drawn, policy: PolicyName) -> None:
     assert run(policy, machines()[0], requests(of)) == run(policy, machines()[0], requests(of))
