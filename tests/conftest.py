@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from psycopg import sql
 from redis import Redis
 
+from limits import WAIT_S
 from pecia_schemas.tables import Base
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.redis import EmbeddedRedis, start_redis
@@ -211,15 +212,12 @@ def stores(database_url: str, redis_url: str, payload_url: str) -> dict[str, str
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., Any]:
-    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds.
-
-    The usual patience is that of a busy machine: it is no statement on how long something takes.
-    """
+    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds."""
     return _eventually
 
 
 def _eventually(
-    predicate: Callable[[], Any], timeout: float = 60, interval: float = 0.02, *, what: str = ""
+    predicate: Callable[[], Any], timeout: float = WAIT_S, interval: float = 0.02, *, what: str = ""
 ) -> Any:
     deadline = time.monotonic() + timeout
     while not (outcome := predicate()):

@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from collector import Collector, collecting
 from compose_stack import COMPOSE, assignments, fleet_services, stack
+from limits import WAIT_S
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
@@ -52,7 +53,7 @@ def up(
         healthy("postgres")
         healthy("redis")
         running.start("migrate")
-        assert running.processes["migrate"].popen.wait(240) == 0, running.log("migrate").read_text()
+        assert running.processes["migrate"].popen.wait(WAIT_S) == 0, running.log("migrate").read_text()
         for name in LONG_RUNNING:
             running.start(name)
         for name in LONG_RUNNING:

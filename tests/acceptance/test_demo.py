@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from limits import WAIT_S
+
 DEMO = (sys.executable, "-m", "pecia", "demo")
 EXHIBITS = {
     "hospital chart": "succeeded",
@@ -53,7 +55,7 @@ def processes_with(temporary: Path) -> list[int]:
 
 def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
     demo = subprocess.run(
-        DEMO, env=environment(temporary), capture_output=True, text=True, timeout=240, check=False
+        DEMO, env=environment(temporary), capture_output=True, text=True, timeout=WAIT_S, check=False
     )
 
     assert demo.returncode == 0, demo.stdout + demo.stderr
@@ -76,10 +78,10 @@ def test_a_demo_that_is_interrupted_leaves_nothing_either(
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as demo:
-        eventually(lambda: len(processes_with(temporary)) > 5, timeout=60)  # it is in the middle of its start
+        eventually(lambda: len(processes_with(temporary)) > 5)  # it is in the middle of its start
 
         demo.send_signal(signal.SIGINT)
-        output = demo.communicate(timeout=60)
+        output = demo.communicate(timeout=WAIT_S)
 
     assert demo.returncode != 0
     assert b"Traceback" not in output[1]

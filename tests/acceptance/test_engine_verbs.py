@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from limits import WAIT_S
+
 
 def engine(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -17,7 +19,7 @@ def engine(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_S,
         env={**os.environ, "COLUMNS": "200", **settings},
     )
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from every_input import EVERY_INPUT, Input, Outcome
+from limits import WAIT_S
 from memory import memory_of, processes_of
 from pecia import Job, ReadDocument
 from pecia_schemas import Task
 
-PATIENCE_S = 240
 KEPT_BYTES = 150 * 10**6
 """What a worker with all its processes may hold more than before: allocators keep some of what is freed."""
 
@@ -96,12 +96,13 @@ def task_of(row: Input, directory: Path) -> Task[Any]:
 
 
 def read_everything(fleet: Any, tasks: dict[str, Task[Any]]) -> dict[str, Outcome]:
-    jobs = fleet.client.submit_many(tasks.values()).wait(PATIENCE_S)
+    jobs = fleet.client.submit_many(tasks.values()).wait(WAIT_S)
     return {name: outcome_of(job) for name, job in zip(tasks, jobs, strict=True)}
 
 
 def outcome_of(job: Job[Any]) -> Outcome:
     if job.failure is not None:
+        assert job.failure.message.endswith(job.failure.code.advice)
         return Outcome(0, job.failure.code)
     document = job.result(timeout=0)
     codes = {page.failure.code for page in document.failed}
@@ -144,4 +145,4 @@ def test_memory_returns_to_where_it_was(run: Run, worker: str) -> None:
 def test_a_good_page_is_read_after_all_that(run: Run, drawn: Callable[[str], bytes]) -> None:
     job = run.fleet.client.submit(ReadDocument(drawn("Read all the same")))
 
-    assert job.result(PATIENCE_S).text == "Read all the same"
+    assert job.result(WAIT_S).text == "Read all the same"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, JobState
@@ -28,7 +29,7 @@ def count_done(jobs: JobGroup[Document]) -> int:
 
 
 def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> None:
-    jobs.wait(timeout=180)
+    jobs.wait(timeout=WAIT_S)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     for number, document in enumerate(jobs.results(timeout=0)):
         assert document.text == f"{word} number {number}"

@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
@@ -31,7 +32,6 @@ SAID = "Larkspurfield"
 PAGES = 40
 """More than a turn: the last ones wait behind a marker."""
 HELD_S = 600.0
-PATIENCE_S = 90
 
 STATES = {
     "read": "SUCCESS",
@@ -98,7 +98,7 @@ def ward(
     ):
         ward = Ward(fleet, server, {})
         with _program(ward) as program:
-            eventually(lambda: hears(program), timeout=PATIENCE_S)
+            eventually(lambda: hears(program))
         _read(ward, eventually)
         _hold(ward, eventually)
         _let_flower_hear(ward, eventually)
@@ -112,13 +112,12 @@ def _read(ward: Ward, eventually: Callable[..., Any]) -> None:
     client: Client = ward.fleet.client
     ward.jobs["read"] = client.submit(ReadDocument(_document(pages=2)))
     ward.jobs["damaged"] = client.submit(ReadDocument(b"%PDF-1.7\n" + SAID.encode()))
-    assert ward.jobs["read"].wait(timeout=PATIENCE_S).state is JobState.SUCCEEDED
-    assert ward.jobs["damaged"].wait(timeout=PATIENCE_S).state is JobState.FAILED
+    assert ward.jobs["read"].wait(timeout=WAIT_S).state is JobState.SUCCEEDED
+    assert ward.jobs["damaged"].wait(timeout=WAIT_S).state is JobState.FAILED
     ward.server.behaviour.faults += [Fault(status=404)] * 50
     ward.jobs["tried"] = client.submit(ReadDocument(_picture()))
     eventually(
         lambda: ward.fleet.query("SELECT 1 FROM parts WHERE run_at > now() + interval '1 minute'"),
-        timeout=PATIENCE_S,
     )
     ward.server.behaviour.faults.clear()
 
@@ -128,17 +127,17 @@ def _hold(ward: Ward, eventually: Callable[..., Any]) -> None:
     ward.server.behaviour.takes_s = HELD_S
     for name in ("cancelled", "held", "revoked"):
         ward.jobs[name] = client.submit(ReadDocument(_picture()), priority=Lane.URGENT)
-        eventually(lambda name=name: ward.state(name) == "running", timeout=PATIENCE_S)
+        eventually(lambda name=name: ward.state(name) == "running")
         if name == "cancelled":
             ward.jobs[name].cancel()
     ward.jobs["long"] = client.submit(ReadDocument(_document(pages=PAGES)), priority=Lane.BULK)
-    eventually(lambda: ward.parts(Lane.BULK, "queued", "running") == PAGES, timeout=PATIENCE_S)
+    eventually(lambda: ward.parts(Lane.BULK, "queued", "running") == PAGES)
 
 
 def _program(ward: Ward) -> httpx2.Client:
     """A program that knows the password."""
     flower = ward.fleet.fleet.flower
-    return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30)
+    return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S)
 
 
 def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
@@ -151,7 +150,7 @@ def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
             tasks = program.get("/api/tasks").json()
             return all(tasks.get(part, {}).get("state") == state for part, state in wanted.items())
 
-        eventually(heard, timeout=PATIENCE_S)
+        eventually(heard)
 
 
 def _picture() -> bytes:
@@ -185,8 +184,8 @@ def page(browser: Browser, ward: Ward) -> Iterator[Page]:
         viewport={"width": 1280, "height": 560},
         color_scheme="light",
     ) as context:
-        context.set_default_timeout(PATIENCE_S * 1000)
-        expect.set_options(timeout=PATIENCE_S * 1000)
+        context.set_default_timeout(WAIT_S * 1000)
+        expect.set_options(timeout=WAIT_S * 1000)
         page = context.new_page()
         page.goto(flower.url)
         yield page
@@ -240,8 +239,8 @@ def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Calla
     page.get_by_role("button", name="Terminate").click()
 
     expect(page.locator("#toast-container")).to_contain_text(f"Revoked '{part}'")
-    eventually(lambda: ward.state("revoked") == "cancelled", timeout=PATIENCE_S)
-    eventually(lambda: _says(page, "#task-page", "REVOKED"), timeout=PATIENCE_S)
+    eventually(lambda: ward.state("revoked") == "cancelled")
+    eventually(lambda: _says(page, "#task-page", "REVOKED"))
     assert ward.jobs["revoked"].refresh().state is JobState.CANCELLED
 
 
@@ -264,7 +263,7 @@ def test_a_worker_shows_its_pool_and_what_it_has_in_flight(
     go(page, "Workers")
     page.get_by_role("link", name="engine@").click()
     expect(page.locator("#workername")).to_contain_text("engine@")
-    eventually(lambda: _pool(page)["In flight"] == "2", timeout=PATIENCE_S)
+    eventually(lambda: _pool(page)["In flight"] == "2")
     keep(page, "flower-worker")
     shown = _pool(page)
 
@@ -307,7 +306,7 @@ def test_the_broker_page_shows_what_waits_in_each_lane(
             for lane in Lane
         )
 
-    eventually(as_in_postgres, timeout=PATIENCE_S)
+    eventually(as_in_postgres)
     keep(page, "flower-broker")
     assert ward.parts(Lane.BULK, "queued", "running") == PAGES
     assert row(page, "queue-table", "caption.normal").locator("td").all_inner_texts()[1] == "0"

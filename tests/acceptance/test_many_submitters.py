@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from limits import WAIT_S
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "many_submitters.py"
-PATIENCE_S = 300
 
 
 def test_nobody_who_waits_is_forgotten_and_no_connection_is_kept(fleet: Any) -> None:
@@ -20,7 +21,7 @@ def test_nobody_who_waits_is_forgotten_and_no_connection_is_kept(fleet: Any) -> 
         capture_output=True,
         text=True,
         env=os.environ | fleet.environment,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

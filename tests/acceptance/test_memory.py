@@ -11,6 +11,7 @@ from typing import Any
 import pypdfium2
 import pytest
 
+from limits import WAIT_S
 from memory import memory_of
 from pecia import DocumentType, Job, JobState, ReadDocument
 from pecia_workers.local import sample_documents as samples
@@ -19,7 +20,6 @@ SHORT, LONG = 30, 300
 """Pages."""
 ALLOWED_BYTES = 150 * 10**6
 """What either worker may need more for the long document than for the short one."""
-PATIENCE_S = 180
 SIZE = (298, 421)  # points; A5, to be quick
 
 
@@ -58,7 +58,7 @@ def instant_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iter
 
 def most_while(job: Job[Any], workers: dict[str, int]) -> dict[str, int]:
     """Return the most that each worker holds until the job is over."""
-    most, deadline = dict.fromkeys(workers, 0), time.monotonic() + PATIENCE_S
+    most, deadline = dict.fromkeys(workers, 0), time.monotonic() + WAIT_S
     while not job.refresh().done and time.monotonic() < deadline:
         most = {name: max(most[name], memory_of(pid)) for name, pid in workers.items()}
         time.sleep(0.2)

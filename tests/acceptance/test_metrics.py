@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import DocumentType
 
@@ -26,7 +27,7 @@ ROLES = {"ingest", "engine", "webhooks", "upkeep"}
 def get(port: int, path: str) -> tuple[int, str]:
     """Return status and text; 0 where nobody answers."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as reply:
             return reply.status, reply.read().decode()
     except HTTPError as refusal:
         with refusal:
@@ -100,12 +101,12 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
     task = ReadDocument(drawn(WORD), document_type=DocumentType.PRESCRIPTION)
     jobs = [client.submit(task, webhook=receiver.url, metadata={"ward": WORD}) for _ in range(5)]
     for job in jobs:
-        job.result(timeout=30)
+        job.result(timeout=WAIT_S)
     failed = client.submit(ReadDocument(b"%PDF-1.7 " + WORD.encode()))
     with suppress(Exception):
-        failed.result(timeout=30)
+        failed.result(timeout=WAIT_S)
 
-    eventually(lambda: pages.sum("pecia_webhook_attempts_total", outcome="delivered") == 5, timeout=20)
+    eventually(lambda: pages.sum("pecia_webhook_attempts_total", outcome="delivered") == 5)
     # The relay may publish a part once more that a slow client is about to publish.
     assert pages.sum("pecia_claimed_parts_total", stage="read") >= 5
     assert pages.sum("pecia_claim_parts_sum") == pages.sum("pecia_claimed_parts_total") >= 6
@@ -139,6 +140,6 @@ def test_upkeep_tells_how_the_fleet_stands(
     seen: tuple[Client, Pages], eventually: Callable[..., Any]
 ) -> None:
     _, pages = seen
-    eventually(lambda: pages.sum("pecia_workers_on_duty") == 4, timeout=20)
+    eventually(lambda: pages.sum("pecia_workers_on_duty") == 4)
     assert pages.sum("pecia_measured_timestamp_seconds") > 1.7e9
     assert pages.sum("pecia_queue_parts") == 0

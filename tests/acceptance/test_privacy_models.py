@@ -17,7 +17,8 @@ import httpx2
 import pytest
 
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
-from overhearing import PATIENCE_S, celery_events, flower_pages, redis_keys, redis_traffic, told
+from limits import WAIT_S
+from overhearing import celery_events, flower_pages, redis_keys, redis_traffic, told
 from pecia import CaptionVideo, Client, ClientSettings, DocumentFate, Job, JobState, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
@@ -88,7 +89,7 @@ def heard(  # noqa: PLR0917  fixtures
         redis_traffic(redis_url) as traffic,
         celery_events(app) as events,
         everything_logged() as logged,
-        httpx2.Client(base_url=page.url, auth=(page.user, page.password), timeout=30) as flower,
+        httpx2.Client(base_url=page.url, auth=(page.user, page.password), timeout=WAIT_S) as flower,
     ):
         jobs = run(model_fleet, client, server, scan, f"{receiver.url}/{HOOK}")
         erased = client.purge(jobs)
@@ -109,18 +110,18 @@ def run(fleet: Any, client: Client, server: ChatServerDouble, scan: Path, hook: 
     """Return jobs: read and filled in, captioned, refused, tried again, cut short by a crash, and one under way."""
     told_of: dict[str, Any] = {"metadata": {"patient": METADATA}, "webhook": hook}
     form = client.submit(ReadDocument(scan, fields=SCHEMA), **told_of)
-    assert WRITTEN in form.result(PATIENCE_S).text
+    assert WRITTEN in form.result(WAIT_S).text
     assert form.result().pages[0].fields == {ASKED: FILLED}
     clip = caption(client, server, told_of)
 
     quoting = REFUSED.encode()
     server.behaviour.faults += [Fault(status=400, body=quoting)] * 8
-    refused = client.submit(ReadDocument(scan), **told_of).wait(PATIENCE_S)
+    refused = client.submit(ReadDocument(scan), **told_of).wait(WAIT_S)
     server.behaviour.faults[:] = [Fault(status=418, body=quoting), Fault(status=500, body=quoting)]
-    tried_again = client.submit(ReadDocument(scan), **told_of).wait(PATIENCE_S)
+    tried_again = client.submit(ReadDocument(scan), **told_of).wait(WAIT_S)
     crashed = under_way(client, server, scan, told_of)
     os.kill(fleet.pid("engine"), signal.SIGABRT)
-    crashed.wait(PATIENCE_S)
+    crashed.wait(WAIT_S)
     assert [job.state for job in (refused, tried_again, crashed)] == [
         JobState.FAILED,
         JobState.SUCCEEDED,
@@ -133,7 +134,7 @@ def caption(client: Client, server: ChatServerDouble, told_of: dict[str, Any]) -
     """Return a job whose captions and summary are the model's words, the summary written from the captions."""
     asked_before = len(server.pages)
     clip = client.submit(CaptionVideo(video(4), segments=timedelta(seconds=2)), **told_of)
-    captions = clip.result(PATIENCE_S)
+    captions = clip.result(WAIT_S)
 
     *segments, summary = map(json.dumps, server.pages[asked_before:])
     assert [segment.text for segment in captions.segments] == [f"{WRITTEN} limps"] * 2

@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
+from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
 from pecia_workers.local.postgres import EmbeddedPostgres
@@ -84,12 +85,12 @@ def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) ->
     settings = locked.settings
     with Client(stores.database_url(), stores.redis_url("client"), settings.payload_url) as client:
         jobs = [client.submit(ReadDocument(_document(form))) for form in ("PNG", "PDF", "TIFF")]
-        assert [job.wait(timeout=60).state for job in jobs] == ["succeeded"] * 3
+        assert [job.wait(timeout=WAIT_S).state for job in jobs] == ["succeeded"] * 3
         cancelled = client.submit(ReadDocument(_document("PNG")), priority=Lane.BULK)
         cancelled.cancel()
     flower = locked.fleet.flower
-    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as browser:
-        workers = eventually(lambda: browser.get("/api/workers?refresh=1").json(), timeout=60)
+    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S) as browser:
+        workers = eventually(lambda: browser.get("/api/workers?refresh=1").json())
         shown = {path: _shown(browser, path) for path in PAGES}
         return shown | {worker: _shown(browser, f"/worker/{worker}") for worker in workers}
 
@@ -129,14 +130,14 @@ def test_strange_events_blind_flower_for_nobody(
         _event([1]),
         _event({"type": 7}),
     )
-    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=30) as browser:
+    with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S) as browser:
         for event in strange:
             stores.admin.publish("/0.celeryev/worker.heartbeat", event)
         seen = set(browser.get("/api/tasks").json())
         with Client(stores.database_url(), stores.redis_url("client"), locked.settings.payload_url) as client:
-            client.submit(ReadDocument(_document("BMP"))).wait(timeout=60)
+            client.submit(ReadDocument(_document("BMP"))).wait(timeout=WAIT_S)
 
-        eventually(lambda: set(browser.get("/api/tasks").json()) - seen, timeout=60)
+        eventually(lambda: set(browser.get("/api/tasks").json()) - seen)
 
 
 def _event(body: Any) -> bytes:
@@ -185,7 +186,7 @@ def test_no_verb_tells_a_secret_when_its_connections_fail(
             stack.callback(process.wait)
             stack.callback(process.kill)  # a worker would wait for its servers
         said = [tmp_path / verb for verb in verbs]
-        eventually(lambda: all(path.stat().st_size for path in said), timeout=90, what="a word of each")
+        eventually(lambda: all(path.stat().st_size for path in said), what="a word of each")
 
     assert [verb for verb in verbs if _told((tmp_path / verb).read_text())] == []
 

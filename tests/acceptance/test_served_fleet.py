@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from chat_server import Behaviour, serving
+from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_schemas import JobState
 
@@ -39,12 +40,12 @@ def test_pages_wait_for_a_server_that_is_away_and_none_is_lost(
         ) as fleet,
     ):
         before = fleet.client.submit(ReadDocument(drawn("before")))
-        assert before.result(timeout=60).pages[0].text == behaviour.text
+        assert before.result(timeout=WAIT_S).pages[0].text == behaviour.text
         engine = engine_of(fleet)
         first.kill()
         jobs = fleet.client.submit_many(ReadDocument(drawn(f"page {number}")) for number in range(4))
         eventually(lambda: engine_of(fleet) != engine, what="the worker's end")
         with serving(behaviour, first.server_port):
-            jobs.wait(timeout=120)
+            jobs.wait(timeout=WAIT_S)
 
         assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from limits import WAIT_S
+
 ROOT = Path(__file__).parents[2]
 FAULTS = ("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks")
 
@@ -23,7 +25,7 @@ def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        timeout=480,  # beyond its own patience: it says itself what did not come to rest
+        timeout=WAIT_S,  # beyond its own patience: it says itself what did not come to rest
         check=False,
     )
     report = json.loads(done.stdout) if done.stdout else {"promises": [], "faults": []}

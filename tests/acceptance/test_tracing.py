@@ -19,6 +19,7 @@ from redis import Redis
 
 from chat_server import Behaviour, ChatServerDouble, serving
 from collector import Collector, Told, application, collecting
+from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import Document, Lane, Stage, tracing
 from pecia_schemas.messages import queue_name
@@ -26,7 +27,6 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.upkeep.queues import count_waiting
 
 TEXT, FILE_NAME, METADATA, HOOK = "Quillfeather", "Hartwigsen", "Marigoldby", "Juniperstow"
-PATIENCE_S = 120
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Scene:
 
     def until_asked(self, asked: int) -> None:
         """Wait until the engine has been asked for more pages than that."""
-        self.eventually(lambda: len(self.server.pages) > asked, timeout=PATIENCE_S)
+        self.eventually(lambda: len(self.server.pages) > asked)
 
     def trace(self, job: Job[Any], last: str, *, pages: int = 1) -> list[Told]:
         """Return a job's spans, once there is one of that name, and those of its pages' last attempts.
@@ -60,7 +60,7 @@ class Scene:
             done = [one for one in attempts if one.attributes["pecia.outcome"] == "done"]
             return found if named(found, last) and len(done) == pages else []
 
-        found: list[Told] = self.eventually(spans, timeout=PATIENCE_S, what=f"a span {last}")
+        found: list[Told] = self.eventually(spans, what=f"a span {last}")
         return found
 
 
@@ -118,7 +118,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
     job = scene.client.submit(
         ReadDocument(document), webhook=f"{receiver.url}/{HOOK}", metadata={"ward": METADATA}
     )
-    assert [one.text for one in job.result(timeout=PATIENCE_S).pages] == [f"Seen by {TEXT}"] * 2
+    assert [one.text for one in job.result(timeout=WAIT_S).pages] == [f"Seen by {TEXT}"] * 2
     spans = scene.trace(job, "callback", pages=2)
 
     (submit,), (callback,) = named(spans, "submit"), named(spans, "callback")
@@ -144,7 +144,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
 
     asked = [headers["traceparent"] for headers in scene.server.headers if "traceparent" in headers]
     assert sorted(map(named_in, asked)) == sorted((one.trace, one.id) for one in requests)
-    (notice,) = receiver.received
+    (notice,) = receiver.requests
     assert named_in(notice.headers["traceparent"]) == (callback.trace, callback.id)
     planted = (TEXT, FILE_NAME, METADATA, HOOK, receiver.url)
     assert not [word for word in planted for body in scene.collector.bodies if word.encode() in body]
@@ -196,7 +196,7 @@ def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Callable[..
     job = scene.read(drawn("lost"))
     with Redis.from_url(scene.fleet.settings.redis_url.get_secret_value()) as redis:
         waits = queue_name(Stage.READ, Lane.NORMAL)
-        scene.eventually(lambda: count_waiting(redis)[waits] == 1, timeout=PATIENCE_S)
+        scene.eventually(lambda: count_waiting(redis)[waits] == 1)
         redis.flushall()
     scene.server.behaviour.takes_s = 0
 

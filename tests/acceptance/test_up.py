@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ import psycopg
 import pytest
 from PIL import Image
 
+from limits import WAIT_S
 from pecia_schemas import running
 
 SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
 PECIA = (sys.executable, "-m", "pecia")
-START_S = 90
 
 Draw = Callable[[str], bytes]
 Eventually = Callable[..., Any]
@@ -61,7 +61,7 @@ class Desk:
                 start_new_session=True,
             )
         self.started.append(process)
-        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None, timeout=START_S)
+        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None)
         assert process.poll() is None, self.screen
         return process
 
@@ -73,7 +73,7 @@ class Desk:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
 
@@ -96,16 +96,6 @@ class Desk:
         said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
         working_in = (process / "cwd").readlink()
         return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
-
-    @contextmanager
-    def paused(self, ending: str) -> Iterator[None]:
-        """Hold a process still for a block."""
-        pid = self.eventually(lambda: self.pid_of(ending))
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     def pid_of(self, ending: str) -> int | None:
         return next((pid for pid, command in self.processes().items() if command.endswith(ending)), None)
@@ -200,42 +190,6 @@ def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path)
         assert rows.fetchall() == [("Scanned at the desk",)]
 
 
-def test_a_document_that_fails_makes_the_command_fail(desk: Desk, papers: Path) -> None:
-    read = desk.run("read", str(papers / "notes.txt"), "--wait", "--json")
-
-    assert read.returncode == 1
-    [job] = lines(read)
-    assert job["failure"]["code"] == "unsupported_type"
-
-
-def test_a_job_can_be_looked_at_listed_and_cancelled(desk: Desk, papers: Path) -> None:
-    with desk.paused("worker engine"):
-        submitted = desk.run("read", str(papers / "report.pdf"), "--metadata", "case=wrong")
-        job = submitted.stdout.strip()
-        waited = desk.run("wait", job, "--timeout", "0")
-        [listed] = lines(desk.run("list", "--metadata", "case=wrong", "--json"))
-        cancelled = desk.run("cancel", job, "--reason", "wrong file")
-    [status] = lines(desk.run("status", job, "--json"))
-
-    assert submitted.returncode == 0
-    assert waited.returncode == 3
-    assert "0/" in waited.stdout
-    assert (listed["job"], listed["state"] in ("queued", "running")) == (job, True)
-    assert (cancelled.returncode, cancelled.stdout) == (0, f"{job} cancelled\n")
-    assert status["state"] == "cancelled"
-    assert desk.run("wait", job).returncode == 1
-
-
-def test_watch_shows_a_job_until_it_is_over(desk: Desk, papers: Path) -> None:
-    job = desk.run("read", str(papers / "report.pdf")).stdout.strip()
-
-    watched = desk.run("watch", job)
-
-    assert watched.returncode == 0
-    assert job in watched.stdout
-    assert "succeeded" in watched.stdout
-
-
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     examined = desk.run("doctor", "--deep", "--json")
 
@@ -273,7 +227,7 @@ def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
 
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(60) == 0
+    assert process.wait(WAIT_S) == 0
     assert desk.processes() == {}
     assert desk.run("list").returncode == 4
     process = desk.up(PECIA_ENGINE="simulated:instant")

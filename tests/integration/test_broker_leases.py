@@ -224,8 +224,8 @@ def test_renewal_keeps_parts_and_reports_those_held_too_long(
     try:
         time.sleep(0.6)
         assert (reap(redis, LEASE), lost) == (0, [])
-        eventually(lambda: lost == [part], timeout=2)
-        eventually(lambda: reap(redis, LEASE) == 1, timeout=2)
+        eventually(lambda: lost == [part])
+        eventually(lambda: reap(redis, LEASE) == 1)
     finally:
         keeper.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "lease-renewer"]

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
+from limits import WAIT_S
 from pecia import UnavailableError
 from pecia.cli import endings
 from pecia.cli.app import app
@@ -180,7 +181,7 @@ def test_no_more_is_handed_over_than_may_wait(
     waited = (run.is_alive(), handed_over())
     with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
         connection.execute("UPDATE parts SET state = 'done'")
-    run.join(timeout=30)
+    run.join(timeout=WAIT_S)
 
     assert waited == (True, 2)
     assert said[0].stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n"

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia.cli.app import app
 from pecia.endpoints import body_of_test
@@ -121,7 +122,7 @@ class Listening:
         signed = Signer(SecretStr(secret)).sign(new_id(), notice)
         request = Request(self.url, data=signed.body, headers=dict(signed.headers))  # noqa: S310  loopback
         try:
-            with urlopen(request, timeout=10) as reply:  # noqa: S310
+            with urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310
                 return int(reply.status)
         except HTTPError as refusal:
             return refusal.code
@@ -146,7 +147,7 @@ def test_a_listener_prints_what_verifies_and_refuses_the_rest(listening: Callabl
     statuses = [
         listener.post(secret) for secret in (SECRET, "whsec_" + "bm90aGVybm90aGVybm90aGVybm90aGVy", SECRET)
     ]
-    told, complaints = listener.process.communicate(timeout=20)
+    told, complaints = listener.process.communicate(timeout=WAIT_S)
     assert statuses == [204, 401, 204]
     assert [json.loads(line)["type"] for line in told.splitlines()] == ["webhook.test"] * 2
     assert "not signed with this secret" in complaints

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from PIL import Image
 
+from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.confinement import kernel_confines
 from pecia_workers.media import Decoder, Limits
@@ -31,7 +32,7 @@ def in_a_decoder(function: Callable[..., Any], *args: Any) -> Any:
     async def story() -> Any:
         processes = BoundedProcesses(1, initialize_process, Limits.of(WorkerSettings()))
         try:
-            return await processes.call(function, *args, timeout=60)
+            return await processes.call(function, *args, timeout=WAIT_S)
         finally:
             await processes.stop()
 

@@ -14,11 +14,11 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
+from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 
 KEPT = 3
-PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -35,10 +35,12 @@ def flower(redis_url: str, eventually: Callable[..., None]) -> Iterator[httpx2.C
     }
     with (
         subprocess.Popen([sys.executable, "-m", "pecia_workers", "flower"], env=os.environ | own) as process,
-        httpx2.Client(base_url=f"http://127.0.0.1:{port}", auth=("pecia", "known"), timeout=30) as program,
+        httpx2.Client(
+            base_url=f"http://127.0.0.1:{port}", auth=("pecia", "known"), timeout=WAIT_S
+        ) as program,
     ):
         try:
-            eventually(lambda: _listens("127.0.0.1", port), timeout=PATIENCE_S)
+            eventually(lambda: _listens("127.0.0.1", port))
             yield program
         finally:
             process.terminate()
@@ -62,7 +64,7 @@ def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
                     worker.send("task-received", uuid=part, name="pecia.read", args="()", kwargs="{}")
                 return list(flower.get("/fleet/api/tasks").json())
 
-            eventually(lambda: set(latest()) == set(parts[-KEPT:]), timeout=PATIENCE_S)
+            eventually(lambda: set(latest()) == set(parts[-KEPT:]))
 
 
 def test_flower_listens_on_loopback_alone_unless_it_is_told_to(flower: httpx2.Client) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_workers.bus import Bus
@@ -37,7 +38,7 @@ def test_an_announcement_that_is_no_text_breaks_no_wait(
         with pytest.raises(JobTimeoutError):
             job.wait(timeout=2)
         scribe.read(job.id)
-        assert job.wait(timeout=20).state == "succeeded"
+        assert job.wait(timeout=WAIT_S).state == "succeeded"
 
 
 def test_strange_cancellations_deafen_no_worker(redis_url: str) -> None:

@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
+from limits import WAIT_S
 from pecia_schemas import running
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local import fleet as fleet_module
@@ -222,7 +223,7 @@ def test_flower_is_behind_its_password_which_no_command_line_shows(short_path: P
 
 def _status(url: str, *, authorization: str) -> int:
     host = url.removeprefix("http://")
-    with closing(HTTPConnection(host, timeout=60)) as connection:
+    with closing(HTTPConnection(host, timeout=WAIT_S)) as connection:
         connection.request("GET", "/workers", headers={"Authorization": authorization})
         return connection.getresponse().status
 

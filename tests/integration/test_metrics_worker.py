@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
@@ -108,7 +109,7 @@ def test_a_lost_lease_is_counted(keeper: LeaseKeeper, redis_url: str) -> None:
 
 def status(port: int, path: str) -> int:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as reply:
             return int(reply.status)
     except HTTPError as refusal:
         refusal.close()
@@ -141,10 +142,10 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
             keeper.gate = Gate()
             eventually(lambda: status(port, "/readyz") == 200)
             server.kill()
-            eventually(lambda: status(port, "/readyz") == 503, timeout=20)
+            eventually(lambda: status(port, "/readyz") == 503)
             assert status(port, "/healthz") == 200
             redis_server(replaces=server)
-            eventually(lambda: status(port, "/readyz") == 200, timeout=20)
+            eventually(lambda: status(port, "/readyz") == 200)
 
 
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(

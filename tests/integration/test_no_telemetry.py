@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from limits import WAIT_S
+
 LOAD_EVERY_MODEL = """
 from pecia_workers.engines import rapidocr_process
 from pecia_workers.media.classifier import line_classifier
@@ -25,7 +27,7 @@ def test_loading_the_models_leaves_no_device_id_and_no_reports_to_send(tmp_path:
     subprocess.run(
         [sys.executable, "-c", LOAD_EVERY_MODEL],
         env=inherited | {name: str(path) for name, path in places.items()},
-        timeout=120,
+        timeout=WAIT_S,
         check=True,
     )
 

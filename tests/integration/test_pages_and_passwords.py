@@ -17,6 +17,7 @@ import pypdfium2
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from limits import WAIT_S
 from overhearing import redis_keys
 from pecia import Client, Job, JobState, Page, ReadDocument
 from pecia_schemas import Document, FailureCode, Stage
@@ -176,7 +177,7 @@ def test_what_the_documentation_shows_is_what_happens(
         command, cwd=tmp_path, env={**os.environ, **stores}, stdout=subprocess.PIPE, text=True
     ) as user:
         work(eventually(lambda: next(client.jobs(), None)))
-        told, _ = user.communicate(timeout=120)
+        told, _ = user.communicate(timeout=WAIT_S)
     letter = next(job for job in client.jobs() if not job.done)
 
     assert [int(line) for line in told.split()] == [1, 2, 7, 20, 21]

@@ -93,7 +93,7 @@ def test_a_page_that_kills_its_worker_fails_alone(
         workers.tend()
         return poison.refresh().done and all(job.refresh().done for job in (*neighbours, later))
 
-    eventually(over, timeout=120, interval=0.1)
+    eventually(over, interval=0.1)
 
     assert {job.state for job in (*neighbours, later)} == {JobState.SUCCEEDED}
     assert poison.failure is not None

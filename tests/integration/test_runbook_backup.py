@@ -18,6 +18,7 @@ from redis import Redis
 
 import pecia_migrations
 from compose_stack import COMPOSE
+from limits import WAIT_S
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.wheels import postgres_programs
@@ -93,7 +94,7 @@ def upkeep(stores: dict[str, str]) -> Iterator[Callable[[], None]]:
     yield start
     for process in started:
         process.terminate()
-        process.wait(30)
+        process.wait(WAIT_S)
 
 
 @pytest.fixture
@@ -159,4 +160,4 @@ def test_redis_needs_no_backup(
         assert redis.llen("read.normal") == 1
         redis.flushall()
         upkeep()
-        eventually(lambda: redis.llen("read.normal") == 1, timeout=120, what="the part that waited")
+        eventually(lambda: redis.llen("read.normal") == 1, what="the part that waited")

@@ -22,6 +22,7 @@ from PIL import Image
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
+from limits import WAIT_S
 from pecia import (
     AuditAction,
     Captions,
@@ -386,7 +387,7 @@ def test_a_pdf_is_nothing_for_a_terminal(stores: dict[str, str], job: Job[Docume
         stdout=its,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
     os.close(its)

@@ -19,6 +19,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
+from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
 from pecia_workers.broker import celery_settings, connect, transport
@@ -54,7 +55,7 @@ def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -65,7 +66,7 @@ def test_a_client_submits_and_hears_with_its_own_account(stores: SecuredStores, 
         job.cancel()
 
         assert stores.admin.llen("read.normal") == 1
-        assert client.job(job.id).wait(timeout=10)
+        assert client.job(job.id).wait(timeout=WAIT_S)
     assert stores.denied == set()
 
 

@@ -25,6 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from document_server import Answer, DocumentServer, handing_out
+from limits import WAIT_S
 from pecia import (
     AsyncClient,
     CaptionVideo,
@@ -563,7 +564,7 @@ def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, ser
 
     asyncio.run(story())
 
-    assert server.cut.wait(10)
+    assert server.cut.wait(WAIT_S)
     assert (job.refresh().state, ward.row(job)["payload"], ward.files()) == (JobState.CANCELLED, "", {})
     assert "url" not in ward.row(job)["task"]
     assert ward.left_over() == []
@@ -628,7 +629,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
         {**ward.urls, "source_allow": ["127.0.0.0/8"], "source_ports": [], "decode_processes": 1}
     )
     with subprocess.Popen([sys.executable, "-c", _WORKER, settings, str(part)]) as worker:
-        assert server.reached.wait(60)
+        assert server.reached.wait(WAIT_S)
         worker.kill()
 
     async def story() -> None:

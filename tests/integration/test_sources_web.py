@@ -12,6 +12,7 @@ from typing import IO, Any
 import pytest
 
 from document_server import Answer, DocumentServer, handing_out
+from limits import WAIT_S
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.errors import MediaError
@@ -205,7 +206,7 @@ def test_what_is_announced_as_too_large_is_not_waited_for(server: DocumentServer
 
     assert failure(url, file) == (FailureCode.TOO_LARGE, f"The file has {LIMIT + 1} bytes.")
     assert file.getvalue() == b""
-    assert server.cut.wait(10)
+    assert server.cut.wait(WAIT_S)
 
 
 @pytest.mark.parametrize("length", [None, 900_000_000])
@@ -217,7 +218,7 @@ def test_an_endless_document_is_cut_off_at_the_limit(server: DocumentServer, len
 
     assert code is FailureCode.TOO_LARGE
     assert len(file.getvalue()) <= LIMIT
-    assert server.cut.wait(10)
+    assert server.cut.wait(WAIT_S)
 
 
 def test_no_more_is_taken_than_was_announced(server: DocumentServer) -> None:
@@ -263,7 +264,7 @@ def test_a_server_that_keeps_us_waiting_is_left(
     url = server.plan("/slow", Answer(DOCUMENT, length=LIMIT, then=then))
 
     assert failure(url, **settings) == (UNREACHABLE, found)
-    assert server.cut.wait(10)
+    assert server.cut.wait(WAIT_S)
 
 
 def test_a_full_disk_is_told_as_such_and_may_be_emptied(server: DocumentServer) -> None:

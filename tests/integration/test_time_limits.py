@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from celery.exceptions import Ignore, Retry
 
+from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
@@ -66,7 +67,7 @@ async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
 
 async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseException] | None:
     """Return with what it ended, long before the engine would have; by then the engine has let go of it."""
-    await asyncio.wait([reading], timeout=5)
+    await asyncio.wait([reading], timeout=WAIT_S)
     assert reading.done(), "the engine goes on with it"
     assert held(runtime) == 0
     error = reading.exception()

@@ -21,6 +21,7 @@ import psycopg.sql
 import pytest
 from structlog.testing import capture_logs
 
+from limits import WAIT_S
 from pecia.webhooks import verify
 from pecia_migrations import upgrade
 from pecia_schemas import JobState, NoticeType
@@ -96,7 +97,7 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
 
     def hang(host: str, *arguments: Any, **options: Any) -> Any:
         if host == "silent.example":
-            answers.wait(120)
+            answers.wait(WAIT_S)
         return resolve("127.0.0.1", *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -317,7 +318,7 @@ def test_a_stopped_process_finishes_what_it_has_begun_and_signs_off(
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         told.set()
-        assert process.wait(30) == 0
+        assert process.wait(WAIT_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -15,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
 
+from limits import WAIT_S
 from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError
 from pecia.errors import WebhookVerificationError
 from pecia.webhooks import verify
@@ -235,7 +236,7 @@ def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_
         waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         eventually(lambda: outbox.query(waits))
         removing.commit()
-        assert client.deliveries(job=job.result(timeout=10)) == []
+        assert client.deliveries(job=job.result(timeout=WAIT_S)) == []
 
 
 def test_a_url_that_is_gone_leaves_others_of_its_host_alone(

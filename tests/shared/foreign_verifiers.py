@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from limits import WAIT_S
 from npm_files import NothingThereError, tools
 
 LIBRARIES: Final = ("standardwebhooks", "svix")
 
 _HERE: Final = Path(__file__).with_name("verifiers")
-_PATIENCE_S: Final = 120
 
 
 def verified(library: str, secret: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def verified(library: str, secret: str, headers: Mapping[str, str], body: bytes)
         input=request.encode(),
         capture_output=True,
         check=True,
-        timeout=_PATIENCE_S,
+        timeout=WAIT_S,
     )
     said: dict[str, Any] = json.loads(ran.stdout)
     return said
@@ -58,7 +58,7 @@ def _installed() -> Path:
 def _install(directory: Path) -> None:
     command = [*tools()[1], "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
     try:
-        ran = subprocess.run(command, cwd=directory, capture_output=True, timeout=_PATIENCE_S, check=False)
+        ran = subprocess.run(command, cwd=directory, capture_output=True, timeout=WAIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise NothingThereError("npm does not answer") from None
     if ran.returncode:

@@ -15,7 +15,8 @@ from typing import Final, NoReturn
 
 import pytest
 
-_PATIENCE_S: Final = 240
+from limits import WAIT_S
+
 _UNBROTLI: Final = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
 
 
@@ -81,7 +82,7 @@ def _from_registry(download: Download) -> bytes:
     with tempfile.TemporaryDirectory() as scratch:
         command = [*tools()[1], "pack", "--silent", download.package]
         try:
-            ran = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_PATIENCE_S, check=False)
+            ran = subprocess.run(command, cwd=scratch, capture_output=True, timeout=WAIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
             raise NothingThereError(f"npm does not answer about {download.package}") from None
         archives = list(Path(scratch).glob("*.tgz"))

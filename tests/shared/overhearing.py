@@ -15,7 +15,7 @@ from flower.urls import handlers
 from redis import Redis
 from tornado.routing import URLSpec
 
-PATIENCE_S = 60
+from limits import WAIT_S
 
 _STOP = "the tests have heard enough"
 _TASK_TABLE = (
@@ -63,7 +63,7 @@ def celery_events(app: Celery) -> Iterator[list[str]]:
     thread = threading.Thread(target=listen)
     thread.start()
     try:
-        assert ready.wait(PATIENCE_S)
+        assert ready.wait(WAIT_S)
         yield heard
     finally:
         stop.set()

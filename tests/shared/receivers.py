@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 
+from limits import WAIT_S
 from pecia_schemas import new_id
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
@@ -98,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         answer = self.server.take(Request(self.path, dict(self.headers), body))
         time.sleep(answer.delay_s)
         if answer.after:
-            answer.after.wait(60)
+            answer.after.wait(WAIT_S)
         self.server.answered(str(self.headers["webhook-id"]), answer)
         if answer.reset:
             self.reset()

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from limits import WAIT_S
+
 _CHUNK = 64 * 1024
 _SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 _DAY = timedelta(days=1)
@@ -90,9 +92,9 @@ class TlsEndpoint:
         thread = threading.Thread(target=loop.run_forever, name="tls")
         thread.start()
         try:
-            server = asyncio.run_coroutine_threadsafe(self._listen(), loop).result(10)
+            server = asyncio.run_coroutine_threadsafe(self._listen(), loop).result(WAIT_S)
             yield server.sockets[0].getsockname()[1]
-            asyncio.run_coroutine_threadsafe(_close(server), loop).result(10)
+            asyncio.run_coroutine_threadsafe(_close(server), loop).result(WAIT_S)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()

@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from limits import WAIT_S
 from pecia import (
     DatabaseUnavailableError,
     FailureCode,
@@ -102,7 +103,7 @@ def test_a_restart_of_postgres_is_outlasted_in_sight_of_a_person(
 
     monkeypatch.setattr(JobGroup, "refresh", restarting)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    follow(group, timeout=20)
+    follow(group, timeout=WAIT_S)
     assert group[0].done
     assert "1/1 jobs" in capsys.readouterr().err
 

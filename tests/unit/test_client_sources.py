@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from limits import WAIT_S
 from pecia import InvalidSourceError, Job, ReadDocument, SubmitManyError
 from pecia.testing import FakeFleet
 from pecia_schemas.results import Document
@@ -37,7 +38,7 @@ def test_a_pipe_is_read_to_its_end(
     with FakeFleet() as fleet, ThreadPoolExecutor(1) as threads:
         writing = threads.submit(pipe.write_bytes, b"scan")
         submit(fleet, ReadDocument(pipe))
-        assert writing.result(timeout=20) == 4
+        assert writing.result(timeout=WAIT_S) == 4
         assert fleet.submitted[0].content == b"scan"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pecia.testing
+from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -175,7 +176,7 @@ def test_what_takes_time_runs_until_the_time_has_passed() -> None:
 def test_what_takes_a_moment_is_waited_for() -> None:
     with FakeFleet() as fleet:
         fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
-        assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=20).text == "soon"
+        assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=WAIT_S).text == "soon"
 
 
 def test_time_that_passes_makes_everything_older() -> None:
@@ -289,12 +290,12 @@ def test_many_threads_and_coroutines_share_a_fleet() -> None:
         client = fleet.client()
 
         def read(number: int) -> str:
-            return client.submit(ReadDocument(str(number).encode())).result(timeout=20).text
+            return client.submit(ReadDocument(str(number).encode())).result(timeout=WAIT_S).text
 
         async def read_all() -> list[str]:
             async with fleet.async_client() as awaited:
                 jobs = [awaited.submit(ReadDocument(str(number).encode())) for number in range(50)]
-                return [(await job.result(timeout=20)).text for job in await asyncio.gather(*jobs)]
+                return [(await job.result(timeout=WAIT_S)).text for job in await asyncio.gather(*jobs)]
 
         with ThreadPoolExecutor(8) as threads:
             texts = list(threads.map(read, range(100)))
@@ -311,6 +312,6 @@ def test_who_waits_is_woken_from_another_thread() -> None:
             async with fleet.async_client() as client:
                 job = await client.submit(ReadDocument(b"scan"))
                 threading.Timer(0.05, fleet.finish).start()
-                return (await job.wait(timeout=20)).state
+                return (await job.wait(timeout=WAIT_S)).state
 
         assert asyncio.run(wait()) is JobState.SUCCEEDED

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from limits import WAIT_S
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
@@ -141,7 +142,9 @@ def test_a_script_without_a_main_guard_is_not_run_again(scan: Path, tmp_path: Pa
         f"with open_pictures(Path({str(scan)!r}), password=None, quality=75) as pictures:\n"
         "    print(pictures(1, rotation=0, skew=0.0).width)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert (done.stdout, done.stderr) == ("runs\n1000\n", "")
 
 

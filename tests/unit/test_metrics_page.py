@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from limits import WAIT_S
 from pecia_workers.metrics.health import Condition
 from pecia_workers.metrics.page import serve_page
 
@@ -34,7 +35,7 @@ class Told:
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
     try:
-        with urlopen(Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=5) as reply:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", method=method), timeout=WAIT_S) as reply:
             return reply.status, reply.read().decode()
     except HTTPError as refusal:
         with refusal:

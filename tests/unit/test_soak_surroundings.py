@@ -16,6 +16,8 @@ import pytest
 from tests.soak.proxy import Proxy
 from tests.soak.surroundings import Clock
 
+from limits import WAIT_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -46,7 +48,7 @@ def _repeat(connection: socket.socket) -> None:
 
 
 def _connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=WAIT_S)
 
 
 def _said_back(connection: socket.socket, words: bytes) -> bytes:

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_workers.broker import connect
@@ -92,12 +93,12 @@ class Fleet:
     def story(self, part: UUID) -> list[str]:
         return [entry["what"] for entry in self.journal(part)]
 
-    def await_story(self, part: UUID, *story: str, timeout: float = 60) -> None:
-        self.eventually(lambda: self.story(part) == list(story), timeout=timeout, what=f"{story} of {part}")
+    def await_story(self, part: UUID, *story: str) -> None:
+        self.eventually(lambda: self.story(part) == list(story), what=f"{story} of {part}")
 
-    def await_settled(self, timeout: float = 60) -> None:
+    def await_settled(self) -> None:
         """Wait until Redis holds no list and no lease."""
-        self.eventually(lambda: self.left == [], timeout=timeout, what="an empty broker")
+        self.eventually(lambda: self.left == [], what="an empty broker")
 
     @property
     def left(self) -> list[str]:
@@ -111,7 +112,7 @@ class Fleet:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGCONT)
                 worker.kill()
-            worker.wait(60)
+            worker.wait(WAIT_S)
         self.redis.close()
 
 

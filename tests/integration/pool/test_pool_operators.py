@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from limits import WAIT_S
 from pecia_schemas import Lane
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
@@ -46,10 +47,10 @@ def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
 
     thread = threading.Thread(target=listen)
     thread.start()
-    assert listening.wait(10)
+    assert listening.wait(WAIT_S)
     yield seen
     stop.set()
-    thread.join(10)
+    thread.join(WAIT_S)
 
 
 def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
@@ -143,7 +144,7 @@ def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
     fleet.launch_program("-m", "celery", "-A", "scripted_worker", "worker", "-Q", "read.urgent,read.bulk")
     part = fleet.send(lane=Lane.BULK)
 
-    fleet.await_story(part, "run", "done", timeout=20)
+    fleet.await_story(part, "run", "done")
     fleet.await_settled()
 
 
@@ -154,7 +155,7 @@ def test_inspect_names_the_queues_of_a_worker(fleet: Any) -> None:
         *("-m", "celery", "-A", "pecia_workers.app", "inspect", "--timeout=3", "active_queues", "--json")
     )
 
-    assert inspect.wait(30) == 0
+    assert inspect.wait(WAIT_S) == 0
     (queues,) = json.loads(fleet.log(inspect)).values()
     assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
 
@@ -162,5 +163,5 @@ def test_inspect_names_the_queues_of_a_worker(fleet: Any) -> None:
 def test_an_unknown_queue_is_refused(fleet: Any) -> None:
     worker = fleet.launch_program("-m", "celery", "-A", "pecia_workers.app", "worker", "-Q", "read.nightly")
 
-    assert worker.wait(30) != 0
+    assert worker.wait(WAIT_S) != 0
     assert "read.nightly" in fleet.log(worker)

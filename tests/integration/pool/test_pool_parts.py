@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from limits import WAIT_S
 from pecia_schemas import Lane
 from pecia_workers.broker import connect
 
@@ -115,7 +116,7 @@ def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> 
 
     lost = fleet.send("lose")
 
-    assert worker.wait(60) != 0
+    assert worker.wait(WAIT_S) != 0
     assert fleet.story(bystander) == ["run", "cancelled", "given back"]
     assert fleet.story(lost) == ["run", "given back"]
     assert (fleet.redis.llen("read.normal"), fleet.redis.llen("read.quarantine")) == (1, 1)
@@ -124,7 +125,7 @@ def test_a_worker_whose_runtime_is_lost_gives_all_back_and_fails(fleet: Any) -> 
 def test_a_runtime_that_cannot_start_ends_the_worker_with_its_reason(fleet: Any) -> None:
     worker = fleet.launch(SCRIPTED_START="fails")
 
-    assert worker.wait(20) != 0
+    assert worker.wait(WAIT_S) != 0
     assert "LookupError: no such model" in fleet.log(worker)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from limits import WAIT_S
 from pecia_schemas import Lane
 
 
@@ -61,9 +62,9 @@ def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(flee
     first, parts = start_and_hold(fleet, 4)
     poison, *innocent = parts
     fleet.plan(poison, "die")
-    assert first.wait(60) == -signal.SIGKILL
+    assert first.wait(WAIT_S) == -signal.SIGKILL
     second = fleet.start()
-    assert second.wait(15) == -signal.SIGKILL
+    assert second.wait(WAIT_S) == -signal.SIGKILL
 
     for part in innocent:
         fleet.plan(part, "done")
@@ -95,7 +96,7 @@ def test_what_an_engine_died_on_runs_apart_and_what_was_given_back_does_not(flee
 
     fleet.plan(fatal, "lose")
 
-    assert worker.wait(60) == 1
+    assert worker.wait(WAIT_S) == 1
     assert sorted(fleet.left) == ["pecia:deliveries", "read.normal", "read.quarantine"]
     fleet.plan(waited, "done")
     fleet.plan(fatal, "done")

@@ -14,9 +14,8 @@ import psycopg
 import pytest
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
-
-START_S = 60
 
 
 class Workers:
@@ -39,7 +38,7 @@ class Workers:
                 )
             self.processes.append(process)
         ready = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
-        self._eventually(lambda: len(self.query(ready)) == number, timeout=START_S, what="the workers")
+        self._eventually(lambda: len(self.query(ready)) == number, what="the workers")
         return self.processes
 
     def query(self, statement: Any, *values: object) -> list[tuple[Any, ...]]:
@@ -71,7 +70,7 @@ class Workers:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(60)
+            process.wait(WAIT_S)
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
     other = workers.await_runner(attempt=2)
     paused.send_signal(signal.SIGCONT)
 
-    assert job.wait(timeout=60).state is JobState.SUCCEEDED
+    assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
     eventually(lambda: "lease lost" in workers.log_of(paused))
     assert workers.story(job) == [
         ("running", 1, None, paused.pid),
@@ -123,10 +122,10 @@ def test_a_worker_that_is_told_to_stop_hands_over_what_it_cannot_finish_without_
 
     leaving.terminate()
 
-    assert leaving.wait(20) == 0
+    assert leaving.wait(WAIT_S) == 0
     staying = workers.await_runner(attempt=2)
     assert workers.query("SELECT strikes, deaths FROM parts") == [(0, 0)]
-    assert job.wait(timeout=60).state is JobState.SUCCEEDED
+    assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
     assert workers.story(job) == [
         ("running", 1, None, leaving.pid),
         ("queued", 1, "given_back", leaving.pid),

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from limits import WAIT_S
 from metadata_server import MetadataServer, metadata_server
 from pecia import Client, DocumentType, ReadDocument
 
@@ -55,7 +56,7 @@ class DoomedMachine:
     def end(self) -> None:
         for process in self._started:
             process.kill()
-            process.wait(60)
+            process.wait(WAIT_S)
 
 
 @pytest.fixture
@@ -70,14 +71,14 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     machine: DoomedMachine, client: Client, printed: bytes, redis_url: str, eventually: Callable[..., Any]
 ) -> None:
     worker = machine.start("engine")
-    eventually(lambda: machine.query(ON_DUTY), timeout=60, what="the worker")
+    eventually(lambda: machine.query(ON_DUTY), what="the worker")
     for _ in range(3):
         client.submit(ReadDocument(printed, document_type=DocumentType.CHART, cache=False))
-    eventually(lambda: [state for state, *_ in machine.query(PARTS)] == ["running"] * 3, timeout=20)
+    eventually(lambda: [state for state, *_ in machine.query(PARTS)] == ["running"] * 3)
 
     machine.cloud.going = True
 
-    assert worker.wait(20) == 0
+    assert worker.wait(WAIT_S) == 0
     assert machine.query(PARTS) == [("queued", 0, 0)] * 3
     with Redis.from_url(redis_url) as redis:
         assert redis.llen("read.normal") == 3
@@ -86,9 +87,9 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
 
 def test_a_service_ends_when_it_is_told(machine: DoomedMachine, eventually: Callable[..., Any]) -> None:
     service = machine.start("upkeep")
-    eventually(lambda: machine.query("SELECT 1 FROM workers"), timeout=60, what="the service")
+    eventually(lambda: machine.query("SELECT 1 FROM workers"), what="the service")
 
     machine.cloud.going = True
 
-    assert service.wait(20) == 0
+    assert service.wait(WAIT_S) == 0
     assert machine.query("SELECT 1 FROM workers WHERE stopped_at IS NULL") == []

@@ -30,7 +30,7 @@ def test_after_flushall_everything_is_back_within_seconds(
 
         redis.flushall()
 
-        eventually(lambda: len(held_parts(redis)) == 50, timeout=20)
+        eventually(lambda: len(held_parts(redis)) == 50)
     assert count_held(redis) == 50, "some were published twice"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from limits import WAIT_S
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
@@ -201,7 +202,7 @@ def test_the_upkeep_process_ends_cleanly_when_told_to(
         tables.add_job()
         eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(WAIT_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from limits import WAIT_S
 from pecia_schemas import NoticeType
 from pecia_workers.upkeep.queues import held_parts
 
@@ -32,7 +33,7 @@ def two_of_them(tables: Any, stores: dict[str, str], eventually: Callable[..., A
         for process in processes:
             process.terminate()
         for process in processes:
-            assert process.wait(20) == 0
+            assert process.wait(WAIT_S) == 0
 
 
 @pytest.mark.usefixtures("two_of_them")
