@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pypdfium2
 import pytest
 from PIL import Image
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -276,17 +274,14 @@ def test_one_broken_page_leaves_the_others(fleet: Any, pages: Callable[..., byte
     assert (job.progress.done, job.progress.failed, job.progress.total) == (2, 1, 3)
 
 
-@pytest.fixture(scope="module")
-def limited_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
-    """A fleet that takes three pages, and reads none of them really."""
-    with run_fleet("limits", max_pages=3, engine="simulated") as fleet:
-        yield fleet
+def test_a_document_of_too_many_pages_is_refused_whole(fleet: Any, tmp_path: Path) -> None:
+    document = pypdfium2.PdfDocument.new()
+    for _ in range(fleet.settings.max_pages + 1):
+        document.new_page(100, 100).close()
+    document.save(tmp_path / "long.pdf")
+    document.close()
 
-
-def test_a_document_of_too_many_pages_is_refused_whole(
-    limited_fleet: Any, pages: Callable[..., bytes]
-) -> None:
-    job = limited_fleet.client.submit(ReadDocument(pages("PDF", list("abcd")))).wait(WAIT_S)
+    job = fleet.client.submit(ReadDocument(tmp_path / "long.pdf")).wait(WAIT_S)
 
     expect_failure(job, FailureCode.TOO_MANY_PAGES)
     assert job.progress.finished == 0
@@ -386,9 +381,8 @@ def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Calla
     ]
     taken = sum((job.result(WAIT_S).usage for job in documents), TokenUsage())
 
-    command = [sys.executable, "-m", "pecia", "usage", "--since", "1h", "--by", "metadata:ward", "--json"]
-    environment = os.environ | fleet.environment
-    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=WAIT_S).stdout
+    words = "usage --since 1h --by metadata:ward --json"
+    shown = run_pecia(*words.split(), env=fleet.environment).stdout
 
     (ward,) = [group for group in json.loads(shown)["groups"] if group["name"] == "12"]
     assert (ward["jobs"], ward["parts"], ward["pages"]) == (2, 3, 3)
