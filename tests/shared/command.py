@@ -26,7 +26,10 @@ def run_pecia(
             patch.setenv(name, value)
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
-        code = run([str(word) for word in words])
+        try:
+            code = run([str(word) for word in words])
+        except SystemExit as ended:  # of completion, and of what a library ends
+            code = int(ended.code or 0)
     return CompletedProcess(list(map(str, words)), code, *map(_text, streams[1:]))
 
 

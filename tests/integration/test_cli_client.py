@@ -1,4 +1,7 @@
-"""The client's verbs as a person or a script runs them: real processes, real stores, a fleet of one SQL statement."""
+"""The client's verbs as a person or a script runs them: real stores, a fleet of one SQL statement.
+
+A process runs only where it is the subject: on a terminal, under Ctrl-C, with settings of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,8 @@ from uuid import UUID
 import psycopg
 import pytest
 from PIL import Image
+
+from command import run_pecia
 
 _PECIA = (sys.executable, "-m", "pecia")
 
@@ -51,7 +58,7 @@ class Screen:
     def read_until(self, wanted: str) -> str:
         """Return all that was shown until now, as soon as it holds this pattern."""
         while not re.search(wanted, self.shown):
-            ready, _, _ = select.select([self.terminal], [], [], 30)
+            ready, _, _ = select.select([self.terminal], [], [], 60)
             assert ready, f"nothing new on the terminal after {self.shown[-500:]!r}"
             self.shown += os.read(self.terminal, 65_536).decode(errors="replace")
         return self.shown
@@ -64,17 +71,17 @@ class Shell:
     stores: dict[str, str]
     directory: Path
 
-    def run(self, *arguments: str, typed: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*_PECIA, *arguments],
-            cwd=self.directory,
-            env=os.environ | self.stores,
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def run(self, *arguments: str, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+        with chdir(self.directory):
+            return run_pecia(*arguments, env=self.stores, stdin=stdin)
+
+    def run_until(self, step: Callable[[], object], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that waits, and meanwhile a step of the fleet until it finds something to do."""
+        with ThreadPoolExecutor(1) as thread, chdir(self.directory):
+            ending = thread.submit(run_pecia, *arguments, env=self.stores)
+            while not ending.done() and not step():
+                time.sleep(0.02)
+            return ending.result()
 
     def start(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -147,14 +154,12 @@ def test_read_prints_the_ids_of_its_jobs_in_the_order_of_the_files(shell: Shell)
 
 
 def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(
-    shell: Shell, eventually: Callable[..., Any]
+    shell: Shell,
 ) -> None:
     shell.draw("a.png", "b.png")
-    process = shell.start("read", "a.png", "b.png", "--wait", "--json")
-    assert eventually(shell.read_all) == 2
-    out, complaint = process.communicate(timeout=60)
-    documents = [json.loads(line) for line in out.splitlines()]
-    assert (process.returncode, complaint) == (0, "")
+    read = shell.run_until(shell.read_all, "read", "a.png", "b.png", "--wait", "--json")
+    documents = [json.loads(line) for line in read.stdout.splitlines()]
+    assert (read.returncode, read.stderr) == (0, "")
     assert [document["file"] for document in documents] == ["a.png", "b.png"]
     assert documents[0] == {
         "job": documents[0]["job"],
@@ -166,34 +171,27 @@ def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing
     }
 
 
-def test_results_are_written_beside_each_other_under_the_names_of_the_files(
-    shell: Shell, eventually: Callable[..., Any]
-) -> None:
+def test_results_are_written_beside_each_other_under_the_names_of_the_files(shell: Shell) -> None:
     shell.draw("a.png", "b.png")
-    process = shell.start("read", "a.png", "b.png", "--wait", "--format", "markdown", "-o", "texts")
-    assert eventually(shell.read_all) == 2
-    assert process.communicate(timeout=60) == ("", "")
+    how = ("--wait", "--format", "markdown", "-o", "texts")
+    read = shell.run_until(shell.read_all, "read", "a.png", "b.png", *how)
+    assert (read.stdout, read.stderr) == ("", "")
     written = sorted((shell.directory / "texts").iterdir())
     assert [path.name for path in written] == ["a.md", "b.md"]
     assert "Blutdruck 120/80" in written[0].read_text()
 
 
-def test_a_file_that_is_refused_is_named_and_the_others_are_read(
-    shell: Shell, eventually: Callable[..., Any]
-) -> None:
+def test_a_file_that_is_refused_is_named_and_the_others_are_read(shell: Shell) -> None:
     shell.draw("a.png", "b.png")
-    process = shell.start(
-        "read", "a.png", "http://ward:secret@archive.example/7.pdf", "b.png", "--wait", "--json"
-    )
-    assert eventually(shell.read_all) == 2
-    out, complaint = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.png", "b.png"]
-    assert complaint.count("\n") == 1
+    files = ("a.png", "http://ward:secret@archive.example/7.pdf", "b.png")
+    read = shell.run_until(shell.read_all, "read", *files, "--wait", "--json")
+    assert read.returncode == 2
+    assert [json.loads(line)["file"] for line in read.stdout.splitlines()] == ["a.png", "b.png"]
+    assert read.stderr.count("\n") == 1
 
 
 def test_a_full_lane_ends_with_4_unless_the_command_waits_for_room(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PECIA_MAX_BACKLOG", '{"normal": 1}')
     (first,) = shell.submit("a.png")
@@ -201,18 +199,15 @@ def test_a_full_lane_ends_with_4_unless_the_command_waits_for_room(
     refused = shell.run("read", "b.png")
     assert refused.returncode == 4
     assert "try again in" in one_line(refused)
-    waiting = shell.start("read", "b.png", "--block", "--json")
-    assert eventually(shell.read_all) == 1
-    assert json.loads(waiting.communicate(timeout=60)[0])["job"] != first
+    waited = shell.run_until(shell.read_all, "read", "b.png", "--block", "--json")
+    assert json.loads(waited.stdout)["job"] != first
 
 
-def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell, eventually: Callable[..., Any]) -> None:
+def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell) -> None:
     shell.draw("a.png")
-    process = shell.start("read", "a.png", "--wait", "--json")
-    eventually(shell.fail_all)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert json.loads(out)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
+    read = shell.run_until(shell.fail_all, "read", "a.png", "--wait", "--json")
+    assert read.returncode == 1
+    assert json.loads(read.stdout)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
 
 
 def test_a_timeout_prints_what_there_is_and_ends_with_3(shell: Shell) -> None:
@@ -328,45 +323,27 @@ def test_retry_runs_what_failed_again(shell: Shell) -> None:
 def test_ids_travel_from_one_command_to_the_next(shell: Shell) -> None:
     submitted = "\n".join(shell.submit("a.png", "b.png"))
     shell.read_all()
-    waited = shell.run("wait", "-", "--json", typed=submitted)
+    waited = shell.run("wait", "-", "--json", stdin=submitted)
     assert waited.returncode == 0
     assert [json.loads(line)["job"] for line in waited.stdout.splitlines()] == submitted.split()
 
 
-def test_a_folder_is_submitted_with_a_bar_and_without_what_is_no_document(shell: Shell) -> None:
-    shell.draw("b.png", "a.png")
-    (shell.directory / "notes.txt").write_text("call back")
-    with shell.terminal("read", ".", "--json") as (reading, screen):
-        shown = screen.read_until(r'"file": "b.png"')
-        assert reading.wait(20) == 0
-    assert "passed over 1 of another kind" in shown
-    assert "submitted" in shown
-    assert shown.index('"a.png"') < shown.index('"b.png"')
-
-
 def test_a_document_comes_through_a_pipe(shell: Shell) -> None:
     shell.draw("a.png")
-    with (shell.directory / "a.png").open("rb") as scan:
-        command = [*_PECIA, "read", "-", "--json"]
-        told = subprocess.run(
-            command, stdin=scan, env=os.environ | shell.stores, capture_output=True, timeout=120, check=True
-        )
-    assert json.loads(told.stdout)["file"] == "-"
+    read = shell.run("read", "-", "--json", stdin=(shell.directory / "a.png").read_bytes())
+    assert json.loads(read.stdout)["file"] == "-"
 
 
 @pytest.mark.parametrize(
     ("typed", "offered"), [("pecia re", "retry"), ("pecia doc", "doctor"), ("pecia read --pri", "--priority")]
 )
 def test_a_shell_completes_verbs_and_options(shell: Shell, typed: str, offered: str) -> None:
-    asked = {"_PECIA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    told = subprocess.run(
-        [*_PECIA],
-        env=os.environ | shell.stores | asked,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    completion = {
+        "_PECIA_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+    }
+    told = Shell(shell.stores | completion, shell.directory).run()
     assert offered in told.stdout.split()
 
 
@@ -375,11 +352,11 @@ def test_colours_are_for_terminals_that_want_them(shell: Shell, monkeypatch: pyt
     shell.fail_all()
     with shell.terminal("status", job) as (process, screen):
         assert "\x1b[31mfailed" in screen.read_until("damaged")
-        process.wait(20)
+        process.wait(60)
     monkeypatch.setenv("NO_COLOR", "1")
     with shell.terminal("status", job) as (process, screen):
         assert "\x1b[31m" not in screen.read_until("damaged")
-        process.wait(20)
+        process.wait(60)
     assert "\x1b" not in shell.run("status", job).stdout
 
 
@@ -390,7 +367,7 @@ def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
         assert watching.poll() is None
         shell.read_all()
         shown = screen.read_until(rf"{job}.*succeeded")
-        assert watching.wait(20) == 0
+        assert watching.wait(60) == 0
     assert "Traceback" not in shown
 
 
@@ -409,25 +386,26 @@ def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:
     with shell.terminal("watch", job) as (watching, screen):
         shown = screen.read_until(rf"{job}.*queued")
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 0
+        assert watching.wait(60) == 0
     assert "Traceback" not in shown
 
 
 def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
     shell: Shell, eventually: Callable[..., Any]
 ) -> None:
-    shell.draw("a.png")
-    terminal, its_end = pty.openpty()
-    process = shell.start("read", "a.png", "--wait", "--json", stderr=its_end)
-    os.close(its_end)
-    seen = b""
-    while b"0/1 jobs" not in seen:
-        seen += os.read(terminal, 4096)
+    shell.draw("b.png", "a.png")
+    (shell.directory / "notes.txt").write_text("call back")
+    ours, its = pty.openpty()
+    process = shell.start("read", ".", "--wait", "--json", stderr=its)
+    os.close(its)
+    shown = Screen(ours).read_until("0/2 jobs")
     eventually(shell.read_all)
     out, _ = process.communicate(timeout=60)
-    os.close(terminal)
+    os.close(ours)
     assert process.returncode == 0
-    assert json.loads(out)["state"] == "succeeded"
+    assert "passed over 1 of another kind" in shown
+    assert "submitted" in shown
+    assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.png", "b.png"]
 
 
 @pytest.mark.parametrize(
@@ -488,13 +466,15 @@ def test_a_database_without_tables_asks_for_migrate(shell: Shell, empty_database
     assert "pecia migrate" in one_line(process)
 
 
-def test_a_verb_whose_extra_is_missing_says_what_to_install(shell: Shell, tmp_path: Path) -> None:
+def test_a_verb_whose_extra_is_missing_says_what_to_install(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metadata = tmp_path / "site" / "other-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text("[pecia.commands]\nservers = not_installed_anywhere:main\n")
-    extended = Shell(shell.stores | {"PYTHONPATH": str(metadata.parent)}, shell.directory)
-    process = extended.run("servers", "--some", "option")
+    monkeypatch.syspath_prepend(metadata.parent)
+    process = shell.run("servers", "--some", "option")
     assert process.returncode == 4
     assert "pip install 'pecia[workers]'" in one_line(process)
-    assert "servers" in extended.run("--help").stdout
+    assert "servers" in shell.run("--help").stdout
