@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from limits import WAIT_S
+from command import run_pecia
 
 
-def engine(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pecia", "engine", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        env={**os.environ, "COLUMNS": "200", **settings},
-    )
+def engine(*words: str, **settings: str) -> CompletedProcess[str]:
+    return run_pecia("engine", *words, env={"COLUMNS": "200", **settings})
 
 
 @pytest.fixture

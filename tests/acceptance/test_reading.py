@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import (
     Document,
@@ -174,9 +172,8 @@ def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Calla
     ]
     taken = sum((job.result(WAIT_S).usage for job in documents), TokenUsage())
 
-    command = [sys.executable, "-m", "pecia", "usage", "--since", "1h", "--by", "metadata:ward", "--json"]
-    environment = os.environ | fleet.environment
-    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=WAIT_S).stdout
+    words = "usage --since 1h --by metadata:ward --json"
+    shown = run_pecia(*words.split(), env=fleet.environment).stdout
 
     (ward,) = [group for group in json.loads(shown)["groups"] if group["name"] == "12"]
     assert (ward["jobs"], ward["parts"], ward["pages"]) == (2, 3, 3)
