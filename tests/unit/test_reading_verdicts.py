@@ -43,7 +43,7 @@ def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
     "text",
     [
         "Take 1 tablet [?] daily.\n\n| test | value |\n|---|---|\n| Na | 140 |",
-        "one gap [?] in six words",
+        19 * "[?] " + 81 * "word ",
         "\N{REPLACEMENT CHARACTER}" + 100 * "x",
     ],
 )
@@ -51,7 +51,7 @@ def test_plain_text_is_what_the_engine_says_it_is(text: str) -> None:
     assert verdict(text) is Verdict.OK
 
 
-@pytest.mark.parametrize("text", ["one [?] in five words", "\N{REPLACEMENT CHARACTER}" + 99 * "x"])
+@pytest.mark.parametrize("text", [20 * "[?] " + 80 * "word ", "\N{REPLACEMENT CHARACTER}" + 99 * "x"])
 def test_a_text_with_many_gaps_is_doubtful(text: str) -> None:
     assert verdict(text) is Verdict.LOW_CONFIDENCE
 
