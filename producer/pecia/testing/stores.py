@@ -40,7 +40,7 @@ class MemoryStore(Store[D_co]):
     @transaction
     def accept(
         self, memory: Memory, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
-    ) -> Sequence[Accepted | SubmitError]:
+    ) -> list[Accepted | SubmitError]:
         """Write the jobs and return what became of each; those whose key is known already are read back instead."""
         named = {new.job["payload"] for new in batch} & memory.removed
         gone = {payload for payload in named if not is_stored(payload)}
