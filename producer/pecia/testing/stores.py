@@ -202,7 +202,7 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
         size=(first["width"], first["height"]) if first["width"] else None,
     )
     job.parts.append(part)
-    memory.jobs[job.id] = memory.open[job.id] = memory.by_key[job.key] = job
+    memory.jobs[job.id] = memory.open[job.id] = memory.by_key[new.key] = job
     memory.tell(job, JobState.QUEUED, f"client:{job.client}")
     return Accepted(view=job.view, created=True, flow=job.id)
 
