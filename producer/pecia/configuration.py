@@ -9,7 +9,7 @@ import socket
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia_schemas import running, tracing
+from pecia_schemas import lengths, running, tracing
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 _STORES = ("database_url", "redis_url", "payload_url")
@@ -47,7 +47,7 @@ def client_name(settings: ClientSettings) -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry in passwd
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()[: lengths.NAME]
 
 
 def from_environment() -> ClientSettings:

@@ -143,7 +143,11 @@ async def claimed(ledger: Ledger, part: UUID, *, redelivered: bool = False) -> C
 
 
 async def claim_and_commit(ledger: Ledger, part: UUID, outcome: Outcome) -> bool:
-    return await ledger.commit(Finished(part=await claimed(ledger, part), outcome=outcome))
+    return await committed(ledger, await claimed(ledger, part), outcome)
+
+
+async def committed(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
+    return await ledger.commit(Finished(part=claim, outcome=outcome)) is not None
 
 
 def test_a_claim_counts_the_attempt_and_hands_out_the_task(database: Database, fleet: Fleet) -> None:
@@ -187,9 +191,9 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
         stale = await claimed(one, part)
         fresh = await claimed(two, part, redelivered=True)
         return [
-            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
-            await two.commit(Finished(part=fresh, outcome=Done(page(text="fresh")))),
-            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
+            await committed(one, stale, Done(page(text="stale"))),
+            await committed(two, fresh, Done(page(text="fresh"))),
+            await committed(one, stale, Done(page(text="stale"))),
         ]
 
     assert fleet.run(story, "one", "two") == [False, True, False]
@@ -308,10 +312,7 @@ def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: F
         claims = [await claimed(one, part) for part in parts]
         texts = ["first", "a zero byte: \x00", "third"]
         return await asyncio.gather(
-            *[
-                one.commit(Finished(part=claim, outcome=Done(page(text=text))))
-                for claim, text in zip(claims, texts, strict=True)
-            ]
+            *[committed(one, claim, Done(page(text=text))) for claim, text in zip(claims, texts, strict=True)]
         )
 
     assert fleet.run(story, "one") == [True, True, True]
@@ -367,7 +368,7 @@ def test_a_revoked_part_is_cancelled_and_may_end_its_job(database: Database, fle
         await claim_and_commit(one, done, Done(page()))
         claim = await claimed(one, revoked)
         await one.revoke(revoked)
-        return await one.commit(Finished(part=claim, outcome=Done(page(2))))
+        return await committed(one, claim, Done(page(2)))
 
     assert fleet.run(story, "one") is False
     job = database.job_of(done)
