@@ -77,6 +77,8 @@ def _of_running_fleet(home: str) -> dict[str, str]:
     try:
         fleet = running.find(home)
     except running.NoFleetError as error:
+        if running.running_fleets():
+            raise InvalidSettingError(str(error)) from None
         raise ConfigurationError(str(error)) from None
     return {name: str(getattr(fleet, name)) for name in _STORES}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Mapping
 from subprocess import CompletedProcess
+from unittest import mock
 
 import pytest
 
@@ -21,9 +23,7 @@ def run_pecia(
     """
     written = stdin.encode() if isinstance(stdin, str) else stdin
     streams = [io.TextIOWrapper(io.BytesIO(start), "utf-8", newline="") for start in (written, b"", b"")]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (env or {}).items():
-            patch.setenv(name, value)
+    with mock.patch.dict(os.environ, env or {}), pytest.MonkeyPatch.context() as patch:
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         try:

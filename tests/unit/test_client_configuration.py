@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from command import run_pecia
 from pecia import Client, ClientSettings, ConfigurationError
 from pecia_schemas import running
 from pecia_schemas.running import RunningFleet
@@ -53,6 +55,20 @@ def test_of_two_fleets_the_home_chooses_and_without_it_both_are_listed(
     monkeypatch.setenv("PECIA_HOME", "/one")
     assert Client()._settings.payload_url == "one"
     assert Client(**URLS)._settings.payload_url == URLS["payload_url"]
+
+
+@pytest.mark.usefixtures("fleets")
+def test_the_command_prints_what_other_programs_need_to_reach_the_chosen_fleet() -> None:
+    unclear, chosen = run_pecia("env"), run_pecia("--home", "/two", "env")
+
+    assert unclear.returncode == 2
+    assert "They are /one, /two." in " ".join(unclear.stderr.split())
+    assert chosen.stdout.splitlines() == [
+        "export PECIA_DATABASE_URL=postgresql://me:hunter2@db/pecia",
+        "export PECIA_REDIS_URL=redis://:hunter2@cache",
+        "export PECIA_PAYLOAD_URL=two",
+    ]
+    assert json.loads(run_pecia("--home", "/one", "env", "--json").stdout)["PECIA_PAYLOAD_URL"] == "one"
 
 
 def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -22,7 +23,8 @@ class Verbs(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the verb."""
         for option in self.get_params(ctx):
-            option.default = option.default or False  # Typer has pydantic, slow to load, check what is None
+            if option.default is None:
+                option.default = False  # Typer has pydantic, slow to load, check what is None
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -108,6 +110,10 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     *,
+    home: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Home of the fleet that is meant, if several run on this machine."),
+    ] = "",
     show_version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True)
     ] = False,
@@ -116,6 +122,8 @@ def root(
 
     Exit codes: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable.
     """
+    if home:
+        os.environ["PECIA_HOME"] = home  # where every verb's settings look, whichever package it is of
     if show_version:
         typer.echo(f"pecia {version('pecia')}")
     elif context.invoked_subcommand is None:

@@ -85,6 +85,10 @@ PANELS: Final = {
             "pecia_workers.commands.doctor:doctor",
             "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
         ),
+        "env": Verb(
+            "pecia.cli.environment:env",
+            "Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.",
+        ),
         "usage": Verb(
             "pecia.cli.usage:usage",
             "Show what was worked on, in tokens and seconds, attempts that were thrown away included.",
