@@ -31,10 +31,10 @@ from pecia.purging import Erasure
 from pecia.store import Listing
 from pecia.submission import NewJob, Options
 from pecia.usage import Usage
-from pecia_schemas.events import NoticeType, Webhook
+from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import DeliveryState, JobState, Lane
+from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
 from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
@@ -67,7 +67,7 @@ class Client:
         self,
         task: Task[R],
         *,
-        priority: Lane = Lane.NORMAL,
+        priority: Lane | LaneName = Lane.NORMAL,
         idempotency_key: str | None = None,
         webhook: Webhook | str | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -100,7 +100,7 @@ class Client:
         self,
         tasks: Iterable[Task[R]],
         *,
-        priority: Lane = Lane.NORMAL,
+        priority: Lane | LaneName = Lane.NORMAL,
         idempotency_prefix: str | None = None,
         idempotency_keys: Iterable[str] | None = None,
         webhook: Webhook | str | None = None,
@@ -149,7 +149,7 @@ class Client:
     def jobs(
         self,
         *,
-        status: JobState | str | Iterable[JobState | str] = (),
+        status: JobState | JobStateName | Iterable[JobState | JobStateName] = (),
         kind: str | None = None,
         metadata: Mapping[str, str] | None = None,
         since: datetime | timedelta | None = None,
@@ -176,7 +176,7 @@ class Client:
         self,
         *,
         job: Job[Any] | UUID | str | None = None,
-        code: FailureCode | None = None,
+        code: FailureCode | str | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[DeadPart]:
@@ -242,7 +242,9 @@ class Client:
         job_id = None if job is None else asking.id_of(job)
         return self._open().trail.entries(job_id=job_id, client=client, since=asking.past(since))
 
-    def add_endpoint(self, url: str, *, events: Iterable[NoticeType | str] | None = None) -> Endpoint:
+    def add_endpoint(
+        self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
+    ) -> Endpoint:
         """Register a receiver that is told of every job from now on; return it with its secret, which is told once.
 
         `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant.
@@ -274,7 +276,7 @@ class Client:
         *,
         job: Job[Any] | UUID | str | None = None,
         endpoint: Endpoint | UUID | str | None = None,
-        state: DeliveryState | str | None = None,
+        state: DeliveryState | DeliveryStateName | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[Delivery]:
@@ -331,7 +333,7 @@ class Client:
 
     def _options(
         self,
-        priority: Lane,
+        priority: Lane | LaneName,
         metadata: Mapping[str, str] | None,
         webhook: Webhook | str | None,
         not_before: datetime | timedelta | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, UrlConstraints, field_validator
@@ -72,6 +72,11 @@ class NoticeType(StrEnum):
 
 ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
 """What a webhook is told that asks for nothing else: how a job ended."""
+
+
+NoticeTypeName = Literal[
+    "job.succeeded", "job.partial", "job.failed", "job.cancelled", "job.expired", "part.done", "webhook.test"
+]
 
 
 class Webhook(_Event):

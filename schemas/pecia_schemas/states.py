@@ -1,6 +1,10 @@
-"""Where a job and its parts can be, which lane they wait in, and which stage works on them."""
+"""Where a job and its parts can be, which lane they wait in, and which stage works on them.
+
+Where a caller may write a name instead of a member, the parameter is of both types: `Lane | LaneName`.
+"""
 
 from enum import StrEnum
+from typing import Literal
 
 
 class Lane(StrEnum):
@@ -14,6 +18,9 @@ class Lane(StrEnum):
     def rank(self) -> int:
         """Place in the order of service; smaller is sooner."""
         return list(Lane).index(self)
+
+
+LaneName = Literal["urgent", "normal", "bulk"]
 
 
 class Stage(StrEnum):
@@ -47,6 +54,9 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.PARTIAL)
 
 
+JobStateName = Literal["queued", "running", "succeeded", "partial", "failed", "cancelled", "expired"]
+
+
 class PartState(StrEnum):
     """Life of a part: one page or one video segment."""
 
@@ -74,3 +84,6 @@ class DeliveryState(StrEnum):
     def is_terminal(self) -> bool:
         """Whether nothing more happens unless somebody has it replayed."""
         return self is not DeliveryState.PENDING
+
+
+DeliveryStateName = Literal["pending", "delivered", "dead"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -148,7 +148,18 @@ class GenerationOptions(BaseModel):
 if TYPE_CHECKING:
     FieldsOf = Mapping[str, Any] | type[BaseModel] | None
     Password = SecretStr | str | None
+    AnyDocumentType = DocumentType | Literal["prescription", "diagnosis", "lab_result", "chart", "mixed"]
+    AnyPreparation = Preparation | Literal["blank", "orient", "deskew", "downscale"]
+    AnyPreset = Preset | Literal["factual", "balanced", "creative", "quality", "speed"]
+    AnyCaptionStyle = CaptionStyle | Literal["brief", "detailed", "dense"]
 else:
+    # Pydantic makes a member of a name that a caller wrote.
+    AnyDocumentType, AnyPreparation, AnyPreset, AnyCaptionStyle = (
+        DocumentType,
+        Preparation,
+        Preset,
+        CaptionStyle,
+    )
 
     def _to_schema(value: Any) -> Any:
         if isinstance(value, type) and issubclass(value, BaseModel):
@@ -202,12 +213,12 @@ class ReadDocument(Task[Document]):
     stage: ClassVar[Stage] = Stage.READ
     result_type: ClassVar[type[BaseModel]] = Document
 
-    document_type: DocumentType = Field(default=DocumentType.MIXED, kw_only=True)
+    document_type: AnyDocumentType = Field(default=DocumentType.MIXED, kw_only=True)
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}$")
     """ISO 639-1, as in `en`; None: whatever the engine recognises."""
     fields: FieldsOf = Field(default=None, kw_only=True)
     """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
-    preset: Preset | None = Field(default=None, kw_only=True)
+    preset: AnyPreset | None = Field(default=None, kw_only=True)
     """How to write; None: greedily, as copying wants it."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
@@ -217,7 +228,9 @@ class ReadDocument(Task[Document]):
     """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
     password: Password = Field(default=None, kw_only=True, repr=False)
     """What opens a protected PDF."""
-    prepare: tuple[Preparation, ...] | None = Field(default=None, kw_only=True, max_length=len(Preparation))
+    prepare: tuple[AnyPreparation, ...] | None = Field(
+        default=None, kw_only=True, max_length=len(Preparation)
+    )
     """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
 
 
@@ -231,10 +244,10 @@ class CaptionVideo(Task[Captions]):
 
     language: str = Field(default="en", kw_only=True, pattern=r"^(en|ko)$")
     """The language of the captions: `en` or `ko`."""
-    style: CaptionStyle = Field(default=CaptionStyle.DETAILED, kw_only=True)
+    style: AnyCaptionStyle = Field(default=CaptionStyle.DETAILED, kw_only=True)
     segments: timedelta | None = Field(default=None, kw_only=True, gt=timedelta())
     """Length of one segment; None: as the fleet is set."""
-    preset: Preset | None = Field(default=None, kw_only=True)
+    preset: AnyPreset | None = Field(default=None, kw_only=True)
     """How to write; None: balanced."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
