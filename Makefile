@@ -8,6 +8,8 @@ ENGINE_VENV ?= $(VENV)-engine
 BENCH_VENV ?= $(VENV)-bench
 # How many tests run at a time: most of them wait most of the time, for a lease to end or a server to start.
 TEST_PROCESSES ?= 3
+# Which mutants are tried, by the ends of their names: every tenth.
+MUTANTS ?= *1
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
@@ -20,7 +22,7 @@ define install
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo up test gate test-gate test-engine soak check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo up test gate test-gate test-engine soak mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -44,6 +46,9 @@ test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
+
+mutate: $(VENV)/.mutate  ## Break the core in small ways and tell which no test notices: MUTANTS='*' all, not a tenth
+	$(BIN)/python tests/mutate.py '$(MUTANTS)'
 
 check: lint types imports audit site  ## Lint, types, import law, known weaknesses, documentation
 
@@ -100,6 +105,11 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
 	@echo "Installing the tools of the developers …"
 	$(call install,$(VENV),--constraint constraints.txt --group dev --editable '.[$(EXTRAS)]')
+	@touch $@
+
+$(VENV)/.mutate: pyproject.toml | $(VENV)/.dev
+	@echo "Installing what breaks the core …"
+	$(call install,$(VENV),--constraint constraints.txt --group mutate)
 	@touch $@
 
 $(ENGINE_VENV)/.installed: pyproject.toml tests/engine/install.sh
