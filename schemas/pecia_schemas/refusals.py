@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from redis.exceptions import AuthenticationError, NoPermissionError
 from sqlalchemy import make_url
 
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -50,6 +49,8 @@ def of_postgres(error: BaseException, url: str) -> str | None:
 
 
 def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
+    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
+
     for cause in _causes(error):
         if isinstance(cause, AuthenticationError):
             return "refuses the account or its password: correct {setting}."
