@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Connection, Table, Text, any_, literal, select, text
+from sqlalchemy import ARRAY, Connection, Text, any_, literal, select, text
 
 from pecia.errors import (
     DatabaseUnavailableError,
@@ -19,14 +19,12 @@ from pecia.errors import (
     PayloadStoreUnavailableError,
     SubmitError,
 )
+from pecia.rows import JOBS
 from pecia.submission import NewJob
 from pecia.view import VIEW, JobView, progress
 from pecia_schemas import discards
 from pecia_schemas.flows import FLOW_OF
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tables import JobRow
-
-_jobs = cast("Table", JobRow.__table__)
 
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
 _INSERT = text(
@@ -190,8 +188,8 @@ def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, tupl
     keys = {new.key for new in repeated}
     if not keys:
         return {}
-    asked = _jobs.c.idempotency_key == any_(literal(list(keys), ARRAY(Text)))
-    query = select(*VIEW, _jobs.c.idempotency_key, _jobs.c.task_digest).where(asked)
+    asked = JOBS.c.idempotency_key == any_(literal(list(keys), ARRAY(Text)))
+    query = select(*VIEW, JOBS.c.idempotency_key, JOBS.c.task_digest).where(asked)
     rows = connection.execute(query).mappings().all()
     if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")

@@ -63,7 +63,7 @@ class AuditAction(StrEnum):
 class AuditEntry(BaseModel):
     """One line of the audit trail."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     at: datetime
     job_id: UUID

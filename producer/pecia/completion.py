@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
-
-from redis import RedisError
-from redis.client import PubSub
 
 from pecia.connections import Connections
 from pecia.errors import DatabaseUnavailableError, JobNotFoundError, JobTimeoutError
-from pecia.publishing import Bus
 from pecia.view import JobView
 from pecia_schemas.messages import job_channel
+
+if TYPE_CHECKING:
+    from pecia.publishing import Announcements
 
 CONFIRMATION_S = 2.0
 """How long Redis has to note subscriptions."""
@@ -113,78 +110,10 @@ class Channels:
         return {self._ids[message["channel"]]} if message["type"] == "message" else set()
 
 
-class Announcements:
-    """News about some jobs. Redis may be away: then only the polling interval passes."""
-
-    def __init__(self, bus: Bus, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline) -> None:
-        self._bus = bus
-        self._channels = Channels(job_ids)
-        self._poll_s = poll_s
-        self._deadline = deadline
-        self._pubsub: PubSub | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hang_up()
-
-    def wait(self) -> set[UUID]:
-        """Return which jobs were announced; an empty set says: look at all of them.
-
-        The first call subscribes and returns at once, for what happened before was not heard.
-        """
-        if self._pubsub is None and self._subscribe():
-            return set()
-        pause = self._deadline.within(self._poll_s)
-        if self._pubsub is None:
-            time.sleep(pause)
-            return set()
-        return self._listen(self._pubsub, pause)
-
-    def _subscribe(self) -> bool:
-        self._pubsub = self._bus.subscription()
-        if self._pubsub is None:
-            return False
-        try:
-            self._pubsub.subscribe(*self._channels.ask())
-            return self._confirmed(self._pubsub) or self._give_up()
-        except (RedisError, OSError):
-            return self._give_up()
-
-    def _confirmed(self, pubsub: PubSub) -> bool:
-        patience = Deadline(CONFIRMATION_S)
-        while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
-            self._channels.confirm(pubsub.get_message(timeout=left))
-        return self._channels.confirmed
-
-    def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
-        heard: set[UUID] = set()
-        try:
-            message = pubsub.get_message(timeout=pause)
-            while message is not None and len(heard) < LOOK_AT:
-                heard |= self._channels.announced(message)
-                message = pubsub.get_message(timeout=0)
-        except (RedisError, OSError):
-            self._give_up()
-        return heard
-
-    def _give_up(self) -> bool:
-        self._bus.rest()
-        self._hang_up()
-        return False
-
-    def _hang_up(self) -> None:
-        pubsub, self._pubsub = self._pubsub, None
-        if pubsub is not None:
-            with suppress(RedisError, OSError):
-                pubsub.close()
-
-
 def announcements(connections: Connections, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
     """Return the news about these jobs, at the client's own polling interval."""
+    from pecia.publishing import Announcements  # noqa: PLC0415  brings redis, slow to load
+
     return Announcements(connections.bus, job_ids, poll_s=connections.poll_s, deadline=deadline)
 
 

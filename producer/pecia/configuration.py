@@ -39,6 +39,21 @@ def resolve(
     return settings.with_stores(**given)
 
 
+def redis_url(settings: ClientSettings) -> str:
+    """Return where Redis is. Raises `InvalidSettingError` for a URL of something else, before Redis is needed."""
+    url = settings.redis_url.get_secret_value()
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise no_redis_url()
+    return url
+
+
+def no_redis_url() -> InvalidSettingError:
+    """Return what is wrong with a URL that names no Redis."""
+    return InvalidSettingError(
+        "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
+    )
+
+
 def client_name(settings: ClientSettings) -> str:
     """Return who submits: as set, else `user@host`."""
     if settings.client_name:

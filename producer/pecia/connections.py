@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from obstore.exceptions import BaseError
 
 from pecia.audit import AuditTrail
 from pecia.backlog import Backlog
-from pecia.configuration import client_name
+from pecia.configuration import client_name, redis_url
 from pecia.database import Database
 from pecia.dead import DeadParts
 from pecia.deliveries import Deliveries
 from pecia.endpoints import Endpoints
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
-from pecia.publishing import Bus
 from pecia.purging import Purging
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
@@ -28,6 +27,9 @@ from pecia.usage import Accounts
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from pecia.publishing import Bus
 
 D = TypeVar("D", bound=Blocking | Awaitable)
 
@@ -90,7 +92,14 @@ class Connections(Holdings[Database]):
         super().__init__(settings, Database(url, connect_timeout=patience))
         self.trail = AuditTrail(self._database)
         self.purging = Purging(self._database, client=self.client)
-        self.bus = Bus(settings.redis_url.get_secret_value(), connect_timeout=patience)
+        self._redis_url = redis_url(settings)
+
+    @cached_property
+    def bus(self) -> Bus:
+        """Redis. Who only reads does without it, and without its library, which is slow to load."""
+        from pecia.publishing import Bus  # noqa: PLC0415
+
+        return Bus(self._redis_url, connect_timeout=self._settings.connect_timeout)
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name."""
@@ -115,7 +124,7 @@ class Connections(Holdings[Database]):
     def close(self) -> None:
         """Close what is this process's own, and let go of what is its parent's."""
         self._database.dispose(close=not self.are_inherited)
-        if not self.are_inherited:
+        if not self.are_inherited and "bus" in vars(self):
             self.bus.close()
 
 

@@ -50,7 +50,7 @@ _HISTORY = text(
 class DeadPart(BaseModel):
     """A part that failed for good although its document may be fine."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     job_id: UUID

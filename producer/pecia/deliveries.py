@@ -58,7 +58,7 @@ _REPLAY = text(
 class DeliveryAttempt(BaseModel):
     """One try, and what came of it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     number: int
     """Counted from 1."""
@@ -76,7 +76,7 @@ class DeliveryAttempt(BaseModel):
 class Delivery(BaseModel):
     """One notice to one receiver."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     """The `webhook-id`: the same in every try, and after a replay."""

@@ -86,7 +86,7 @@ _TEST = text(
 class Endpoint(BaseModel):
     """A receiver that is told of every job, and how it does."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: UUID
     url: str

@@ -1,12 +1,14 @@
-"""What a client says to Redis. Nothing here can fail a call: Postgres is the truth, and the relay catches up."""
+"""What a client says to Redis and hears from it. None of it can fail a call: Postgres is the truth."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
 from uuid import UUID
 
 from redis import Redis, RedisError
@@ -14,7 +16,8 @@ from redis.backoff import NoBackoff
 from redis.client import Pipeline, PubSub
 from redis.retry import Retry
 
-from pecia.errors import InvalidSettingError
+from pecia.completion import CONFIRMATION_S, LOOK_AT, Channels, Deadline
+from pecia.configuration import no_redis_url
 from pecia_schemas import refusals
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, job_channel, publish
 from pecia_schemas.states import JobState
@@ -101,6 +104,76 @@ class Bus(Breaker):
         self._redis.close()
 
 
+class Announcements:
+    """News about some jobs. Redis may be away: then only the polling interval passes."""
+
+    def __init__(self, bus: Bus, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline) -> None:
+        self._bus = bus
+        self._channels = Channels(job_ids)
+        self._poll_s = poll_s
+        self._deadline = deadline
+        self._pubsub: PubSub | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hang_up()
+
+    def wait(self) -> set[UUID]:
+        """Return which jobs were announced; an empty set says: look at all of them.
+
+        The first call subscribes and returns at once, for what happened before was not heard.
+        """
+        if self._pubsub is None and self._subscribe():
+            return set()
+        pause = self._deadline.within(self._poll_s)
+        if self._pubsub is None:
+            time.sleep(pause)
+            return set()
+        return self._listen(self._pubsub, pause)
+
+    def _subscribe(self) -> bool:
+        self._pubsub = self._bus.subscription()
+        if self._pubsub is None:
+            return False
+        try:
+            self._pubsub.subscribe(*self._channels.ask())
+            return self._confirmed(self._pubsub) or self._give_up()
+        except (RedisError, OSError):
+            return self._give_up()
+
+    def _confirmed(self, pubsub: PubSub) -> bool:
+        patience = Deadline(CONFIRMATION_S)
+        while not self._channels.confirmed and (left := patience.within(CONFIRMATION_S)):
+            self._channels.confirm(pubsub.get_message(timeout=left))
+        return self._channels.confirmed
+
+    def _listen(self, pubsub: PubSub, pause: float) -> set[UUID]:
+        heard: set[UUID] = set()
+        try:
+            message = pubsub.get_message(timeout=pause)
+            while message is not None and len(heard) < LOOK_AT:
+                heard |= self._channels.announced(message)
+                message = pubsub.get_message(timeout=0)
+        except (RedisError, OSError):
+            self._give_up()
+        return heard
+
+    def _give_up(self) -> bool:
+        self._bus.rest()
+        self._hang_up()
+        return False
+
+    def _hang_up(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            with suppress(RedisError, OSError):
+                pubsub.close()
+
+
 def announce(pipe: Pipeline | AsyncPipeline, job_ids: Collection[UUID], state: JobState) -> None:
     """Put on a pipeline what tells of jobs that they are in this state now."""
     for job_id in job_ids:
@@ -121,6 +194,4 @@ def open_redis(create: Callable[..., R], redis_url: str, connect_timeout: timede
             retry=retry,
         )
     except ValueError:
-        raise InvalidSettingError(
-            "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
-        ) from None
+        raise no_redis_url() from None

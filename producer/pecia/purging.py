@@ -100,7 +100,7 @@ class DocumentFate(StrEnum):
 class Erasure(BaseModel):
     """What was erased of one job, or what would be."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     job_id: UUID
     results: int

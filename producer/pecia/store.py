@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    Table,
     Uuid,
     all_,
     and_,
@@ -30,6 +29,7 @@ from pecia.accepting import Accepted
 from pecia.audit import AuditAction, note_read
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
 from pecia.originals import Original
+from pecia.rows import EVENTS, JOBS, PARTS, RESULTS
 from pecia.statements import D_co, Statements, transaction
 from pecia.submission import NewJob
 from pecia.view import VIEW, JobView
@@ -38,12 +38,6 @@ from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane, PartState, Stage
-from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
-
-_jobs = cast("Table", JobRow.__table__)
-_parts = cast("Table", PartRow.__table__)
-_results = cast("Table", ResultRow.__table__)
-_events = cast("Table", JobEventRow.__table__)
 
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
 
@@ -99,21 +93,21 @@ class Store(Statements[D_co]):
         Parts that somebody holds at this moment are left to them; those that were tried meanwhile, to the relay.
         """
         free = (
-            select(_parts.c.id)
+            select(PARTS.c.id)
             .where(
-                _parts.c.id == any_(literal(list(part_ids), ARRAY(Uuid))),
-                _parts.c.state == PartState.QUEUED,
-                _parts.c.published_at.is_(None),
-                _parts.c.strikes + _parts.c.deaths == 0,
+                PARTS.c.id == any_(literal(list(part_ids), ARRAY(Uuid))),
+                PARTS.c.state == PartState.QUEUED,
+                PARTS.c.published_at.is_(None),
+                PARTS.c.strikes + PARTS.c.deaths == 0,
             )
             .with_for_update(skip_locked=True, key_share=True)
         )
-        connection.execute(update(_parts).where(_parts.c.id.in_(free)).values(published_at=func.now()))
+        connection.execute(update(PARTS).where(PARTS.c.id.in_(free)).values(published_at=func.now()))
 
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        rows = connection.execute(select(*VIEW).where(_jobs.c.id.in_(job_ids))).mappings()
+        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids))).mappings()
         return {row["id"]: JobView.of(dict(row)) for row in rows}
 
     @transaction
@@ -121,9 +115,9 @@ class Store(Statements[D_co]):
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        newest = select(*VIEW).where(_wanted(listing)).order_by(_jobs.c.id.desc()).limit(size)
+        newest = select(*VIEW).where(_wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
         if before is not None:
-            newest = newest.where(_jobs.c.id < before)
+            newest = newest.where(JOBS.c.id < before)
         return [JobView.of(dict(row)) for row in connection.execute(newest).mappings()]
 
     @transaction
@@ -148,19 +142,19 @@ class Store(Statements[D_co]):
         `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
         """
         ended = (
-            select(_parts.c.id, _parts.c.stage, _parts.c.ordinal, _parts.c.failure, _results.c.content)
-            .join(_results, _results.c.part_id == _parts.c.id, isouter=True)
+            select(PARTS.c.id, PARTS.c.stage, PARTS.c.ordinal, PARTS.c.failure, RESULTS.c.content)
+            .join(RESULTS, RESULTS.c.part_id == PARTS.c.id, isouter=True)
             .where(
-                _parts.c.job_id == job_id,
-                _parts.c.stage != Stage.INGEST,
-                _parts.c.state.not_in((PartState.QUEUED, PartState.RUNNING)),
+                PARTS.c.job_id == job_id,
+                PARTS.c.stage != Stage.INGEST,
+                PARTS.c.state.not_in((PartState.QUEUED, PartState.RUNNING)),
             )
-            .order_by(_parts.c.ordinal)
+            .order_by(PARTS.c.ordinal)
             .limit(limit)
         )
         if skip:
             # One parameter, however many they are: a long document is looked at thousands of times.
-            ended = ended.where(_parts.c.ordinal != all_(literal(list(skip), ARRAY(Integer))))
+            ended = ended.where(PARTS.c.ordinal != all_(literal(list(skip), ARRAY(Integer))))
         rows = connection.execute(ended).mappings().all()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
@@ -172,7 +166,7 @@ class Store(Statements[D_co]):
 
         Raises `DocumentGoneError` if it is not kept any more, `InvalidSettingError` without the key of its password.
         """
-        asked = select(_jobs.c.id, _jobs.c.task, _jobs.c.payload_released_at).where(_jobs.c.id == job_id)
+        asked = select(JOBS.c.id, JOBS.c.task, JOBS.c.payload_released_at).where(JOBS.c.id == job_id)
         row = connection.execute(asked).mappings().first()
         if row is None:
             raise JobNotFoundError(job_id)
@@ -181,8 +175,8 @@ class Store(Statements[D_co]):
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
-        lowest = select(func.min(_parts.c.ordinal)).where(
-            _parts.c.job_id == job_id, _parts.c.state.in_((PartState.QUEUED, PartState.RUNNING))
+        lowest = select(func.min(PARTS.c.ordinal)).where(
+            PARTS.c.job_id == job_id, PARTS.c.state.in_((PartState.QUEUED, PartState.RUNNING))
         )
         return connection.execute(lowest).scalar()
 
@@ -192,9 +186,9 @@ class Store(Statements[D_co]):
     ) -> list[JobEvent]:
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
         told = (
-            select(_events)
-            .where(_events.c.job_id == job_id, _events.c.sequence > after)
-            .order_by(_events.c.sequence)
+            select(EVENTS)
+            .where(EVENTS.c.job_id == job_id, EVENTS.c.sequence > after)
+            .order_by(EVENTS.c.sequence)
         )
         rows = connection.execute(told).mappings()
         return [JobEvent.model_validate(dict(row)) for row in rows if row["sequence"] not in skip]
@@ -203,14 +197,14 @@ class Store(Statements[D_co]):
 def _wanted(listing: Listing) -> ColumnElement[bool]:
     conditions: list[ColumnElement[bool]] = [true()]
     if listing.states:
-        conditions.append(_jobs.c.state.in_(listing.states))
+        conditions.append(JOBS.c.state.in_(listing.states))
     if listing.kind is not None:
-        conditions.append(_jobs.c.kind == listing.kind)
+        conditions.append(JOBS.c.kind == listing.kind)
     if listing.metadata:
-        conditions.append(_jobs.c.metadata.contains(dict(listing.metadata)))
+        conditions.append(JOBS.c.metadata.contains(dict(listing.metadata)))
     if listing.since is not None:
-        conditions.append(_jobs.c.created_at >= listing.since)
-        conditions.append(_jobs.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
+        conditions.append(JOBS.c.created_at >= listing.since)
+        conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
     return and_(*conditions)
 
 

@@ -48,7 +48,7 @@ _COUNTS = ("name", "jobs", "parts", "pages", "segments", "reused", "saved")
 
 
 class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class Percentiles(_Figures):

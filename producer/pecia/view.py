@@ -7,33 +7,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table
-
+from pecia.rows import JOBS
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tables import JobRow
-
-_jobs = cast("Table", JobRow.__table__)
 
 VIEW = [
-    _jobs.c.id,
-    _jobs.c.kind,
-    _jobs.c.lane,
-    _jobs.c.state,
-    _jobs.c.metadata,
-    _jobs.c.total,
-    _jobs.c.done,
-    _jobs.c.failed,
-    _jobs.c.cancelled,
-    _jobs.c.failure,
-    _jobs.c.created_at,
-    _jobs.c.started_at,
-    _jobs.c.finished_at,
-    _jobs.c.erased_at,
+    JOBS.c.id,
+    JOBS.c.kind,
+    JOBS.c.lane,
+    JOBS.c.state,
+    JOBS.c.metadata,
+    JOBS.c.total,
+    JOBS.c.done,
+    JOBS.c.failed,
+    JOBS.c.cancelled,
+    JOBS.c.failure,
+    JOBS.c.created_at,
+    JOBS.c.started_at,
+    JOBS.c.finished_at,
+    JOBS.c.erased_at,
 ]
 """What of a row of `jobs` makes a view of it."""
 

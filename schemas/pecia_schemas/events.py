@@ -15,7 +15,7 @@ from pecia_schemas.states import JobState, Lane, Stage
 
 
 class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class JobEvent(_Event):
@@ -97,7 +97,7 @@ class Webhook(_Event):
 
 class _Notice(BaseModel):
     # A receiver is not updated with the fleet: it passes over what it does not know.
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class NoticePart(_Notice):

@@ -141,7 +141,7 @@ class FailureCode(StrEnum):
 class Failure(BaseModel):
     """Why a job or part failed. Never holds text of the document."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     code: FailureCode
     message: str

@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from redis.exceptions import AuthenticationError, NoPermissionError
 from sqlalchemy import make_url
 
 from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
@@ -77,6 +76,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
+    from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
+
     for cause in _causes(error):
         if isinstance(cause, AuthenticationError):
             return "refuses the account or its password: correct {setting}."

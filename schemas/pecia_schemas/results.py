@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 class _Result(BaseModel):
     # An error about a result must not quote the document.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Box(_Result):

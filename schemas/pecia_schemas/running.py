@@ -16,7 +16,7 @@ _START_TIME = 19  # of /proc/PID/stat, counted from 0 behind the program's name
 class RunningFleet(BaseModel):
     """Who runs the fleet, and where its stores are."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     pid: int
     """The supervisor."""

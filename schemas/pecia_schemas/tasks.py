@@ -61,7 +61,7 @@ class Preparation(StrEnum):
 class PayloadRef(BaseModel):
     """A file in the payload store."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Of its content; of an encrypted one the HMAC-SHA-256, by which nobody without the key can look for it."""
@@ -76,7 +76,7 @@ class PayloadRef(BaseModel):
 class UrlRef(BaseModel):
     """A file that the fleet fetches. Where it lies may tell of whom it is about, and let others in: it is not told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: str = Field(repr=False)
     """`http://`, `https://` or `s3://bucket/key`."""
@@ -134,7 +134,7 @@ class CaptionStyle(StrEnum):
 class GenerationOptions(BaseModel):
     """What a task changes of its preset; None leaves it as the preset says."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -185,7 +185,9 @@ def _written_once(pages: str) -> str:
 
 
 # An error about a task must not quote what it was made of: that may be a document.
-_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
+_CONFIG = ConfigDict(
+    defer_build=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+)
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -11,6 +11,7 @@ from uuid import UUID
 from pecia.aio.database import AsyncDatabase, within_work
 from pecia.aio.publishing import AsyncBus
 from pecia.audit import AuditEntry, Place, TrailPages
+from pecia.configuration import redis_url
 from pecia.connections import Holdings, store_answers
 from pecia.errors import UnavailableError
 from pecia.purging import FIRST, Erasure, PurgingSteps, Selection, batches
@@ -74,7 +75,7 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         self.loop = asyncio.get_running_loop()
         self.trail = AsyncTrail(self._database)
         self.purging = AsyncPurging(self._database, client=self.client)
-        self.bus = AsyncBus(settings.redis_url.get_secret_value(), connect_timeout=patience)
+        self.bus = AsyncBus(redis_url(settings), connect_timeout=patience)
 
     async def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name."""

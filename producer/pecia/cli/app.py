@@ -27,11 +27,11 @@ class Verbs(TyperGroup):
                 option.default = False  # Typer has pydantic, slow to load, check what is None
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's signature, as below
         """Return the names of all verbs."""
         return [*OWN, *others()]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return the command of a verb, None if there is none."""
         if cmd_name not in self.commands and (verb := OWN.get(cmd_name) or others().get(cmd_name)):
             self.commands[cmd_name] = _command(cmd_name, verb)
@@ -45,7 +45,7 @@ class Verbs(TyperGroup):
             raise UnknownVerbError(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write what each verb does, panel by panel."""
         panels = PANELS | {"Others": others()}
         width = max(len(name) for panel in panels.values() for name in panel)

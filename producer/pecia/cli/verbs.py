@@ -44,7 +44,8 @@ PANELS: Final = {
         ),
         "purge": Verb(
             "pecia.cli.erasing:purge",
-            "Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.",
+            "Erase documents, results, metadata and callbacks of jobs at once and for good; "
+            "running ones are cancelled.",
         ),
         "audit": Verb(
             "pecia.cli.erasing:audit", "Show who read which result, and what was erased, newest first."

@@ -4,9 +4,13 @@ Two classes, `ClientSettings` and `WorkerSettings`, one place. An unknown `PECIA
 so that a typing error never becomes a silent default.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pecia_schemas.settings.base import PREFIX, ConnectionSettings, SettingsError, known_names, read_settings
 from pecia_schemas.settings.client import ClientSettings
-from pecia_schemas.settings.worker import WorkerSettings
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings.worker import WorkerSettings
 
 __all__ = [
     "PREFIX",
@@ -17,3 +21,12 @@ __all__ = [
     "known_names",
     "read_settings",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "WorkerSettings":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does without it
+
+    return WorkerSettings

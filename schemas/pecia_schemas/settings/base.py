@@ -37,7 +37,12 @@ class ConnectionSettings(BaseSettings):
     """Where the three stores are: what client and fleet must agree on."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
+        defer_build=True,
+        env_prefix=PREFIX,
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     home: str = ""
@@ -72,9 +77,9 @@ class ConnectionSettings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_names(cls, values: Any) -> Any:
-        known = known_names()
+        own = _names(cls)
         for name in os.environ:
-            if name.startswith(PREFIX) and name not in known:
+            if name.startswith(PREFIX) and name not in own and name not in (known := known_names()):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
                 message = f"{name} is no setting of Pecia: {hint}"
@@ -112,8 +117,8 @@ def known_names() -> frozenset[str]:
     """Return every `PECIA_*` name that a client or the fleet understands."""
     from pecia_schemas.settings import ClientSettings, WorkerSettings  # noqa: PLC0415  they are built on this module
 
-    return frozenset(
-        PREFIX + field.upper()
-        for settings in (ClientSettings, WorkerSettings)
-        for field in settings.model_fields
-    )
+    return _names(ClientSettings) | _names(WorkerSettings)
+
+
+def _names(settings: type[BaseSettings]) -> frozenset[str]:
+    return frozenset(PREFIX + field.upper() for field in settings.model_fields)

@@ -1,0 +1,52 @@
+"""The columns that the client's statements name: as much of `pecia_schemas.tables` as they need, without the ORM."""
+
+from __future__ import annotations
+
+from sqlalchemy import DateTime, Integer, Text, Uuid, column, table
+from sqlalchemy.dialects.postgresql import JSONB
+
+JOBS = table(
+    "jobs",
+    column("id", Uuid),
+    column("kind", Text),
+    column("lane", Text),
+    column("state", Text),
+    column("task", JSONB),
+    column("task_digest", Text),
+    column("idempotency_key", Text),
+    column("metadata", JSONB),
+    column("total", Integer),
+    column("done", Integer),
+    column("failed", Integer),
+    column("cancelled", Integer),
+    column("failure", JSONB),
+    column("created_at", DateTime(timezone=True)),
+    column("started_at", DateTime(timezone=True)),
+    column("finished_at", DateTime(timezone=True)),
+    column("payload_released_at", DateTime(timezone=True)),
+    column("erased_at", DateTime(timezone=True)),
+)
+PARTS = table(
+    "parts",
+    column("id", Uuid),
+    column("job_id", Uuid),
+    column("stage", Text),
+    column("ordinal", Integer),
+    column("state", Text),
+    column("strikes", Integer),
+    column("deaths", Integer),
+    column("published_at", DateTime(timezone=True)),
+    column("failure", JSONB),
+)
+RESULTS = table("results", column("part_id", Uuid), column("content", JSONB))
+EVENTS = table(
+    "job_events",
+    column("sequence", Integer),
+    column("job_id", Uuid),
+    column("part_id", Uuid),
+    column("state", Text),
+    column("at", DateTime(timezone=True)),
+    column("actor", Text),
+    column("attempt", Integer),
+    column("reason", Text),
+)
