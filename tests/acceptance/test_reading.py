@@ -17,6 +17,7 @@ from pecia import Document, DocumentType, Page, ReadDocument, Verdict
 from pecia_schemas import TokenUsage
 from pecia_workers.local import sample_documents as samples
 from pecia_workers.local.accuracy import accuracy
+from pictures import encoded
 
 GOOD = 0.99
 SIDEWAYS_EXIF = {0x0112: 6}  # to be shown turned clockwise by 90 degrees
@@ -38,12 +39,6 @@ def pages(picture: Callable[[str], Image.Image]) -> Callable[..., bytes]:
         return encoded(first, kind, save_all=True, append_images=others, resolution=samples.DPI)
 
     return written
-
-
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def read(fleet: Any, source: bytes | Path, **options: Any) -> Document:

@@ -33,6 +33,13 @@ def noise(width: int = 160, height: int = 120) -> Image.Image:
     return Image.frombytes("L", (width, height), random.Random(0).randbytes(width * height))  # noqa: S311
 
 
+def marked(width: int = 60, height: int = 100) -> Image.Image:
+    """Return a white picture whose top left corner is red."""
+    image = Image.new("RGB", (width, height), "white")
+    image.paste((255, 0, 0), (0, 0, width // 3, height // 3))
+    return image
+
+
 def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, form, **options)

@@ -59,8 +59,8 @@ _WAITING = """
 """
 _RUNS = "SELECT count(*) FROM job_events WHERE job_id = %s AND part_id IS NULL AND state = 'queued'"
 _REGISTER = """
-    INSERT INTO workers (name, role, stages, host, pid)
-    VALUES ('scribe', 'engine', ARRAY['ingest', 'read', 'caption', 'summarize'], 'here', 1)
+    INSERT INTO workers (name, role, stages, host, pid, seen_at)
+    VALUES ('scribe', 'engine', ARRAY['ingest', 'read', 'caption', 'summarize'], 'here', 1, now() + interval '1 day')
 """
 
 

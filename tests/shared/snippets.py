@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 GAP = "[…]"
 """In what a command prints: whatever comes here."""
 

@@ -4,7 +4,7 @@ import io
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pillow_heif
@@ -12,11 +12,13 @@ import pypdfium2
 import pytest
 from PIL import Image
 
+from hand_made_pdfs import locked_pdf
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, load_page
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import MAX_SIDE, Limits
+from pictures import encoded, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pecia_workers.media.pages import PageInfo
 
 
+LOCKED = locked_pdf(user=b"user", owner=b"owner")
 pillow_heif.register_heif_opener()
 
 
@@ -42,19 +45,6 @@ def file(tmp_path: Path) -> Callable[[bytes], Path]:
     return written
 
 
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def marked(width: int = 60, height: int = 100) -> Image.Image:
-    """A white picture whose top left corner is red."""
-    image = Image.new("RGB", (width, height), "white")
-    image.paste((255, 0, 0), (0, 0, width // 3, height // 3))
-    return image
-
-
 def pdf(*sizes: tuple[float, float], rotate: int = 0) -> bytes:
     document = pypdfium2.PdfDocument.new()
     for width, height in sizes:
@@ -66,20 +56,6 @@ def pdf(*sizes: tuple[float, float], rotate: int = 0) -> bytes:
     return buffer.getvalue()
 
 
-def locked_pdf() -> bytes:
-    """A PDF of one page whose password is not the empty one: its check value fits none."""
-    nonsense = b"<" + b"ab" * 32 + b">"
-    objects = (
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 72 72] >>",
-        b"<< /Filter /Standard /V 1 /R 2 /P -4 /O " + nonsense + b" /U " + nonsense + b" >>",
-    )
-    body = b"".join(b"%d 0 obj %b endobj\n" % (number, text) for number, text in enumerate(objects, start=1))
-    trailer = b"trailer << /Root 1 0 R /Size 5 /Encrypt 4 0 R /ID [<00> <00>] >>\n%%EOF"
-    return b"%PDF-1.4\n" + body + trailer
-
-
 def sizes(pages: tuple[PageInfo, ...]) -> list[tuple[int, int]]:
     return [(page.width, page.height) for page in pages]
 
@@ -88,30 +64,6 @@ def code_of(call: Callable[[], object]) -> FailureCode:
     with pytest.raises(MediaError) as caught:
         call()
     return caught.value.code
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF"])
-def test_a_picture_is_one_page_of_its_own_size(
-    kind: str, file: Callable[[bytes], Path], limits: Limits
-) -> None:
-    path = file(encoded(marked(), kind))
-
-    assert sizes(inspect_file(path, limits)) == [(60, 100)]
-    assert load_page(path, 0, limits).pixels.shape == (100, 60, 3)
-
-
-def test_every_frame_of_a_tiff_is_a_page(file: Callable[[bytes], Path], limits: Limits) -> None:
-    others = [Image.new("RGB", (30 + n, 40), "white") for n in range(2)]
-    path = file(encoded(marked(), "TIFF", save_all=True, append_images=others))
-
-    assert sizes(inspect_file(path, limits)) == [(60, 100), (30, 40), (31, 40)]
-    assert load_page(path, 2, limits).pixels.shape == (40, 31, 3)
-
-
-def test_an_animation_shows_its_first_picture(file: Callable[[bytes], Path], limits: Limits) -> None:
-    path = file(encoded(marked(), "WEBP", save_all=True, append_images=[Image.new("RGB", (60, 100))]))
-
-    assert sizes(inspect_file(path, limits)) == [(60, 100)]
 
 
 @pytest.mark.parametrize(("orientation", "corner"), [(1, (5, 5)), (3, (95, 55)), (6, (5, 95)), (8, (55, 5))])
@@ -220,20 +172,29 @@ def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Pat
 
 
 def test_a_pdf_with_a_password_is_encrypted(file: Callable[[bytes], Path], limits: Limits) -> None:
-    assert code_of(lambda: inspect_file(file(locked_pdf()), limits)) is FailureCode.ENCRYPTED
+    assert code_of(lambda: inspect_file(file(LOCKED), limits)) is FailureCode.ENCRYPTED
 
 
 def test_a_pdf_without_pages_is_empty_whatever_was_opened_before_it(
     file: Callable[[bytes], Path], limits: Limits
 ) -> None:
-    locked, empty = file(locked_pdf()), file(pdf())
+    locked, empty = file(LOCKED), file(pdf())
     code_of(lambda: inspect_file(locked, limits))
 
     assert code_of(lambda: inspect_file(empty, limits)) is FailureCode.EMPTY
 
 
 def test_no_file_stays_open_that_cannot_be_read(file: Callable[[bytes], Path], limits: Limits) -> None:
-    bad = [file(content) for content in (pdf(), locked_pdf(), b"%PDF-1.7", b"II*\x00", b"\xff\xd8\xff\xe0")]
+    bad = [
+        file(content)
+        for content in (
+            pdf(),
+            LOCKED,
+            b"%PDF-1.7",
+            b"II*\x00",
+            b"\xff\xd8\xff\xe0",
+        )
+    ]
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
 

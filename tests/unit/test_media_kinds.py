@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from pecia_workers.media import tiff
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pictures import encoded, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,19 +41,6 @@ def file(tmp_path: Path) -> Callable[[bytes], Path]:
         return path
 
     return written
-
-
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def marked() -> Image.Image:
-    """A white picture whose top left corner is red."""
-    image = Image.new("RGB", (60, 100), "white")
-    image.paste((255, 0, 0), (0, 0, 20, 33))
-    return image
 
 
 def numbered(count: int, **options: Any) -> bytes:

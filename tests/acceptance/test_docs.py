@@ -1,0 +1,158 @@
+"""What README, tutorial, examples and pages say is done as it stands there, from top to bottom, against a real fleet.
+
+Pages that need no fleet are run by tests/unit/test_pages.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from chat_server import Behaviour, serving
+from limits import WAIT_S
+from pecia import ReadDocument
+from pecia_schemas import DocumentType
+from pecia_workers.local.sample_documents import sample_document, write_damaged_png, write_pdf, write_png
+from snippets import GAP, ROOT, agrees, blocks, commands
+
+PAGES: dict[str, list[str]] = {
+    "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}"],
+    "docs/tutorial.md": [
+        "",
+        "1 HOSPITAL CHART\n2 DISCHARGE\n2 pages, succeeded\n",
+        f"damaged\n{GAP}scan it again{GAP}",
+    ],
+    "docs/clients.md": [f"{GAP}1 ok\n", f"{GAP}1 ok\n", "ok\n"],
+    "docs/results.md": ["pages.xml\n", f"<!-- page 1: ok -->\n\n{GAP}"],
+}
+"""Pages, and what each of their Python snippets prints."""
+
+FIELDS = {"drug": "Amoxicillin 500 mg", "refills": 2}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A user's shell: this virtual environment on the path, a fleet in the settings, documents in the directory."""
+
+    directory: Path
+    fleet: Any
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        own = {"PATH": path, "WEBHOOK_SECRET": self.fleet.webhook_secret, "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **self.fleet.environment, **own}
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def python(self, program: str) -> str:
+        """Run a program from a file, as a user has it: what draws pages must not run it again."""
+        (self.directory / "program.py").write_text(program)
+        return self.run(sys.executable, "-W", "error", "program.py")
+
+
+@pytest.fixture
+def desk(fleet: Any, tmp_path: Path) -> Desk:
+    write_png(sample_document(DocumentType.PRESCRIPTION), tmp_path / "scan.png")
+    write_png(sample_document(DocumentType.PRESCRIPTION, 1), tmp_path / "letter.png")
+    write_pdf(sample_document(DocumentType.CHART), tmp_path / "report.pdf")
+    write_damaged_png(sample_document(DocumentType.LAB_RESULT), tmp_path / "cut.png")
+    return Desk(tmp_path, fleet)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_snippet_and_command_prints_what_the_page_shows(desk: Desk, name: str) -> None:
+    page = (ROOT / name).read_text()
+    for program, shown in zip(blocks(page, "python"), PAGES[name], strict=True):
+        printed = desk.python(program)
+        assert agrees(printed, shown), printed
+    for command, shown in commands(page):
+        printed = desk.run("/bin/sh", "-c", command)
+        assert agrees(printed, shown), f"{command}\n{printed}"
+
+
+@pytest.fixture
+def desk_with_a_model(
+    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> Iterator[Desk]:
+    """The desk of a user whose fleet has its model on a server."""
+    Image.effect_noise((300, 200), 200).save(tmp_path / "scan.png")
+    schema = {"type": "object", "properties": {"drug": {"type": "string"}, "refills": {"type": "integer"}}}
+    (tmp_path / "prescription.json").write_text(json.dumps(schema))
+    with (
+        serving(Behaviour(form=json.dumps(FIELDS))) as server,
+        run_fleet("reading", engine="openai", engine_url=server.url, decode_processes=1) as fleet,
+    ):
+        yield Desk(tmp_path, fleet)
+
+
+def test_fields_are_printed_as_the_page_on_reading_shows(desk_with_a_model: Desk) -> None:
+    page = (ROOT / "docs/reading.md").read_text()
+    (program,), (command,) = blocks(page, "python"), blocks(page, "sh")
+    assert desk_with_a_model.python(program).splitlines() == [
+        "Amoxicillin 500 mg",
+        "drug='Amoxicillin 500 mg' refills=2",
+    ]
+    (printed,) = json.loads(desk_with_a_model.run("/bin/sh", "-c", command))["pages"]
+    assert printed == {"number": 1, "text": "Amoxicillin 500 mg", "verdict": "ok", "fields": FIELDS}
+
+
+@pytest.mark.parametrize("example", ["read_documents.py", "read_documents_async.py"])
+def test_the_examples_tell_texts_and_failures(desk: Desk, example: str) -> None:
+    files = ("scan.png", "report.pdf", "cut.png")
+    printed = desk.run(sys.executable, "-W", "error", str(ROOT / "examples" / example), *files)
+    assert {line.partition(":")[0] for line in printed.splitlines()} == set(files)
+    assert "report.pdf: 4 pages, 'Hospital Chart" in printed
+    assert "cut.png: damaged: " in printed
+
+
+def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
+    desk: Desk, eventually: Callable[..., Any]
+) -> None:
+    program = (ROOT / "examples" / "receive_callbacks.py").read_text()
+    assert "8080" in program
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", program.replace("8080", str(port))],
+        env=desk.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as receiver:
+        try:
+            eventually(lambda: listens(port))
+            task = ReadDocument(desk.directory / "scan.png")
+            desk.fleet.client.submit(task, webhook=f"http://127.0.0.1:{port}/")
+            assert receiver.stdout is not None
+            told = receiver.stdout.readline().split()
+        finally:
+            receiver.kill()
+    assert (told[0], told[-2], told[-1]) == ("job.succeeded", "1", "pages")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

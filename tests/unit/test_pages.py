@@ -1,0 +1,139 @@
+"""Pages whose snippets need no fleet run as they stand, and every page leads where it says.
+
+Those that need one are run by tests/acceptance/test_docs.py, or with what they show.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pecia import JobNotice, Lane, ReadDocument
+from pecia.testing import FakeFleet
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.webhooks.schedule import RetrySchedule
+from snippets import ROOT, blocks
+
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md")] + sorted(
+    page for folder in ("docs", "compose", "examples", "benchmarks") for page in (ROOT / folder).rglob("*.md")
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a page: the names that it leaves, and what it printed."""
+
+    fleet: FakeFleet
+    names: dict[str, Any]
+    printed: list[str]
+
+
+def after_submitting(run: Run) -> None:
+    refused, repeated = run.printed
+    assert refused.startswith("2 The source cannot be read")
+    assert repeated == "[False, False]"
+    assert len(run.names["group"]) == 2
+
+
+def after_priorities(run: Run) -> None:
+    lanes = [job.lane for job in run.names["client"].jobs()]
+    assert lanes == [Lane.URGENT, Lane.BULK, Lane.BULK, Lane.URGENT]
+    assert run.names["tonight"] > datetime.now(UTC)
+
+
+def after_testing(run: Run) -> None:
+    run.names["test_a_scan_is_read_once"](run.fleet)
+
+
+def after_preparation(run: Run) -> None:
+    assert run.names["as_it_is"].prepare == ()
+
+
+SNIPPETS: dict[str, Callable[[Run], None]] = {
+    "submitting": after_submitting,
+    "priorities": after_priorities,
+    "testing": after_testing,
+    "preparation": after_preparation,
+}
+"""Pages, and what is to come of each."""
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_a_page_runs_from_top_to_bottom(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scans").mkdir()
+    for scan in ("scans/0.pdf", "scans/1.pdf", "emergency.pdf", "archive.pdf", "triage.pdf"):
+        Path(scan).write_bytes(b"%PDF-1.7 " + scan.encode())
+    with FakeFleet() as fleet:
+        names: dict[str, Any] = {"client": fleet.client(), "scans": [Path("archive.pdf")]}
+        for block in blocks((ROOT / "docs" / f"{name}.md").read_text(), "python"):
+            exec(compile(block, f"docs/{name}.md", "exec"), names)  # noqa: S102  our own documentation
+        SNIPPETS[name](Run(fleet, names, capsys.readouterr().out.splitlines()))
+
+
+# docs/webhooks.md
+
+WEBHOOKS = (ROOT / "docs" / "webhooks.md").read_text()
+
+
+def test_the_snippets_on_webhooks_run_one_after_the_other() -> None:
+    with FakeFleet() as fleet:
+        names: dict[str, Any] = {"client": fleet.client(), "timedelta": timedelta}
+        first, *others = blocks(WEBHOOKS, "python")
+        exec(first, names)  # noqa: S102  the page
+        fleet.client().submit(ReadDocument(b"a scan"))
+        (callback,) = fleet.callbacks
+        names |= {"headers": callback.headers, "body": callback.body}
+        for block in others:
+            exec(block, names)  # noqa: S102  the page
+        assert names["notice"].type == "part.done"
+        assert fleet.client().endpoints() == []
+
+
+def test_the_notice_that_is_shown_is_one() -> None:
+    (shown,) = blocks(WEBHOOKS, "json")
+    notice = JobNotice.model_validate_json(shown)
+    assert notice.model_dump(exclude_unset=True).keys() == json.loads(shown).keys()
+    assert notice.data.model_fields_set == set(type(notice.data).model_fields)
+
+
+def test_the_schedule_takes_two_days_and_a_half() -> None:
+    settings = WorkerSettings()
+    schedule = RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest)
+    waits = [schedule.after(attempt).total_seconds() for attempt in range(1, settings.webhook_attempts)]
+    days = sum(waits) / timedelta(days=1).total_seconds()
+    assert 0.8 * 2.5 < days < 1.2 * 2.5
+    assert timedelta(days=days) < settings.webhook_give_up
+
+
+# All pages
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(
+        re.findall(r"make ([a-z]+)\b", " ".join([*blocks(README, "sh"), *re.findall("`.*?`", README)]))
+    )
+    assert named
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_can_be_read_in_one_go() -> None:
+    assert len(README.splitlines()) <= 120
