@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from pydantic import SecretStr
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
+from receivers import Receiver, receiving
 
 WEBHOOK_SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgdGVzdHMsIDI0Kw=="
 
@@ -115,52 +114,8 @@ def drawn() -> Callable[..., bytes]:
     return draw
 
 
-@dataclass(frozen=True)
-class Received:
-    """One request that a receiver got."""
-
-    headers: dict[str, str]
-    body: bytes
-
-
-class Receiver(ThreadingHTTPServer):
-    """A webhook receiver that keeps every request and says 204 to it."""
-
-    daemon_threads = True
-
-    def __init__(self, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Keeping)
-        self.received: list[Received] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook"
-
-
-class _Keeping(BaseHTTPRequestHandler):
-    server: Receiver  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append(Received(dict(self.headers), body))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
-def open_receiver() -> Iterator[Callable[..., Receiver]]:
-    """Opens webhook receivers on loopback, on a port if one is given."""
+def open_receiver() -> Iterator[Callable[[], Receiver]]:
+    """Opens webhook receivers on loopback."""
     with ExitStack() as stack:
-
-        def opened(port: int = 0) -> Receiver:
-            receiver = stack.enter_context(Receiver(port))
-            thread = threading.Thread(target=receiver.serve_forever, args=(0.01,))
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(receiver.shutdown)
-            return receiver
-
-        yield opened
+        yield lambda: stack.enter_context(receiving())

@@ -17,8 +17,7 @@ import pytest
 
 from command import run_pecia
 from limits import WAIT_S
-from pecia import Captions, CaptionVideo, FailureCode, JobState, ReadDocument
-from pecia.errors import JobFailedError
+from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
 
 
@@ -88,24 +87,6 @@ def test_the_command_prints_captions_for_people_and_for_programs(captioners: Any
     assert captioners.query(
         "SELECT task->>'style', task->>'language' FROM jobs WHERE id = %s", captions["job"]
     ) == [("brief", "ko")]
-
-
-@pytest.mark.parametrize(
-    ("task", "code"),
-    [
-        (CaptionVideo(b"\0\0\0\x18ftypmp42" + bytes(600)), FailureCode.DAMAGED),
-        (CaptionVideo(b"\x89PNG\r\n\x1a\n" + bytes(600)), FailureCode.UNSUPPORTED_TYPE),
-        (CaptionVideo(video(0, sound=1)), FailureCode.UNSUPPORTED_TYPE),
-        (ReadDocument(video(1)), FailureCode.UNSUPPORTED_TYPE),
-    ],
-)
-def test_what_cannot_be_captioned_costs_one_clear_error(
-    captioners: Any, task: Any, code: FailureCode
-) -> None:
-    with pytest.raises(JobFailedError) as caught:
-        captioners.client.submit(task).result(timeout=WAIT_S)
-
-    assert caught.value.failure.code is code
 
 
 def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from subprocess import CompletedProcess
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,11 +17,10 @@ from PIL import Image
 from psycopg import sql
 from pydantic import BaseModel, Field, SecretStr
 
+from command import run_pecia
 from limits import WAIT_S
-from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
-from pecia.cli import run
-from pecia_schemas.encryption import Keyring, new_key
-from pecia_schemas.payloads import PayloadStore
+from pecia import Client, ClientSettings, Job, ReadDocument
+from pecia_schemas.encryption import new_key
 
 PRINTED = "Quillfeather"
 EMBEDDED = "Thistlewood"
@@ -35,14 +35,6 @@ class Form(BaseModel):
     """What is asked about each page; the engine of the fleet fills no fields, so that its jobs fail."""
 
     drug: str | None = Field(None, description=f"what {ASKED} takes")
-
-
-class Told(NamedTuple):
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass
@@ -66,17 +58,10 @@ class SealedFleet:
             settings=ClientSettings(encryption_keys=SecretStr(json.dumps(keys))),
         )
 
-    def pecia(self, *words: str, **keys: str) -> Told:
+    def pecia(self, *words: str, **keys: str) -> CompletedProcess[str]:
         """Run a command against this fleet, with these keys."""
         given = {"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {}
-        with ExitStack() as stack:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for name, value in (self.running.environment | given).items():
-                patch.setenv(name, value)
-            out = stack.enter_context(redirect_stdout(io.StringIO()))
-            err = stack.enter_context(redirect_stderr(io.StringIO()))
-            code = run(words)
-        return Told(code, out.getvalue(), err.getvalue())
+        return run_pecia(*words, env=self.running.environment | given)
 
     def dump(self) -> str:
         """Everything that Postgres holds, as it would be backed up."""
@@ -148,10 +133,10 @@ def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs
     with_key = sealed.pecia("result", str(jobs[0].id), "--json", old=OLD)
     without = sealed.pecia("result", str(jobs[0].id), "--json")
 
-    assert PRINTED in with_key.out, with_key.err
-    assert (without.code, without.out) == (2, "")
-    assert without.err.count("\n") == 1
-    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.err
+    assert PRINTED in with_key.stdout, with_key.stderr
+    assert (without.returncode, without.stdout) == (2, "")
+    assert without.stderr.count("\n") == 1
+    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
 
 
 def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
@@ -159,11 +144,11 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
 
-    assert (told.code, told.err) == (0, "")
+    assert (told.returncode, told.stderr) == (0, "")
     stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "secrets": 0, "available": True}
-    assert json.loads(told.out) == {"current": "new", "stored": [stored]}
-    assert unknown.code == 1
-    assert "not here" in unknown.out
+    assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
+    assert unknown.returncode == 1
+    assert "not here" in unknown.stdout
 
 
 def test_no_decrypted_copy_stays_on_the_workers_disk(
@@ -183,7 +168,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     eventually: Callable[..., Any],
 ) -> None:
     def rotate() -> dict[str, int]:
-        return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).out))
+        return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).stdout))
 
     former = {path.name for path in sealed.payloads.rglob("*") if path.is_file()}
     with sealed.client(old=OLD, new=NEW) as client:
@@ -196,7 +181,7 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     assert while_working["payloads"] + afterwards["payloads"] == 2 + 6
     assert (while_working["refused"], afterwards["refused"], afterwards["in_use"]) == (0, 0, 0)
     status = sealed.pecia("keys", "status", "--json", new=NEW)
-    assert [stored["key"] for stored in json.loads(status.out)["stored"]] == ["new"]
+    assert [stored["key"] for stored in json.loads(status.stdout)["stored"]] == ["new"]
     with sealed.client(new=NEW) as client:
         assert PRINTED in client.job(jobs[0].id).result(timeout=0).text
     eventually(
@@ -207,31 +192,15 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
     assert not any(word in sealed.dump() for word in PLANTED)
 
 
-def test_a_document_that_was_changed_in_the_store_fails_its_job_alone(sealed: SealedFleet) -> None:
-    keys = SecretStr(json.dumps({"old": OLD}))
-    store = PayloadStore.open(str(sealed.payloads), keys=Keyring.of(keys))
-    reference = store.put(b"%PDF-1.7 of the test")
-    (stored,) = sealed.payloads.rglob(reference.sha256)
-    content = stored.read_bytes()
-    stored.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-    with sealed.client(old=OLD) as client, pytest.raises(JobFailedError) as failed:
-        client.submit(ReadDocument(reference)).result(WAIT_S)
-
-    assert failed.value.failure.code == "payload_corrupt"
-
-
 def test_the_doctor_says_which_key_encrypts(sealed: SealedFleet) -> None:
     examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
 
-    details = [json.loads(line)["detail"] for line in examined.out.splitlines()]
+    details = [json.loads(line)["detail"] for line in examined.stdout.splitlines()]
     assert details[0].endswith("encrypted under the key new")
 
 
-def test_a_new_key_is_what_the_setting_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["keys", "new", "2027"]) == 0
-
-    made = ClientSettings(encryption_keys=SecretStr(capsys.readouterr().out))
+def test_a_new_key_is_what_the_setting_takes() -> None:
+    made = ClientSettings(encryption_keys=SecretStr(run_pecia("keys", "new", "2027").stdout))
     assert made.keyring.current == "2027"
 
 
@@ -245,19 +214,9 @@ def test_a_new_key_is_what_the_setting_takes(capsys: pytest.CaptureFixture[str])
         (("status",), {"old": OLD}, "Set PECIA_DATABASE_URL"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    keys: dict[str, str],
-    why: str,
-) -> None:
-    if keys:
-        monkeypatch.setenv("PECIA_ENCRYPTION_KEYS", json.dumps(keys))
+def test_what_cannot_be_meant_is_one_line(words: tuple[str, ...], keys: dict[str, str], why: str) -> None:
+    told = run_pecia("keys", *words, env={"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {})
 
-    assert run(["keys", *words]) == 2
-
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert why in told.err
-    assert told.err.count("\n") == 1
+    assert (told.returncode, told.stdout) == (2, "")
+    assert why in told.stderr
+    assert told.stderr.count("\n") == 1

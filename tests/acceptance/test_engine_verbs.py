@@ -80,8 +80,8 @@ def test_check_reads_a_page_with_the_engine_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["tesseract", "vllm"])
-def test_check_says_what_an_engine_lacks(name: str) -> None:
-    done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu")
+def test_check_says_what_an_engine_lacks(name: str, tmp_path: Path) -> None:
+    done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu", PECIA_TESSDATA=str(tmp_path))
 
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1

@@ -102,6 +102,7 @@ def read_everything(fleet: Any, tasks: dict[str, Task[Any]]) -> dict[str, Outcom
 
 def outcome_of(job: Job[Any]) -> Outcome:
     if job.failure is not None:
+        assert job.failure.message.endswith(job.failure.code.advice)
         return Outcome(0, job.failure.code)
     document = job.result(timeout=0)
     codes = {page.failure.code for page in document.failed}

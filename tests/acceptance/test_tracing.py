@@ -144,7 +144,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
 
     asked = [headers["traceparent"] for headers in scene.server.headers if "traceparent" in headers]
     assert sorted(map(named_in, asked)) == sorted((one.trace, one.id) for one in requests)
-    (notice,) = receiver.received
+    (notice,) = receiver.requests
     assert named_in(notice.headers["traceparent"]) == (callback.trace, callback.id)
     planted = (TEXT, FILE_NAME, METADATA, HOOK, receiver.url)
     assert not [word for word in planted for body in scene.collector.bodies if word.encode() in body]

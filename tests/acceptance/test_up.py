@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,16 +90,6 @@ class Desk:
         said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
         working_in = (process / "cwd").readlink()
         return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
-
-    @contextmanager
-    def paused(self, ending: str) -> Iterator[None]:
-        """Hold a process still for a block."""
-        pid = self.eventually(lambda: self.pid_of(ending))
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     def pid_of(self, ending: str) -> int | None:
         return next((pid for pid, command in self.processes().items() if command.endswith(ending)), None)
@@ -186,47 +176,12 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
 
 def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
     [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    note = running.RunningFleet.model_validate_json((desk.state / "pecia" / "fleet.json").read_bytes())
+    [path] = (desk.state / "pecia" / "fleets").iterdir()
+    note = running.RunningFleet.model_validate_json(path.read_bytes())
 
     with psycopg.connect(note.database_url) as connection:
         rows = connection.execute("SELECT content->>'text' FROM results WHERE job_id = %s", [job["job"]])
         assert rows.fetchall() == [("Scanned at the desk",)]
-
-
-def test_a_document_that_fails_makes_the_command_fail(desk: Desk, papers: Path) -> None:
-    read = desk.run("read", str(papers / "notes.txt"), "--wait", "--json")
-
-    assert read.returncode == 1
-    [job] = lines(read)
-    assert job["failure"]["code"] == "unsupported_type"
-
-
-def test_a_job_can_be_looked_at_listed_and_cancelled(desk: Desk, papers: Path) -> None:
-    with desk.paused("worker engine"):
-        submitted = desk.run("read", str(papers / "report.pdf"), "--metadata", "case=wrong")
-        job = submitted.stdout.strip()
-        waited = desk.run("wait", job, "--timeout", "0")
-        [listed] = lines(desk.run("list", "--metadata", "case=wrong", "--json"))
-        cancelled = desk.run("cancel", job, "--reason", "wrong file")
-    [status] = lines(desk.run("status", job, "--json"))
-
-    assert submitted.returncode == 0
-    assert waited.returncode == 3
-    assert "0/" in waited.stdout
-    assert (listed["job"], listed["state"] in ("queued", "running")) == (job, True)
-    assert (cancelled.returncode, cancelled.stdout) == (0, f"{job} cancelled\n")
-    assert status["state"] == "cancelled"
-    assert desk.run("wait", job).returncode == 1
-
-
-def test_watch_shows_a_job_until_it_is_over(desk: Desk, papers: Path) -> None:
-    job = desk.run("read", str(papers / "report.pdf")).stdout.strip()
-
-    watched = desk.run("watch", job)
-
-    assert watched.returncode == 0
-    assert job in watched.stdout
-    assert "succeeded" in watched.stdout
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:

@@ -15,7 +15,7 @@ from celery.exceptions import Retry
 from PIL import Image
 from psycopg.rows import dict_row
 
-from pecia import Client, DocumentType, InvalidOptionError, Lane, Percentiles, ReadDocument
+from pecia import Client, Percentiles, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineError
@@ -152,44 +152,6 @@ def test_usage_sums_what_ended_since(
     assert total.first_token_s == Percentiles(p50=0.5, p95=0.5)
     assert client.usage().total.jobs == 2
     assert open_still.usage().tokens.wasted == 130
-
-
-@pytest.mark.parametrize(
-    ("by", "names"),
-    [
-        ("document_type", ["chart", "mixed"]),
-        ("lane", ["normal", "urgent"]),
-        ("kind", ["document.read"]),
-        ("engine", ["rapidocr", "vllm"]),
-        ("metadata:ward", ["7", None]),
-    ],
-)
-def test_usage_is_told_apart_and_its_groups_add_up(
-    client: Client, scribe: Any, picture: Callable[..., bytes], by: str, names: list[str | None]
-) -> None:
-    page = ReadDocument(picture(shade=1), document_type=DocumentType.CHART)
-    urgent = client.submit(page, priority=Lane.URGENT, metadata={"ward": "7"})
-    plain = client.submit(ReadDocument(picture(shade=2)))
-    scribe.read(urgent.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
-    scribe.read(plain.id, engine="rapidocr", usage=ONE_PAGE, timings=Timings(queued=2.5))
-
-    usage = client.usage(by=by)
-    assert [group.name for group in usage.groups] == names
-    assert sum((group.tokens for group in usage.groups), TokenUsage()) == usage.total.tokens
-    assert sum(group.parts for group in usage.groups) == usage.total.parts == 2
-    assert usage.total.queued_s == Percentiles(p50=2.0, p95=2.45)
-
-
-def test_usage_of_nothing_is_nothing(client: Client) -> None:
-    usage = client.usage(by="lane")
-    assert (usage.total.jobs, usage.total.tokens, usage.total.queued_s) == (0, TokenUsage(), None)
-    assert usage.groups == ()
-
-
-@pytest.mark.parametrize("by", ["ward", "metadata:", "parts.id"])
-def test_usage_is_told_apart_by_nothing_else(client: Client, by: str) -> None:
-    with pytest.raises(InvalidOptionError, match="metadata:KEY"):
-        client.usage(by=by)
 
 
 def part_of(job_id: UUID, stores: dict[str, str]) -> UUID:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import psycopg
 import pytest
 
 import pecia.audit
-from pecia import AuditAction, Client, ClientSettings, Job, JobFailedError, ReadDocument
+from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas import FailureCode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "retention.md").read_text()
@@ -57,23 +56,6 @@ def trail(reader: Client, **which: Any) -> list[tuple[str, str]]:
     return [(entry.actor, entry.action) for entry in reader.audit(**which)]
 
 
-def test_each_reader_of_a_result_is_named(
-    read: Job[Any], ward: Client, open_client: Callable[..., Client]
-) -> None:
-    read.result()
-    open_client("billing").job(read.id).result()
-
-    assert trail(ward) == [("client:billing", "result"), ("client:ward-3", "result")]
-    assert trail(ward, client="billing") == [("client:billing", AuditAction.RESULT)]
-
-
-def test_pages_that_are_read_one_by_one_are_one_line(read: Job[Any], ward: Client) -> None:
-    assert len(list(read.pages())) == 2
-    assert len(list(read.pages(as_completed=True))) == 2
-
-    assert trail(ward) == [("client:ward-3", "pages")] * 2
-
-
 def test_pages_are_noted_before_the_first_of_them_is_handed_out(ward: Client, scribe: Any) -> None:
     job = ward.submit(ReadDocument(b"%PDF-1.7"))
     scribe.cut(job.id, 2)
@@ -112,13 +94,6 @@ def test_the_trail_is_read_page_by_page_newest_first(
 
     assert [entry.action for entry in entries] == ["erased", "erased", "result", "result", "result"]
     assert [entry.at for entry in entries] == sorted((entry.at for entry in entries), reverse=True)
-
-
-def test_the_trail_can_be_read_since_a_moment(read: Job[Any], ward: Client) -> None:
-    read.result()
-
-    assert trail(ward, since=datetime.now(UTC) + timedelta(minutes=1)) == []
-    assert len(trail(ward, since=timedelta(minutes=1))) == 1
 
 
 # The documentation

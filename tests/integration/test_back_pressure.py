@@ -51,18 +51,6 @@ def fill(client: Client, stored: PayloadRef) -> None:
         client.submit(ReadDocument(stored), priority=Lane.BULK)
 
 
-def test_a_full_lane_refuses_and_the_others_do_not(
-    client: Client, stored: PayloadRef, database_url: str
-) -> None:
-    fill(client, stored)
-    with pytest.raises(QueueFullError, match="bulk is full, 3 parts wait") as refusal:
-        client.submit(ReadDocument(stored), priority=Lane.BULK)
-    assert (refusal.value.lane, refusal.value.retry_after) == (Lane.BULK, 10)
-    assert client.submit(ReadDocument(stored), priority=Lane.URGENT).created
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (LIMIT + 1,)
-
-
 def test_another_client_counts_what_is_in_postgres_with_redis_away(
     client: Client, stored: PayloadRef, database_url: str, tmp_path: Path
 ) -> None:
@@ -96,12 +84,6 @@ def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, dat
     job = client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=WAIT_S)
     assert job.created
     assert not room.is_alive()
-
-
-def test_block_waits_for_no_longer_than_the_timeout(client: Client, stored: PayloadRef) -> None:
-    fill(client, stored)
-    with pytest.raises(QueueFullError):
-        client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=0.1)
 
 
 def test_an_asynchronous_client_waits_without_blocking_its_loop(

@@ -494,18 +494,24 @@ def test_a_job_whose_time_is_over_expires_and_can_be_retried(fleet: Any, client:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("options", "sentence"),
     [
-        {"priority": "soon"},
-        {"metadata": {"ward": 7}},
-        {"webhook": "no url"},
-        {"not_before": datetime(2030, 1, 1)},  # noqa: DTZ001  that is what is wrong with it
-        {"idempotency_key": ""},
+        ({"metadata": {str(n): "" for n in range(65)}}, "at most 64 keys"),
+        ({"metadata": {"key": "x" * 513}}, "at most 512 characters"),
+        ({"metadata": {"ward": 7}}, "str()"),
+        ({"metadata": {"ward": "\0"}}, "NUL"),
+        ({"webhook": "not an address"}, "http or https"),
+        ({"priority": "now"}, "urgent, normal, bulk"),
+        ({"idempotency_key": ""}, "1 to 512"),
+        ({"not_before": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001  the missing zone is the point
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused(client: Client, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOptionError):
-        client.submit(ReadDocument(PDF), **wrong)
+def test_an_option_that_cannot_be_meant_is_refused_with_a_sentence(
+    client: Client, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidOptionError) as refusal:
+        client.submit(ReadDocument(PDF), **options)
+    assert sentence in str(refusal.value)
     assert list(client.jobs()) == []
 
 

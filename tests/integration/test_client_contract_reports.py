@@ -124,6 +124,7 @@ def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client)
         client.purge()
     with pytest.raises(JobNotFoundError):
         client.purge([uuid4()])
+    assert client.purge([]) == []
 
 
 def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> None:
@@ -232,7 +233,8 @@ def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: C
         (1, FailureCode.TIMEOUT),
     ]
     assert [part.number for part in client.dead_parts(code=FailureCode.TIMEOUT, job=job.id)] == [1]
-    assert [part.number for part in client.dead_parts(limit=1)] == [3]
+    assert [part.number for part in client.dead_parts(limit=1, since=timedelta(hours=1))] == [3]
+    assert client.dead_parts(job=uuid4()) == client.dead_parts(since=timedelta(seconds=-60)) == []
     one = client.dead_part(dead[1].id)
     assert [(event.state, event.reason) for event in one.events] == [("running", None), ("failed", "timeout")]
     assert (one.attempts, one.job_state, one.kind) == (1, JobState.FAILED, "document.read")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import subprocess
@@ -23,14 +21,11 @@ from pecia import (
     CaptionVideo,
     Client,
     DocumentType,
-    InvalidOptionError,
     InvalidSourceError,
     Job,
     JobState,
     Lane,
-    NoticeType,
     ReadDocument,
-    Webhook,
 )
 from pecia_schemas.cost import page_cost
 
@@ -103,24 +98,6 @@ def test_a_video_goes_to_ingest(client: Client, database_url: str, picture: Pict
     assert job.kind == "video.caption"
 
 
-def test_path_bytes_file_and_stream_are_the_same_document(
-    client: Client, tmp_path: Path, payload_url: str, picture: Picture
-) -> None:
-    content = picture()
-    path = tmp_path / "scan.png"
-    path.write_bytes(content)
-    reader, writer = os.pipe()
-    os.write(writer, content)
-    os.close(writer)
-    with path.open("rb") as file, os.fdopen(reader, "rb") as stream:
-        sources: list[Any] = [path, str(path), content, io.BytesIO(content), file, stream]
-        jobs = [client.submit(ReadDocument(source)) for source in sources]
-    assert len({job.id for job in jobs}) == len(sources)
-    assert {job.progress.total for job in jobs} == {1}
-    name = hashlib.sha256(content).hexdigest()
-    assert [path.name for path in Path(payload_url).rglob("*") if path.is_file()] == [name]
-
-
 def test_nothing_in_the_rows_tells_the_files_name(
     client: Client, database_url: str, tmp_path: Path, picture: Picture
 ) -> None:
@@ -140,17 +117,6 @@ def test_an_unreadable_path_is_refused_before_anything_is_written(
     assert "missing" not in str(refusal.value)
     assert rows(database_url, "SELECT id FROM jobs") == []
     assert list(Path(payload_url).rglob("*")) == []
-
-
-def test_a_repeated_key_returns_the_job_that_is_there(
-    client: Client, database_url: str, redis_url: str, picture: Picture
-) -> None:
-    first = client.submit(ReadDocument(picture()), idempotency_key="ward-7/1")
-    again = client.submit(ReadDocument(picture()), idempotency_key="ward-7/1")
-    assert (again.id, first.created, again.created) == (first.id, True, False)
-    assert len(rows(database_url, "SELECT id FROM parts")) == 1
-    with Redis.from_url(redis_url) as redis:
-        assert redis.llen("read.normal") == 1
 
 
 def test_clients_that_submit_the_same_key_at_once_get_the_same_job(
@@ -195,42 +161,6 @@ def test_a_moment_in_time_is_kept_to_the_microsecond(
     assert rows(database_url, "SELECT not_before FROM jobs") == [{"not_before": moment}]
 
 
-def test_webhook_and_metadata_are_stored_with_the_job(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    webhook = Webhook.model_validate({"url": "https://example.org/hook", "events": [NoticeType.FAILED]})
-    job = client.submit(ReadDocument(picture()), webhook=webhook, metadata={"ward": "7"})
-    client.submit(ReadDocument(picture()), webhook="https://example.org/all")
-    client.submit(ReadDocument(picture()))
-    first, second, third = rows(database_url, "SELECT webhook, metadata FROM jobs ORDER BY id")
-    assert first["webhook"] == {"url": "https://example.org/hook", "events": ["job.failed"]}
-    assert first["metadata"] == dict(job.metadata) == {"ward": "7"}
-    assert second["webhook"]["events"] == [kind for kind in NoticeType if kind.startswith("job.")]
-    assert third["webhook"] is None
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"metadata": {str(n): "" for n in range(65)}}, "at most 64 keys"),
-        ({"metadata": {"key": "x" * 513}}, "at most 512 characters"),
-        ({"metadata": {"ward": 7}}, "str()"),
-        ({"metadata": {"ward": "\0"}}, "NUL"),
-        ({"webhook": "not an address"}, "http or https"),
-        ({"priority": "now"}, "urgent, normal, bulk"),
-        ({"idempotency_key": ""}, "1 to 512"),
-        ({"not_before": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001  the missing zone is the point
-    ],
-)
-def test_an_option_that_cannot_be_meant_is_refused_with_a_sentence(
-    client: Client, database_url: str, picture: Picture, options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(InvalidOptionError) as refusal:
-        client.submit(ReadDocument(picture()), **options)
-    assert sentence in str(refusal.value)
-    assert rows(database_url, "SELECT id FROM jobs") == []
-
-
 FORKING = """
 import os, sys
 from pecia import Client, ConfigurationError, ReadDocument
@@ -245,7 +175,7 @@ if not child:
     try:
         client.submit(ReadDocument(b"of the child"))
     except ConfigurationError as error:
-        print(error)
+        print(error, flush=True)  # os._exit writes out no buffer
     client.close()
     os._exit(0)
 os.waitpid(child, 0)

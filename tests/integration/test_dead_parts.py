@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -11,10 +10,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import CaptionVideo, Client, FailureCode, Job, JobState, ReadDocument
-from pecia.cli import run
-from pecia.errors import InvalidOptionError, RetryRefusedError
+from pecia.errors import InvalidOptionError
 from pecia_schemas import Document
 
 PDF = b"%PDF-1.4"
@@ -46,15 +45,6 @@ def test_what_another_attempt_may_mend_is_kept_and_what_is_final_is_not(
     assert {(part.job_id, part.job_state, part.worker) for part in dead} == {
         (job.id, JobState.PARTIAL, "scribe")
     }
-
-
-def test_they_are_chosen_by_code_by_job_and_by_time(client: Client, job: Job[Document]) -> None:
-    assert [part.number for part in client.dead_parts(code=FailureCode.POISONED)] == [3]
-    assert [part.number for part in client.dead_parts(job=job.id, limit=1)] == [4]
-    assert client.dead_parts(job=uuid4()) == []
-    assert client.dead_parts(since=timedelta(seconds=-60)) == []
-    with pytest.raises(InvalidOptionError, match="damaged is final"):
-        client.dead_parts(code=FailureCode.DAMAGED)
 
 
 def test_one_of_them_tells_its_whole_story(client: Client, job: Job[Document]) -> None:
@@ -90,39 +80,11 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
     assert [missing.failure.code for missing in document.failed] == [FailureCode.DAMAGED]
 
 
-def test_a_job_that_ends_anew_calls_back_anew(
-    client: Client, scribe: Any, job: Job[Document], database_url: str
-) -> None:
-    client.retry_dead(client.dead_parts())
-    scribe.read(job.id, 2)
-    scribe.fail(job.id, 3, FailureCode.TIMEOUT)
-
-    with psycopg.connect(database_url) as connection:
-        calls = connection.execute("SELECT id, type FROM deliveries").fetchall()
-    assert [kind for _, kind in calls] == ["job.partial", "job.partial"]
-    assert len({call for call, _ in calls}) == 2
-
-
-def test_a_part_of_a_job_at_work_waits_for_its_end(client: Client, scribe: Any) -> None:
+def test_nothing_waits_of_a_job_that_was_purged(client: Client, scribe: Any) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 2)
     scribe.fail(job.id, 0, FailureCode.POISONED)
-    (part,) = client.dead_parts()
-
-    assert part.job_state is JobState.RUNNING
-    with pytest.raises(RetryRefusedError, match="running"):
-        client.retry_dead([part])
-
-
-@pytest.mark.parametrize("ending", ["cancel", "purge"])
-def test_nothing_waits_of_a_job_that_is_not_wanted_any_more(client: Client, scribe: Any, ending: str) -> None:
-    job = client.submit(ReadDocument(PDF))
-    scribe.cut(job.id, 2)
-    scribe.fail(job.id, 0, FailureCode.POISONED)
-    if ending == "cancel":
-        job.cancel()
-    else:
-        client.purge([job])
+    client.purge([job])
 
     assert client.dead_parts() == []
 
@@ -152,45 +114,22 @@ def test_with_a_segment_its_videos_summary_is_written_anew(client: Client, scrib
 # On the command line
 
 
-@pytest.fixture
-def pecia(
-    stores: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """Runs a command line and returns what it printed."""
-    for name, value in stores.items():
-        monkeypatch.setenv(name, value)
-
-    def command(*arguments: str) -> str:
-        assert run(arguments) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    return command
-
-
 def test_they_are_listed_shown_and_tried_again_on_the_command_line(
-    client: Client, job: Job[Document], pecia: Callable[..., str]
+    client: Client, job: Job[Document], stores: dict[str, str]
 ) -> None:
+    def dead(*words: str) -> str:
+        return run_pecia("dead", *words, env=stores).stdout
+
     timeout, poisoned = client.dead_parts()
 
-    listed = [json.loads(line) for line in pecia("dead", "list", "--json").splitlines()]
+    listed = [json.loads(line) for line in dead("list", "--json").splitlines()]
     assert [part["id"] for part in listed] == [str(timeout.id), str(poisoned.id)]
-    assert str(poisoned.id) in pecia("dead", "list", "--code", "poisoned")
-    assert json.loads(pecia("dead", "show", str(timeout.id), "--json"))["events"][-1]["reason"] == "timeout"
-    assert "poisoned: The part took its worker down" in pecia("dead", "show", str(poisoned.id))
+    assert str(poisoned.id) in dead("list", "--code", "poisoned")
+    assert json.loads(dead("show", str(timeout.id), "--json"))["events"][-1]["reason"] == "timeout"
+    assert "poisoned: The part took its worker down" in dead("show", str(poisoned.id))
 
-    assert pecia("dead", "retry", str(timeout.id)) == f"{job.id} queued 3/4\n"
+    assert dead("retry", str(timeout.id)) == f"{job.id} queued 3/4\n"
     assert [part.id for part in client.dead_parts()] == [poisoned.id]
-
-
-def test_all_that_are_listed_may_be_tried_again_at_once(
-    client: Client, job: Job[Document], pecia: Callable[..., str]
-) -> None:
-    assert pecia("dead", "retry", "--all", "--since", "1h") == f"{job.id} queued 2/4\n"
-    assert client.dead_parts() == []
-    assert pecia("dead", "retry", "--all") == ""
-
-
-def test_a_retry_wants_to_know_of_what(stores: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in stores.items():
-        monkeypatch.setenv(name, value)
-    assert run(["dead", "retry"]) == 2
+    assert dead("retry", "--all", "--since", "1h") == f"{job.id} queued 4/4\n"
+    assert dead("retry", "--all") == ""
+    assert run_pecia("dead", "retry", env=stores).returncode == 2

@@ -19,10 +19,8 @@ from limits import WAIT_S
 from pecia import (
     Client,
     DocumentFate,
-    InvalidOptionError,
     Job,
     JobErasedError,
-    JobNotFoundError,
     PayloadStoreUnavailableError,
     ReadDocument,
     RetryRefusedError,
@@ -130,17 +128,6 @@ def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
     assert {one.document for one in erased} == {DocumentFate.ERASED}
 
 
-def test_what_was_erased_is_recorded_without_content(client: Client, read: Callable[..., Job[Any]]) -> None:
-    job = read()
-    client.purge([job], reason="request 4711")
-
-    (entry,) = client.audit(job=job)
-
-    assert (entry.action, entry.reason) == ("erased", "request 4711")
-    assert entry.actor.startswith("client:")
-    assert entry.counts == {"results": 1, "deliveries": 1, "reasons": 1, "documents": 1}
-
-
 def test_the_job_stays_with_its_counters_and_says_that_it_was_erased(
     client: Client, read: Callable[..., Job[Any]]
 ) -> None:
@@ -174,16 +161,6 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     assert query("SELECT count(*) FROM reads") == [(0,)]
 
 
-def test_a_purged_key_is_free_again(client: Client, submit: Callable[..., Job[Any]]) -> None:
-    first = submit(idempotency_key=KEY)
-    client.purge([first])
-
-    again = submit(idempotency_key=KEY)
-
-    assert again.created
-    assert again.id != first.id
-
-
 # Jobs at work
 
 
@@ -207,17 +184,6 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
     assert query("SELECT count(*) FROM deliveries") == [(0,)]
 
 
-def test_nobody_is_called_back_about_a_purged_job(
-    client: Client, read: Callable[..., Job[Any]], query: Callable[..., Any]
-) -> None:
-    job = read()
-    assert query("SELECT state FROM deliveries") == [("pending",)]
-
-    client.purge([job])
-
-    assert query("SELECT state FROM deliveries") == []
-
-
 # Which jobs
 
 
@@ -236,52 +202,7 @@ def test_jobs_are_chosen_by_metadata_age_and_id_together(
     assert meant(jobs=[new, other], before=HOUR) == {other.id}
 
 
-def test_a_dry_run_counts_and_erases_nothing(
-    client: Client, read: Callable[..., Job[Any]], held_words: Callable[[], set[str]]
-) -> None:
-    job = read()
-
-    (found,) = client.purge([job], dry_run=True)
-
-    assert (found.results, found.deliveries, found.document) == (1, 1, None)
-    assert PRINTED in held_words()
-    assert job.result().pages[0].text == PRINTED
-
-
-def test_a_purge_of_no_jobs_in_particular_is_refused(client: Client, submit: Callable[..., Job[Any]]) -> None:
-    job = submit()
-
-    with pytest.raises(InvalidOptionError):
-        client.purge()
-    with pytest.raises(JobNotFoundError):
-        client.purge([new_id()])
-    assert client.purge([]) == []
-    assert job.refresh().state is JobState.QUEUED
-
-
-def test_a_second_purge_finds_nothing(client: Client, submit: Callable[..., Job[Any]]) -> None:
-    job = submit()
-    assert len(client.purge([job])) == 1
-
-    assert client.purge([job]) == []
-    assert len(list(client.audit(job=job))) == 1
-
-
 # Documents that others hold
-
-
-def test_a_document_that_another_job_holds_stays_until_that_one_is_purged(
-    client: Client, submit: Callable[..., Job[Any]], payload_url: str
-) -> None:
-    first, second = submit(), submit()
-
-    (of_first,) = client.purge([first])
-    assert of_first.document is DocumentFate.SHARED
-    assert len(stored(payload_url)) == 1
-
-    (of_second,) = client.purge([second])
-    assert of_second.document is DocumentFate.ERASED
-    assert stored(payload_url) == []
 
 
 def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(

@@ -104,19 +104,6 @@ def test_a_task_that_is_refused_leaves_the_others_alone(
     assert [job.id for job in error.accepted] == column(database_url, "SELECT id FROM jobs ORDER BY id")
 
 
-def test_a_run_with_mistakes_is_repeated_once_they_are_mended(client: Client, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.pdf" for number in range(3)]
-    for path in (paths[0], paths[2]):
-        path.write_bytes(b"%PDF-1.7")
-    with pytest.raises(SubmitManyError) as refusal:
-        client.submit_many(map(ReadDocument, paths), idempotency_prefix="run")
-    first, last = refusal.value.accepted
-    paths[1].write_bytes(b"%PDF-1.7")
-    again = client.submit_many(map(ReadDocument, paths), idempotency_prefix="run")
-    assert [job.created for job in again] == [False, True, False]
-    assert (again[0].id, again[2].id) == (first.id, last.id)
-
-
 def test_a_refusal_keeps_no_document_in_memory(client: Client, picture: Picture) -> None:
     documents = [BytesIO(picture()), BytesIO(picture(shade=1))]
     gone = [weakref.ref(document) for document in documents]
