@@ -282,9 +282,13 @@ def test_doctor_finds_what_waits_in_vain(shell: Shell) -> None:
     }
 
 
-def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(shell: Shell) -> None:
-    assert shell.run("migrate", "--down", "--to", "0001").returncode == 0
-    examined = shell.run("doctor", "--json")
+def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(
+    shell: Shell, empty_database_url: str
+) -> None:
+    former = Shell(shell.stores | {"PECIA_DATABASE_URL": empty_database_url}, shell.directory)
+    for step in (["migrate"], ["migrate", "--down", "--to", "0001"]):
+        assert former.run(*step).returncode == 0
+    examined = former.run("doctor", "--json")
     assert json.loads(examined.stdout.splitlines()[-1])["detail"] == "not this version's: run `pecia migrate`"
     assert (examined.returncode, examined.stderr) == (4, "")
 
