@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane
 from pecia.handles import JobHandle
 from pecia.testing import Callback
@@ -238,7 +239,7 @@ class RealFleet:
         return self._scripts[key]
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _announce(self, jobs: Mapping[UUID, JobState]) -> None:
         for job_id, state in jobs.items():
