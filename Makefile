@@ -42,7 +42,7 @@ test-gate: $(VENV)/.dev
 	$(PYTEST) -m gate --hypothesis-profile gate
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
-	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadfile
+	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadgroup
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import offline
 from checkpoints import make_checkpoint, quantize
+from fleets import fleet_of
 from offline import KV_CACHE_BYTES, SIZES
+from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, create_engine
+from pecia_workers.engines.vllm_processes import engine_environment, prepare_environment
+from pecia_workers.local.fleet import LocalFleet
 
 HERE = Path(__file__).parent
+TIMEOUT_S = 900
+"""Of one test: on a busy machine the import of vLLM alone takes a minute, and some tests have it imported thrice."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,11 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """vLLM and torch warn of much, in our process too: that is theirs to mend."""
+    """Let one process of pytest have vLLM, with all tests that ask engines of its own.
+
+    vLLM and torch warn of much, in our process too: that is theirs to mend.
+    """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture(scope="session")
@@ -52,13 +68,49 @@ def endless_checkpoint(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def endless_awq_checkpoint(endless_checkpoint: Path) -> Path:
+    """The same in 4 bits."""
+    return quantize(endless_checkpoint, endless_checkpoint.with_name("endless-awq"))
+
+
+@pytest.fixture(scope="session")
 def looping_checkpoint(checkpoint: Path) -> Path:
     """One that says the same for ever."""
     return make_checkpoint(checkpoint.with_name("looping"), loops=True)
 
 
 @pytest.fixture(scope="session")
-def make_vllm() -> Callable[..., Engine]:
+def fork_server() -> ForkServerContext:
+    """Starts processes that have imported vLLM. They are forked from one that has no threads, as ours has."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["forked"])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in engine_environment("warning", on_cpu=True).items():
+            patch.setenv(name, value)
+        patch.delenv("_PECIA_GUARDS_ENGINE")
+        patch.setenv("PYTHONPATH", str(HERE))  # Python 3.11's server does not take our path over
+        forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture(scope="session")
+def _forked_cores(fork_server: ForkServerContext) -> Iterator[None]:
+    """Cores of engines in this process start in a second."""
+    prepare_environment("warning", on_cpu=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: fork_server)
+        yield
+
+
+@pytest.fixture
+def spawned_cores(_forked_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores start as the product starts them, for tests of how they start and end."""
+    spawn = multiprocessing.get_context("spawn")
+    monkeypatch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: spawn)
+
+
+@pytest.fixture(scope="session")
+def make_vllm(_forked_cores: None) -> Callable[..., Engine]:
     """Makes engines, small enough to start in seconds; not started."""
 
     def make(model: Path, **settings: Any) -> Engine:
@@ -75,26 +127,42 @@ def make_vllm() -> Callable[..., Engine]:
 
 
 @pytest.fixture(scope="session")
-def answers_offline(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], list[dict[str, Any]]]:
+def answers_offline(
+    fork_server: ForkServerContext, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path, str], list[dict[str, Any]]]:
     """Asks vLLM's offline API, once for each model and dtype, in a process of its own."""
 
     @cache
     def ask(model: Path, dtype: str) -> list[dict[str, Any]]:
         answers = tmp_path_factory.mktemp("offline") / "answers.json"
-        command = [sys.executable, str(HERE / "offline.py"), str(model), dtype, str(answers)]
-        asked = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert asked.returncode == 0, asked.stderr[-3000:]
+        asking = fork_server.Process(target=offline.write_answers, args=(str(model), dtype, answers))
+        asking.start()
+        asking.join()
+        assert asking.exitcode == 0
         told: list[dict[str, Any]] = json.loads(answers.read_text())
         return told
 
     return ask
 
 
-@pytest.fixture
-def engine_processes() -> Iterator[Callable[..., list[psutil.Process]]]:
-    """Finds vLLM's processes below one; none of this process may be left when the test is over."""
-    yield _engine_processes
-    assert not _engine_processes()
+@pytest.fixture(scope="session")
+def fleet(session_directory: Path, endless_awq_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
+    """A fleet in which a page is dead after two deaths, and whose answers are as long as they may be."""
+    with fleet_of(
+        session_directory / "fleet",
+        endless_awq_checkpoint,
+        engine_options={"dtype": "float16"},
+        max_deaths=2,
+        video_segment=timedelta(seconds=2),
+        video_frames=6,
+    ) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="session")
+def engine_processes() -> Callable[..., list[psutil.Process]]:
+    """Finds vLLM's processes below one, or below this."""
+    return _engine_processes
 
 
 def _engine_processes(pid: int | None = None) -> list[psutil.Process]:

@@ -12,7 +12,8 @@ from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
 
-READY_S = 180
+READY_S = 600
+"""Two processes import vLLM one after the other: ten seconds each, and many times that on a busy machine."""
 
 
 @contextmanager

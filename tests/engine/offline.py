@@ -1,4 +1,4 @@
-"""`python tests/engine/offline.py CHECKPOINT DTYPE ANSWERS`: what vLLM's own offline API says to a set of pages.
+"""What vLLM's own offline API says to a set of pages.
 
 In bfloat16 a word may turn with the company that its page has in the batch: two tokens that are almost as likely change
 places. So whoever compares texts computes in float32, and where kernels cannot, in float16.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pecia_schemas import DocumentType
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.reading.instructions import instruction_for
 
-PAGES = 64
+PAGES = 32
 INSTRUCTION = instruction_for(DocumentType.PRESCRIPTION, None)
 MOST_TOKENS = 40  # some answers end before, so that the batch changes all the time
 SIZES: dict[str, Any] = {
@@ -61,7 +60,7 @@ def _message(number: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def main(checkpoint: str, dtype: str, answers: Path) -> None:
+def write_answers(checkpoint: str, dtype: str, answers: Path) -> None:
     """Write token counts and texts as JSON, one for each page."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams  # noqa: PLC0415  after the environment
@@ -77,7 +76,3 @@ def main(checkpoint: str, dtype: str, answers: Path) -> None:
     outputs = llm.chat([_message(number) for number in range(PAGES)], params, use_tqdm=False)
     told = [{"prompt": len(one.prompt_token_ids), "text": one.outputs[0].text} for one in outputs]
     answers.write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

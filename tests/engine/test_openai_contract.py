@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import offline
 from asking_openai import started
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
+from fleets import READY_S
 from offline import picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -38,23 +40,25 @@ asked = partial(offline.asked, max_output_tokens=MOST_TOKENS)
 
 
 @pytest.fixture(scope="module")
-def server(endless_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+def server(
+    fork_server: ForkServerContext, endless_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     adapter = make_adapter(endless_checkpoint, directory / "loud")
-    with serving(endless_checkpoint, adapter, directory / "log") as running:
+    with serving(fork_server, endless_checkpoint, adapter, directory / "log") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def make(server: VllmServer) -> Callable[..., Engine]:
     def create(**settings: Any) -> Engine:
-        address = {"engine_url": server.root, "engine_api_key": SecretStr(KEY), "engine_ready_timeout": 20}
+        address = {"engine_url": server.root, "engine_api_key": SecretStr(KEY), "engine_ready_timeout": READY_S}
         return create_engine(WorkerSettings(engine="openai", **{**address, **settings}))
 
     return create
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_engine(make: Callable[..., Engine]) -> Callable[[], Engine]:
     return lambda: make(max_num_seqs=1, max_output_tokens=300)
 

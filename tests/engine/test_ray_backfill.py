@@ -23,6 +23,8 @@ from pecia_workers.local.fleet import LocalFleet, workers_of
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 SCANS, PAGES_OF_ONE = 24, 4
 PAGES = SCANS + PAGES_OF_ONE
 SOME = 3

@@ -30,6 +30,8 @@ from pecia_workers.engines import (
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 PAGES = 12
 UNITS = {
     "type": "object",

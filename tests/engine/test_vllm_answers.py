@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import vllm
 
+from asking_openai import started
 from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
@@ -24,16 +23,6 @@ NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
 """Keys and values of two layers with two heads of 64 numbers each."""
 
 CONTEXT, BLOCK, BLOCKS = 640, 32, 200
-
-
-@contextmanager
-def started(engine: Engine) -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        runner.run(engine.start())
-        try:
-            yield runner
-        finally:
-            runner.run(engine.stop())
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +44,8 @@ def test_the_engine_says_what_it_runs_on(reading: tuple[asyncio.Runner, Engine])
 def test_the_engine_says_which_checkpoint_it_runs(
     reading: tuple[asyncio.Runner, Engine], endless_checkpoint: Path, checkpoint: Path
 ) -> None:
+    import vllm  # noqa: PLC0415  slow, and every process of the tests would import it
+
     revision = reading[1].capabilities.revision
 
     assert revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
@@ -74,7 +65,7 @@ def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:
 @pytest.mark.parametrize(
     ("kind", "dtype", "width"), [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2)]
 )
-def test_sixty_four_pages_read_together_say_what_the_offline_api_says(
+def test_pages_read_together_say_what_the_offline_api_says(
     *,
     kind: str,
     dtype: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fleets import READY_S, fleet_of
+from fleets import READY_S
 from offline import SIZES, picture
 from pecia import (
     Captions,
@@ -44,19 +43,9 @@ def page() -> bytes:
     return file.getvalue()
 
 
+pytestmark = pytest.mark.xdist_group("fleet")
+
 CLIP = video(8, size=(168, 112), picture=noise, codec="h264")
-
-
-@pytest.fixture(scope="module")
-def fleet(session_directory: Path, endless_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
-    """A fleet whose answers are as long as they may be."""
-    settings: dict[str, Any] = {
-        "video_segment": timedelta(seconds=2),
-        "video_frames": 6,
-        "engine_options": {"dtype": "float32"},
-    }
-    with fleet_of(session_directory / "vllm-captions", endless_checkpoint, **settings) as fleet:
-        yield fleet
 
 
 def caption(client: Client, **how: Any) -> Captions:

@@ -15,12 +15,8 @@ from pecia_workers.engines import Engine
 from pecia_workers.local.sample_documents import sample_document
 
 
-@pytest.fixture
-def make_engine(
-    make_vllm: Callable[..., Engine], endless_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Engine]:
-    # One process less to start for each test; other tests have them all.
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+@pytest.fixture(scope="module")
+def make_engine(make_vllm: Callable[..., Engine], endless_checkpoint: Path) -> Callable[[], Engine]:
     return lambda: make_vllm(endless_checkpoint, max_num_seqs=1, max_output_tokens=300)
 
 

@@ -6,18 +6,24 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import psycopg
 import pytest
 from PIL import Image
 
-from fleets import READY_S, fleet_of
+from fleets import READY_S
 from offline import MOST_TOKENS, PAGES, picture
-from pecia import Client, ReadDocument
+from pecia import Client, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, DocumentType, JobState
 from pecia_workers.local.fleet import LocalFleet
+
+pytestmark = pytest.mark.xdist_group("fleet")
+
+LONG = 800
+"""Tokens of an answer that is not over before its engine is killed."""
 
 
 def engine_of(fleet: LocalFleet) -> int:
@@ -26,9 +32,14 @@ def engine_of(fleet: LocalFleet) -> int:
     return pid
 
 
-def submit(client: Client, count: int) -> JobGroup[Document]:
+def submit(client: Client, count: int, tokens: int) -> JobGroup[Document]:
     return client.submit_many(
-        ReadDocument(png(number), document_type=DocumentType.PRESCRIPTION) for number in range(count)
+        ReadDocument(
+            png(number),
+            document_type=DocumentType.PRESCRIPTION,
+            options=GenerationOptions(max_output_tokens=tokens),
+        )
+        for number in range(count)
     )
 
 
@@ -38,80 +49,58 @@ def png(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def most_attempts(fleet: LocalFleet, jobs: JobGroup[Document]) -> int:
+def running(fleet: LocalFleet, attempt: int) -> list[UUID]:
+    """Return the jobs whose page is read, for the first or the second time."""
     with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
-        query = "SELECT max(attempt) FROM parts WHERE job_id = ANY(%s)"
-        row = connection.execute(query, ([job.id for job in jobs],)).fetchone()
-    assert row is not None
-    most: int = row[0]
-    return most
+        query = "SELECT job_id FROM parts WHERE stage = 'read' AND state = 'running' AND attempt = %s"
+        return [job for (job,) in connection.execute(query, (attempt,)).fetchall()]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("checkpoint", "float32"), ("awq_checkpoint", "float16")])
 def test_a_fleet_says_what_the_offline_api_says(
-    *,
-    kind: str,
-    dtype: str,
-    request: pytest.FixtureRequest,
-    short_path: Path,
+    fleet: tuple[LocalFleet, Client],
+    endless_awq_checkpoint: Path,
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
-    engine_processes: Callable[..., list[psutil.Process]],
 ) -> None:
-    checkpoint: Path = request.getfixturevalue(kind)
-    settings = {
-        "max_output_tokens": MOST_TOKENS,
-        "max_readings": 1,  # what breaks off is read once there too
-        "engine_options": {"dtype": dtype},
-    }
-    with fleet_of(short_path, checkpoint, **settings) as (fleet, client):
-        processes = engine_processes(engine_of(fleet))
-        documents = submit(client, PAGES).results(timeout=120)
+    documents = submit(fleet[1], PAGES, MOST_TOKENS).results(timeout=READY_S)
 
     pages = [document.pages[0] for document in documents]
-    offline = answers_offline(checkpoint, dtype)
+    offline = answers_offline(endless_awq_checkpoint, "float16")
     assert [page.text for page in pages] == [told["text"] for told in offline]
     assert [page.usage.prompt for page in pages] == [told["prompt"] for told in offline]
     assert {page.engine for page in pages} == {"vllm"}
+
+
+def test_pages_whose_engine_dies_are_read_by_the_next_and_one_under_which_two_die_is_kept_for_inspection(
+    fleet: tuple[LocalFleet, Client],
+    engine_processes: Callable[..., list[psutil.Process]],
+    eventually: Callable[..., Any],
+) -> None:
+    local, client = fleet
+    former = engine_of(local)
+    (core,) = [one for one in engine_processes(former) if "EngineCore" in " ".join(one.cmdline())]
+    jobs = submit(client, 3, LONG)
+    eventually(lambda: len(running(local, attempt=1)) == 3)
+    core.kill()
+
+    (unlucky,) = eventually(lambda: running(local, attempt=2), timeout=READY_S)
+    assert engine_of(local) != former
+    psutil.Process(engine_of(local)).kill()
+    jobs.wait(timeout=READY_S)
+
+    states = {job.id: job.state for job in jobs}
+    assert states.pop(unlucky) is JobState.FAILED
+    assert set(states.values()) == {JobState.SUCCEEDED}
+    (failure,) = [job.failure for job in jobs if job.failure]
+    assert failure.code == "poisoned"
+
+
+def test_a_fleet_that_stops_leaves_no_process_of_the_engine(
+    fleet: tuple[LocalFleet, Client], engine_processes: Callable[..., list[psutil.Process]]
+) -> None:
+    local, _ = fleet
+    processes = engine_processes(engine_of(local))
     assert processes
-    assert not any(process.is_running() for process in processes), "the fleet left processes behind"
 
+    local.stop()
 
-@pytest.mark.parametrize("victim", ["core", "worker"])
-def test_pages_whose_engine_dies_under_them_are_read_by_the_next(
-    short_path: Path,
-    endless_checkpoint: Path,
-    engine_processes: Callable[..., list[psutil.Process]],
-    eventually: Callable[..., Any],
-    victim: str,
-) -> None:
-    with fleet_of(short_path, endless_checkpoint, max_output_tokens=1500) as (fleet, client):
-        former = engine_of(fleet)
-        core = next(one for one in engine_processes(former) if "EngineCore" in " ".join(one.cmdline()))
-        jobs = submit(client, 6)
-        eventually(lambda: all(job.refresh().state is JobState.RUNNING for job in jobs))
-        (core if victim == "core" else psutil.Process(former)).kill()
-
-        jobs.wait(timeout=READY_S)
-
-        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-        assert engine_of(fleet) != former
-        assert most_attempts(fleet, jobs) == 2
-
-
-def test_a_page_that_takes_engine_after_engine_down_is_kept_for_inspection(
-    short_path: Path,
-    endless_checkpoint: Path,
-    engine_processes: Callable[..., list[psutil.Process]],
-    eventually: Callable[..., Any],
-) -> None:
-    with fleet_of(short_path, endless_checkpoint, max_output_tokens=1500, max_deaths=1) as (fleet, client):
-        (job,) = submit(client, 1)
-        eventually(lambda: job.refresh().state is JobState.RUNNING)
-        for process in engine_processes(engine_of(fleet)):
-            process.kill()
-
-        job.wait(timeout=READY_S)
-
-        assert job.state is JobState.FAILED
-        assert job.failure
-        assert job.failure.code == "poisoned"
+    assert not any(process.is_running() for process in processes)

@@ -21,6 +21,8 @@ from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.runtime import Runtime
 
+pytestmark = pytest.mark.usefixtures("_forked_cores")
+
 MOST_TOKENS = 100
 Read = Callable[..., Page]
 Start = Callable[..., AbstractContextManager[Read]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 
 import offline
+from asking_openai import started
 from checkpoints import make_adapter
 from offline import SIZES
 from pecia_schemas import FailureCode
@@ -32,16 +32,6 @@ SCHEMA = {
 }
 
 asked = partial(offline.asked, max_output_tokens=24)
-
-
-@contextmanager
-def started(engine: Engine) -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        try:
-            runner.run(engine.start())
-            yield runner
-        finally:
-            runner.run(engine.stop())
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asking_openai import started
 from offline import KV_CACHE_BYTES, picture
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
@@ -104,16 +103,6 @@ def test_a_name_that_vllm_does_not_know_is_refused_by_name(configured: Callable[
         configured(quantization="nf4")
 
 
-@contextmanager
-def started(engine: Engine) -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        try:
-            runner.run(engine.start())
-            yield runner
-        finally:
-            runner.run(engine.stop())
-
-
 def test_eight_bits_a_number_hold_twice_the_tokens(
     make_vllm: Callable[..., Engine], checkpoint: Path
 ) -> None:
@@ -137,11 +126,8 @@ def test_nothing_is_reported_to_anybody() -> None:
     assert asked.stdout.split() == ["False", "True"]
 
 
-def test_dropped_tokens_of_a_clip_cost_nothing(
-    make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_tokens_of_a_clip_cost_nothing(make_vllm: Callable[..., Engine], checkpoint: Path) -> None:
     """That the engine starts says that its renderer counts the same. vLLM 0.32 cannot run it on the CPU."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # sooner ready
     frames = tuple(np.zeros((364, 364, 3), dtype=np.uint8) for _ in range(8))
     times = ClipTimes(fps=2.0, indices=tuple(range(8)), duration=4.0)
     clip = EngineRequest(id="clip", images=frames, clip=times, workload="caption-brief", max_output_tokens=8)

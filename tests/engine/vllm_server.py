@@ -6,20 +6,20 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from offline import KV_CACHE_BYTES, SIZES
 
 KEY = "let-me-in"
-_SERVER = "vllm.entrypoints.openai.api_server"
-_START_S = 180
+_START_S = 600
 _END_S = 30
 
 
@@ -46,34 +46,32 @@ class VllmServer:
 
 
 @contextmanager
-def serving(checkpoint: Path, adapter: Path, log: Path) -> Iterator[VllmServer]:
+def serving(
+    fork_server: ForkServerContext, checkpoint: Path, adapter: Path, log: Path
+) -> Iterator[VllmServer]:
     """Serve the checkpoint as `tiny`, in float32, and its adapter as `loud`."""
     port = _free_port()
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-    }
+    process = fork_server.Process(target=_serve, args=(_options(checkpoint, adapter, port), log))
+    process.start()
+    try:
+        root = f"http://127.0.0.1:{port}"
+        _await_health(process, root, log)
+        yield VllmServer(root)
+    finally:
+        _end(process)
+
+
+def _serve(options: list[str], log: Path) -> None:
+    """Run the server in this process, as its command does."""
+    from vllm.entrypoints.launchers.api_server.entry import main  # noqa: PLC0415  not where it is only asked
+
+    os.setsid()
+    os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "fork"})
     with log.open("wb") as told:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "vllm.entrypoints.openai.api_server",
-                *_options(checkpoint, adapter, port),
-            ],
-            env=environment,
-            stdout=told,
-            stderr=told,
-            process_group=0,
-        )
-        try:
-            root = f"http://127.0.0.1:{port}"
-            _await_health(process, root, log)
-            yield VllmServer(root)
-        finally:
-            _end(process)
+        os.dup2(told.fileno(), sys.stdout.fileno())
+        os.dup2(told.fileno(), sys.stderr.fileno())
+    sys.argv[1:] = options
+    main()
 
 
 def _options(checkpoint: Path, adapter: Path, port: int) -> list[str]:
@@ -99,9 +97,9 @@ def _free_port() -> int:
         return port
 
 
-def _await_health(process: subprocess.Popen[bytes], root: str, log: Path) -> None:
+def _await_health(process: BaseProcess, root: str, log: Path) -> None:
     deadline = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.is_alive() and time.monotonic() < deadline:
         with suppress(OSError):
             urllib.request.urlopen(f"{root}/health").close()  # noqa: S310  on loopback
             return
@@ -109,11 +107,11 @@ def _await_health(process: subprocess.Popen[bytes], root: str, log: Path) -> Non
     raise AssertionError(log.read_text()[-3000:])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: BaseProcess) -> None:
     """End the server, and what is left of its processes after a while."""
+    assert process.pid
     process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
+    process.join(_END_S)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.join()

@@ -41,7 +41,7 @@ def simulated() -> Engine:
     return SimulatedEngine(model, FixedLength(50))
 
 
-@pytest.fixture(params=[rapidocr, tesseract, simulated])
+@pytest.fixture(scope="module", params=[rapidocr, tesseract, simulated])
 def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
     make: Callable[[], Engine] = request.param
     return make

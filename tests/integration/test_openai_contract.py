@@ -16,7 +16,7 @@ from pecia_workers.engines import Engine, create_engine
 from pecia_workers.local.sample_documents import sample_document
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_engine() -> Iterator[Callable[[], Engine]]:
     with serving(Behaviour(takes_s=0.4)) as server:
         yield lambda: create_engine(WorkerSettings(engine="openai", engine_url=server.url, max_num_seqs=1))

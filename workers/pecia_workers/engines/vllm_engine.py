@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -190,6 +191,10 @@ def _device(session: VllmSession, settings: WorkerSettings) -> str:
 def _open(settings: WorkerSettings) -> VllmSession:
     on_cpu = not visible_gpus() and gpus_per_worker(settings) == 1
     prepare_environment(settings.log_level, on_cpu=on_cpu)
-    from pecia_workers.engines.vllm_session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
-
+    gc.disable()  # a sixth of the time of the import is collections that find nothing
+    try:
+        from pecia_workers.engines.vllm_session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
+    finally:
+        gc.enable()
+    gc.freeze()  # or each later collection goes through all that was imported, and holds the loop up meanwhile
     return VllmSession.open(settings)
