@@ -85,7 +85,7 @@ def _worker(
     )
 
 
-_MODULES = (
+MODULES = (
     "pecia_workers.__main__",
     "pecia_workers.flower.serving",
     "pecia_workers.metrics.serving",
@@ -209,7 +209,7 @@ class LocalFleet:
         """Start in the order of need; `stack` stops in the reverse order."""
         stack.enter_context(self.home.hold())
         if any(command.forked for command in self._commands):
-            self._template = Template(*_MODULES)  # it imports while the stores start
+            self._template = Template(*MODULES)  # it imports while the stores start
             stack.callback(self._template.stop)
         self.settings = stack.enter_context(self._stores.started())
         variables = environment(self.settings)
