@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from forking import Programs
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.encryption import Keyring
@@ -38,7 +39,9 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.accounts import Spent
+from pecia_workers.local.fleet import MODULES
 from pecia_workers.runtime import Runtime
+from pecia_workers.template import Template
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -130,6 +133,14 @@ def client(database_url: str, redis_url: str, payload_url: str) -> Iterator[Clie
 @pytest.fixture
 def scribe(database_url: str, redis_url: str) -> Scribe:
     return Scribe(database_url, redis_url)
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Starts workers by forking a process that has imported what they need."""
+    template = Template("pecia.cli", *MODULES)
+    yield Programs(template)
+    template.stop()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from pydicom import uid
 
 from dicom_files import encapsulated_pdf, secondary_capture
+from forking import forked_for, templates_of
 from hand_made_pdfs import locked_pdf
 from limits import WAIT_S
 from pecia_schemas import FailureCode
@@ -47,16 +48,6 @@ async def decoding(**changes: Any) -> AsyncIterator[Decoder]:
         yield decoder
     finally:
         await decoder.stop()
-
-
-def worker_pids() -> list[int]:
-    """Processes that this one spawned to work for it."""
-    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return [
-        pid
-        for pid in map(int, children.split())
-        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
 
 
 def resident_bytes(pids: list[int]) -> int:
@@ -195,7 +186,7 @@ def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, small: 
 
 async def kill_at_work(former: int = 0) -> int:
     """Kill the one process, other than the former one, while it decodes."""
-    while not (others := [pid for pid in worker_pids() if pid != former]):  # noqa: ASYNC110  no event tells
+    while not (others := [pid for pid in forked_for() if pid != former]):  # noqa: ASYNC110  no event tells
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.2)
     os.kill(others[0], signal.SIGKILL)
@@ -226,7 +217,7 @@ def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Pat
 def test_processes_killed_while_idle_are_replaced_unnoticed(small: Path) -> None:
     async def story() -> None:
         async with decoding() as decoder:
-            for pid in worker_pids():
+            for pid in forked_for():
                 os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.5)
             pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
@@ -252,33 +243,44 @@ def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None:
 def test_stopping_leaves_no_process() -> None:
     async def story() -> None:
         async with decoding():
-            assert len(worker_pids()) == 2
+            assert len(forked_for()) == 2
 
     asyncio.run(story())
 
-    assert worker_pids() == []
+    assert forked_for() == []
 
 
 def test_processes_die_with_a_killed_parent(eventually: Callable[..., Any]) -> None:
     script = (
         "import asyncio, time\n"
-        "from pathlib import Path\n"
         "from pecia_schemas.settings import WorkerSettings\n"
         "from pecia_workers.media import Decoder\n"
         "async def main():\n"
         "    await Decoder(WorkerSettings(decode_processes=2)).start()\n"
-        "    children = ' '.join(path.read_text() for path in Path('/proc/self/task').glob('*/children'))\n"
-        "    print(children, flush=True)\n"
+        "    print('ready', flush=True)\n"
         "    time.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        children = [int(pid) for pid in parent.stdout.readline().split()]
+        assert parent.stdout.readline() == "ready\n"
+        processes = [*templates_of(parent.pid), *forked_for(parent.pid)]
         parent.kill()
 
-    assert len(children) >= 2
-    eventually(lambda: not any(map(is_running, children)), what="The end of the processes")
+    assert len(processes) == len(("template", "decoder", "decoder"))
+    eventually(lambda: not any(map(is_running, processes)), what="The end of the processes")
+
+
+def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Path) -> None:
+    async def story() -> None:
+        async with decoding() as decoder:
+            (template,) = templates_of()
+            os.kill(template, signal.SIGKILL)
+            pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
+            assert all(page.blank for page in pages)
+            assert templates_of() != [template]
+
+    asyncio.run(story())
 
 
 def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
@@ -291,7 +293,7 @@ def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
 
     async def story() -> int:
         async with decoding(render_dpi=100) as decoder:
-            idle = resident_bytes([os.getpid(), *worker_pids()])
+            idle = resident_bytes([os.getpid(), *forked_for()])
             waiting = iter(await decoder.inspect(path))
             most = 0
 
@@ -301,7 +303,7 @@ def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
                     page = await decoder.page(path, info.index)
                     assert page.pixels.shape[:2] == (info.height, info.width)
                     if info.index % 20 == 0:
-                        most = max(most, resident_bytes([os.getpid(), *worker_pids()]))
+                        most = max(most, resident_bytes([os.getpid(), *forked_for()]))
 
             await asyncio.gather(*(read() for _ in range(4)))
             return most - idle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
+from forking import forked_for, templates_of
 from limits import WAIT_S
 from pecia_schemas import running
 from pecia_schemas.settings import WorkerSettings
@@ -36,6 +38,12 @@ _NO_FLOWER = WorkerSettings(flower_port=0)
 _SLEEPER = WorkerCommand(
     name="sleeper", command=("/bin/sh", "-c", 'cd "$PECIA_PAYLOAD_URL"; sleep 600 & sleep 600')
 )
+_FORKED = """
+import json, os, time
+os.chdir(os.environ["PECIA_PAYLOAD_URL"])
+print(json.dumps(dict(os.environ)), flush=True)
+time.sleep(600)
+"""
 _SUPERVISOR = """
 import sys, time
 from pathlib import Path
@@ -43,7 +51,9 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 
 sleeper = WorkerCommand(name="sleeper", command=("/bin/sh", "-c", sys.argv[2]))
-LocalFleet(Path(sys.argv[1]), settings=WorkerSettings(flower_port=0), workers=[sleeper], migrate=["/bin/true"]).start()
+forked = [WorkerCommand(name="forked", command=(sys.executable, path), forked=True) for path in sys.argv[3:]]
+workers = [sleeper, *forked]
+LocalFleet(Path(sys.argv[1]), settings=WorkerSettings(flower_port=0), workers=workers, migrate=["/bin/true"]).start()
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -245,17 +255,64 @@ def test_a_failed_migration_stops_the_start_and_says_why(short_path: Path) -> No
 
 def test_nothing_survives_a_killed_supervisor(short_path: Path, eventually: Callable[..., Any]) -> None:
     home = short_path / "home"
-    command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1]]
+    forked = short_path / "forked.py"
+    forked.write_text(_FORKED)
+    command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1], str(forked)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
-        eventually(lambda: len(processes_in(home / "payloads")) == 3, what="The worker and its two children")
-        family = {*_children_of(supervisor.pid), *_processes_of(home)}
-        assert len(family) >= len(("postgres", "redis", "janitor", "worker", "its child", "its child"))
+        eventually(
+            lambda: len(processes_in(home / "payloads")) == 4,
+            what="The forked worker, the other and its two children",
+        )
+        family = {*_children_of(supervisor.pid), *forked_for(supervisor.pid), *_processes_of(home)}
+        assert len(family) >= len(
+            ("postgres", "redis", "janitor", "template", "forked", "worker", "its two", "children")
+        )
         supervisor.kill()
     eventually(
         lambda: not any(_runs(pid) for pid in family) and not _processes_of(home),
         what="The end of everything",
+    )
+
+
+def test_a_forked_worker_has_an_environment_of_its_own(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("PECIA_ENGINE", "not the fleet's")
+    names = ("one", "other")
+    workers = [_forked(short_path, name=name, environment={"ITS_NAME": name}) for name in names]
+    with _unmigrated(short_path / "home", *workers) as fleet:
+        logs = [short_path / f"home/logs/{name}.log" for name in names]
+        eventually(lambda: all(log.exists() and log.read_text().endswith("}\n") for log in logs))
+        told = [json.loads(log.read_text()) for log in logs]
+        assert [one["ITS_NAME"] for one in told] == ["one", "other"]
+        assert {one["PECIA_REDIS_URL"] for one in told} == {fleet.settings.redis_url.get_secret_value()}
+        assert not any("PECIA_ENGINE" in one for one in told)
+
+
+def test_forked_workers_start_again_though_what_forked_them_was_killed(
+    short_path: Path, eventually: Callable[..., Any]
+) -> None:
+    with _unmigrated(short_path / "home", _forked(short_path)) as fleet:
+        fleet.wait_ready()
+        (template,) = templates_of()
+        former = _service(fleet, "forked").pid
+        assert forked_for() == [former]
+        os.kill(template, signal.SIGKILL)
+        eventually(lambda: _service(fleet, "forked").restarts == 1, what="A new start")
+        eventually(lambda: _service(fleet, "forked").state is ServiceState.READY)
+        assert not _runs(former or 0)
+    assert _processes_of(fleet.home.path) == []
+
+
+def _forked(
+    directory: Path, *, name: str = "forked", environment: dict[str, str] | None = None
+) -> WorkerCommand:
+    script = directory / "forked.py"
+    script.write_text(_FORKED)
+    return WorkerCommand(
+        name=name, command=(sys.executable, str(script)), environment=environment or {}, forked=True
     )
 
 

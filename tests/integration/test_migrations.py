@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
@@ -37,3 +40,8 @@ def test_a_table_that_no_migration_makes_is_noticed(empty_database_url: str) -> 
         connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN client")
     engine.dispose()
     assert pecia_migrations.has_pending_changes(empty_database_url)
+
+
+def test_a_current_database_is_left_alone_without_loading_alembic(database_url: str) -> None:
+    again = "import sys, pecia_migrations; pecia_migrations.upgrade(sys.argv[1]); sys.exit('alembic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", again, database_url], check=True)

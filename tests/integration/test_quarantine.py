@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import psycopg
 import pytest
 from PIL import Image
 
+from forking import Program, Programs
 from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
 
 PROGRAM = Path(__file__).with_name("deadly_worker.py")
@@ -26,32 +25,29 @@ MAX_DEATHS = 3
 class Workers:
     """Engine workers, started again whenever one dies."""
 
-    def __init__(self, environment: dict[str, str], log: Path) -> None:
-        self._environment = environment
+    def __init__(self, environment: dict[str, str], programs: Programs, log: Path) -> None:
+        self._environment = os.environ | environment
+        self._programs = programs
         self._log = log
         self.crashes = 0
         self.process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, str(PROGRAM)], env=os.environ | self._environment, stdout=log, stderr=log
-            )
+    def _start(self) -> Program:
+        return self._programs.start(str(PROGRAM), environment=self._environment, log=self._log)
 
     def tend(self) -> None:
-        if self.process.poll() is not None:
+        if self.process.returncode is not None:
             assert self.process.returncode == -signal.SIGKILL, self._log.read_text()
             self.crashes += 1
             self.process = self._start()
 
 
 @pytest.fixture
-def workers(stores: dict[str, str], tmp_path: Path) -> Iterator[Workers]:
+def workers(stores: dict[str, str], programs: Programs, tmp_path: Path) -> Iterator[Workers]:
     settings = {"PECIA_ENGINE": "simulated:instant", "PECIA_STAGES": "read", "PECIA_LEASE": "PT2S"}
-    workers = Workers(stores | settings, tmp_path / "log")
+    workers = Workers(stores | settings, programs, tmp_path / "log")
     yield workers
-    workers.process.kill()
-    workers.process.wait()
+    workers.process.end()
 
 
 @pytest.fixture

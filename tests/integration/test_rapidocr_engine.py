@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineError, EngineRequest, create_engine
@@ -20,6 +20,8 @@ from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from pecia_workers.engines import Generation
@@ -41,15 +43,6 @@ def read(*pages: NDArray[np.uint8]) -> list[Generation]:
             await engine.stop()
 
     return asyncio.run(story())
-
-
-def engine_pids() -> list[int]:
-    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return [
-        pid
-        for pid in map(int, children.split())
-        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
 
 
 def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundred_characters() -> None:
@@ -103,7 +96,7 @@ def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
         try:
             reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
             await asyncio.sleep(0.2)
-            os.kill(engine_pids()[0], signal.SIGKILL)
+            os.kill(forked_for()[0], signal.SIGKILL)
             return await asyncio.gather(*reading, return_exceptions=True)
         finally:
             await engine.stop()

@@ -75,7 +75,9 @@ class KillInnerProcess:
         """Kill one of any engine worker's."""
         service = chance.choice(ENGINES)
         held = held_by(rig, worker_of(rig, service))
-        inner = [child for child in children(rig.pid(service) or 0) if child.is_worker]
+        started = children(rig.pid(service) or 0)
+        forked = [inner for child in started for inner in children(child.pid)]
+        inner = [process for process in (*started, *forked) if process.is_worker]
         if not inner:
             raise NotNowError
         with suppress(ProcessLookupError):

@@ -18,7 +18,7 @@ class Process:
     @property
     def is_worker(self) -> bool:
         """Whether it was started to work, not to keep the books of `multiprocessing`."""
-        return "spawn_main" in self.command
+        return "spawn_main" in self.command or "pecia_workers." in self.command
 
 
 def processes() -> Iterator[Process]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +11,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_workers.broker import connect
@@ -22,17 +18,22 @@ from pecia_workers.broker import connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forking import Program, Programs
+
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 
 
 class Fleet:
     """One Redis, some workers, and a journal of what became of each part."""
 
-    def __init__(self, directory: Path, redis_url: str, eventually: Callable[..., Any]) -> None:
+    def __init__(
+        self, directory: Path, redis_url: str, programs: Programs, eventually: Callable[..., Any]
+    ) -> None:
         self.directory = directory
         self.redis_url = redis_url
         self.redis = connect(redis_url)
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Program] = []
+        self._programs = programs
         self.eventually = eventually
         (directory / "plans").mkdir()
         (directory / "journal").touch()
@@ -43,27 +44,24 @@ class Fleet:
             "PECIA_REDIS_URL": self.redis_url,
             "PECIA_LEASE": "PT2S",
             "SCRIPTED_DIRECTORY": str(self.directory),
-            "PYTHONPATH": str(_PROGRAM.parent),
         }
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> Program:
         """Start a worker and wait until it consumes."""
         worker = self.launch(*arguments, **environment)
         self.eventually(lambda: " ready." in self.log(worker), what="a worker")
         return worker
 
-    def launch(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def launch(self, *arguments: str, **environment: str) -> Program:
         return self.launch_program(str(_PROGRAM), *arguments, **environment)
 
-    def launch_program(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
-        with (self.directory / f"log{len(self.workers)}").open("wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, *command], env=self.environment | environment, stdout=log, stderr=log
-            )
+    def launch_program(self, *command: str, **environment: str) -> Program:
+        log = self.directory / f"log{len(self.workers)}"
+        worker = self._programs.start(*command, environment=self.environment | environment, log=log)
         self.workers.append(worker)
         return worker
 
-    def log(self, worker: subprocess.Popen[bytes]) -> str:
+    def log(self, worker: Program) -> str:
         return (self.directory / f"log{self.workers.index(worker)}").read_text()
 
     @property
@@ -109,19 +107,18 @@ class Fleet:
 
     def end(self) -> None:
         for worker in self.workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGCONT)
-                worker.kill()
-            worker.wait(WAIT_S)
+            worker.end()
         self.redis.close()
 
 
 @pytest.fixture
-def make_fleet(tmp_path: Path, eventually: Callable[..., Any]) -> Iterator[Callable[[str], Fleet]]:
+def make_fleet(
+    tmp_path: Path, programs: Programs, eventually: Callable[..., Any]
+) -> Iterator[Callable[[str], Fleet]]:
     with ExitStack() as stack:
 
         def make(redis_url: str) -> Fleet:
-            fleet = Fleet(tmp_path, redis_url, eventually)
+            fleet = Fleet(tmp_path, redis_url, programs, eventually)
             stack.callback(fleet.end)
             return fleet
 

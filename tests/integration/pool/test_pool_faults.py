@@ -19,7 +19,7 @@ def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:
         fleet.await_story(part, "run")
     fleet.start()
 
-    doomed.kill()
+    doomed.end()
     for part in parts:
         fleet.plan(part, "done")
 
@@ -119,7 +119,7 @@ def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
     part = fleet.send("wait")
     fleet.await_story(part, "run")
 
-    worker.terminate()
+    worker.send_signal(signal.SIGTERM)
     time.sleep(1)
     unclaimed = fleet.send()
     fleet.plan(part, "done")
@@ -135,7 +135,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish_in_time(fleet: Any) 
     part = fleet.send("wait")
     fleet.await_story(part, "run")
 
-    worker.terminate()
+    worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(WAIT_S) == 0
     assert fleet.story(part) == ["run", "cancelled", "given back"]
@@ -153,7 +153,7 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
 
     worker.send_signal(signal.SIGINT)
     time.sleep(1.5)
-    assert worker.poll() is None
+    assert worker.returncode is None
     worker.send_signal(signal.SIGINT)
 
     worker.wait(WAIT_S)

@@ -104,7 +104,7 @@ def test_no_broadcast_stops_a_worker(fleet: Any) -> None:
     for kind, message in MALFORMED.items():
         fleet.redis.publish(BROADCAST, message)
         time.sleep(0.1)
-        assert worker.poll() is None, kind
+        assert worker.returncode is None, kind
 
     fleet.await_story(fleet.send(), "run", "done")
     fleet.await_settled()
@@ -136,7 +136,7 @@ def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetAp
         (answer,) = console.control.broadcast(name, arguments=arguments, reply=True, limit=1, timeout=3)
         assert "KeyError" in str(answer), name
 
-    assert worker.poll() is None
+    assert worker.returncode is None
     fleet.await_story(fleet.send(), "run", "done")
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_message_of_ours_holds_nobody_up(fleet: Any) -> None:
 
     fleet.await_story(fleet.send(), "run", "done")
 
-    assert worker.poll() is None
+    assert worker.returncode is None
     fleet.await_settled()
 
 
@@ -214,7 +214,7 @@ def test_a_strange_bell_deafens_nobody(fleet: Any, bell: str) -> None:
 
     fleet.await_story(part, "run", "done")
     fleet.eventually(lambda: not fleet.redis.exists(name))
-    assert worker.poll() is None
+    assert worker.returncode is None
 
 
 def _sent_past_the_bell(fleet: Any) -> Any:
@@ -233,4 +233,4 @@ def test_a_list_of_another_type_stops_no_worker(fleet: Any) -> None:
     fleet.redis.delete(LANE)
 
     fleet.await_story(fleet.send(), "run", "done")
-    assert worker.poll() is None
+    assert worker.returncode is None

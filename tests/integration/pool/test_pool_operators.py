@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -141,7 +142,8 @@ def test_a_part_revoked_before_it_starts_never_runs(fleet: Any, console: FleetAp
 
 
 def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
-    fleet.launch_program("-m", "celery", "-A", "scripted_worker", "worker", "-Q", "read.urgent,read.bulk")
+    application = ("--workdir", str(Path(__file__).parent), "-A", "scripted_worker")
+    fleet.launch_program("-m", "celery", *application, "worker", "-Q", "read.urgent,read.bulk")
     part = fleet.send(lane=Lane.BULK)
 
     fleet.await_story(part, "run", "done")

@@ -24,7 +24,7 @@ def await_runs(fleet: Any, part: Any, count: int) -> None:
 
 def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
     doomed, suspects = start_and_hold(fleet, 3)
-    doomed.kill()
+    doomed.end()
     warden = fleet.start()
     for part in suspects:
         await_runs(fleet, part, 2)
@@ -42,7 +42,7 @@ def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere
 
 def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: Any) -> None:
     doomed, [suspect] = start_and_hold(fleet, 1)
-    doomed.kill()
+    doomed.end()
     fleet.start()
     await_runs(fleet, suspect, 2)
     normal = fleet.send()
@@ -70,7 +70,7 @@ def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(flee
         fleet.plan(part, "done")
     last = [fleet.start(), fleet.start()]
     bystanders = [fleet.send() for _ in range(3)]
-    fleet.eventually(lambda: any(worker.poll() is not None for worker in last))
+    fleet.eventually(lambda: any(worker.returncode is not None for worker in last))
     fleet.plan(poison, "done")
 
     for part in parts:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from forking import Program, Programs
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
 
@@ -21,22 +20,27 @@ from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
 class Workers:
     """Engine workers whose pages take some three seconds each."""
 
-    def __init__(self, directory: Path, environment: dict[str, str], eventually: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environment: dict[str, str],
+        programs: Programs,
+        eventually: Callable[..., Any],
+    ) -> None:
         self._directory = directory
         self._environment = os.environ | environment
+        self._programs = programs
         self._eventually = eventually
         self._database_url = environment["PECIA_DATABASE_URL"]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Program] = []
 
-    def start(self, number: int = 1, **environment: str) -> list[subprocess.Popen[bytes]]:
+    def start(self, number: int = 1, **environment: str) -> list[Program]:
         """Start some and wait until they are on duty."""
         for name in range(number):
-            with (self._directory / f"log{name}").open("wb") as log:
-                command = [sys.executable, "-m", "pecia", "worker", "engine", "--name", f"w{name}"]
-                process = subprocess.Popen(
-                    command, env=self._environment | environment, stdout=log, stderr=log
-                )
-            self.processes.append(process)
+            command = ("-m", "pecia", "worker", "engine", "--name", f"w{name}")
+            log = self._directory / f"log{name}"
+            own = self._environment | environment
+            self.processes.append(self._programs.start(*command, environment=own, log=log))
         ready = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
         self._eventually(lambda: len(self.query(ready)) == number, what="the workers")
         return self.processes
@@ -45,13 +49,13 @@ class Workers:
         with psycopg.connect(self._database_url) as connection:
             return connection.execute(statement, values).fetchall()
 
-    def await_runner(self, attempt: int = 1) -> subprocess.Popen[bytes]:
+    def await_runner(self, attempt: int = 1) -> Program:
         """Return the worker that makes this attempt at the only part, as soon as there is one."""
         running = "SELECT actor FROM job_events WHERE state = 'running' AND attempt = %s"
         ((name,),) = self._eventually(lambda: self.query(running, attempt), what="a runner")
         return next(one for one in self.processes if f":{one.pid}:" in name)
 
-    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+    def log_of(self, process: Program) -> str:
         return (self._directory / f"log{self.processes.index(process)}").read_text()
 
     def story(self, job: Job[Any]) -> list[tuple[str, int, str | None, int]]:
@@ -67,16 +71,15 @@ class Workers:
 
     def end(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait(WAIT_S)
+            process.end()
 
 
 @pytest.fixture
-def workers(tmp_path: Path, stores: dict[str, str], eventually: Callable[..., Any]) -> Iterator[Workers]:
+def workers(
+    tmp_path: Path, stores: dict[str, str], programs: Programs, eventually: Callable[..., Any]
+) -> Iterator[Workers]:
     usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "5"}
-    workers = Workers(tmp_path, stores | usual, eventually)
+    workers = Workers(tmp_path, stores | usual, programs, eventually)
     yield workers
     workers.end()
 
@@ -120,7 +123,7 @@ def test_a_worker_that_is_told_to_stop_hands_over_what_it_cannot_finish_without_
     job = submit()
     leaving = workers.await_runner()
 
-    leaving.terminate()
+    leaving.send_signal(signal.SIGTERM)
 
     assert leaving.wait(WAIT_S) == 0
     staying = workers.await_runner(attempt=2)

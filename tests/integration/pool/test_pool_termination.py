@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from forking import Program, Programs
 from limits import WAIT_S
 from metadata_server import MetadataServer, metadata_server
 from pecia import Client, DocumentType, ReadDocument
@@ -31,17 +30,19 @@ _SETTINGS = {
 class DoomedMachine:
     """Runs workers whose charts take fifteen seconds each, and whose lease is a minute."""
 
-    def __init__(self, cloud: MetadataServer, stores: dict[str, str], directory: Path) -> None:
+    def __init__(
+        self, cloud: MetadataServer, stores: dict[str, str], programs: Programs, directory: Path
+    ) -> None:
         self.cloud = cloud
+        self._programs = programs
         self._database_url = stores["PECIA_DATABASE_URL"]
         self._log = directory / "log"
         self._environment = os.environ | stores | _SETTINGS | {"PECIA_TERMINATION_SERVER": cloud.url}
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Program] = []
 
-    def start(self, role: str) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as log:
-            command = [sys.executable, "-m", "pecia", "worker", role]
-            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+    def start(self, role: str) -> Program:
+        command = ("-m", "pecia", "worker", role)
+        process = self._programs.start(*command, environment=self._environment, log=self._log)
         self._started.append(process)
         return process
 
@@ -55,14 +56,13 @@ class DoomedMachine:
 
     def end(self) -> None:
         for process in self._started:
-            process.kill()
-            process.wait(WAIT_S)
+            process.end()
 
 
 @pytest.fixture
-def machine(stores: dict[str, str], tmp_path: Path) -> Iterator[DoomedMachine]:
+def machine(stores: dict[str, str], programs: Programs, tmp_path: Path) -> Iterator[DoomedMachine]:
     with metadata_server() as cloud:
-        machine = DoomedMachine(cloud, stores, tmp_path)
+        machine = DoomedMachine(cloud, stores, programs, tmp_path)
         yield machine
         machine.end()
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from forking import Programs
 from limits import WAIT_S
 from pecia_schemas import NoticeType
 from pecia_workers.upkeep.queues import held_parts
@@ -20,18 +21,26 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def two_of_them(tables: Any, stores: dict[str, str], eventually: Callable[..., Any]) -> Iterator[None]:
+def two_of_them(
+    tables: Any,
+    stores: dict[str, str],
+    programs: Programs,
+    tmp_path: Path,
+    eventually: Callable[..., Any],
+) -> Iterator[None]:
     """Two processes, as operators start them, that look twenty times a second."""
     environment = os.environ | stores | {"PECIA_UPKEEP_INTERVAL": "0.05", "PECIA_LOG_LEVEL": "warning"}
-    command = [sys.executable, "-m", "pecia", "worker", "upkeep"]
-    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    command = ("-m", "pecia", "worker", "upkeep")
+    processes = [
+        programs.start(*command, environment=environment, log=tmp_path / f"log{n}") for n in range(2)
+    ]
     on_duty = "SELECT name FROM workers WHERE role = 'upkeep'"
     try:
         eventually(lambda: len(tables.query(on_duty)) == 2, what="both of them")
         yield
     finally:
         for process in processes:
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
         for process in processes:
             assert process.wait(WAIT_S) == 0
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-from pecia_schemas.results import Line
+    from pecia_schemas.results import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

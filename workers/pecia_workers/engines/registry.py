@@ -6,7 +6,6 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.ocr_engine import OcrEngine
 from pecia_workers.engines.quantization import check_quantization
 from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
 
@@ -30,6 +29,8 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 
 def _cpu(settings: WorkerSettings) -> Engine:
+    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
+
     first = _rapidocr_reader()
     try:
         return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu")
@@ -38,6 +39,8 @@ def _cpu(settings: WorkerSettings) -> Engine:
 
 
 def _rapidocr(settings: WorkerSettings) -> Engine:
+    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
+
     return OcrEngine(settings, _rapidocr_reader())
 
 
@@ -52,6 +55,8 @@ def _rapidocr_reader() -> PageReader:
 
 
 def _tesseract(settings: WorkerSettings) -> Engine:
+    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
+
     return OcrEngine(settings, tesseract_reader(settings.tessdata))
 
 

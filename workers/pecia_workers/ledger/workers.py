@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from sqlalchemy import bindparam, text
@@ -20,8 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Stage
 from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.sqlstates import name_of, outage_suppressed
-from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import open_for_questions
+
+if TYPE_CHECKING:
+    from pecia_workers.engines.base import Engine
 
 log = structlog.get_logger(__name__)
 

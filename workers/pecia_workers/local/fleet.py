@@ -18,9 +18,10 @@ from pecia_workers.local.errors import EmbeddedError, tail
 from pecia_workers.local.flower import Flower
 from pecia_workers.local.home import Home
 from pecia_workers.local.janitor import Janitor
-from pecia_workers.local.process import spawn, wait_until
+from pecia_workers.local.process import fork, spawn, wait_until
 from pecia_workers.local.stores import Stores
 from pecia_workers.local.supervised import ServiceState, Supervised
+from pecia_workers.template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ class WorkerCommand:
     """Whether it writes its row of `workers` when it is ready."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What it finds beside the fleet's settings."""
+    forked: bool = False
+    """Whether it is Python that may be forked from a process that has imported the fleet's modules."""
 
 
 def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
@@ -59,28 +62,41 @@ def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
 
 def _engines(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
     visible = shares(visible_gpus(), gpus_per_worker(settings)) if settings.engine == "vllm" else []
+    # vLLM, Ray and CUDA choose their threads, and read their variables, in a process that is theirs from the start.
+    forked = settings.engine not in ("vllm", "ray")
     if len(visible) <= 1:
-        return (_worker("engine"),)
+        return (_worker("engine", forked=forked),)
     return tuple(
-        _worker("engine", name=f"engine-{number}", environment={VISIBLE: gpus})
+        _worker("engine", name=f"engine-{number}", environment={VISIBLE: gpus}, forked=forked)
         for number, gpus in enumerate(visible)
     )
 
 
-def _worker(role: str, *, name: str = "", environment: Mapping[str, str] | None = None) -> WorkerCommand:
+def _worker(
+    role: str, *, name: str = "", environment: Mapping[str, str] | None = None, forked: bool = True
+) -> WorkerCommand:
     command = (sys.executable, "-m", "pecia_workers", "worker", role)
     return WorkerCommand(
         name=name or role,
         command=(*command, "--name", name) if name else command,
         registers=True,
         environment=environment or {},
+        forked=forked,
     )
 
 
-MIGRATE = (
-    *(sys.executable, "-c"),
-    "import os, pecia_migrations; pecia_migrations.upgrade(os.environ['PECIA_DATABASE_URL'])",
+MODULES = (
+    "pecia_workers.__main__",
+    "pecia_workers.flower.serving",
+    "pecia_workers.metrics.serving",
+    "pecia_workers.pool",
+    "pecia_workers.runtime",
+    "pecia_workers.upkeep.loop",
+    "pecia_workers.webhooks.delivery",
 )
+"""What the fleet's processes need, imported once for all of them."""
+
+MIGRATE = (sys.executable, "-m", "pecia_migrations")
 """A process of its own: the fleet does not import the migrations, and is rid of Alembic afterwards."""
 
 
@@ -106,8 +122,11 @@ class LocalFleet:
         self.flower: Flower | None = None
         """Address, user and password of Flower, once started; None without a port in the settings."""
         self._commands = tuple(workers_of(settings) if workers is None else workers)
-        self._migrate = tuple(migrate)
+        self._migrate = WorkerCommand(
+            name="migrate", command=tuple(migrate), forked=tuple(migrate) == MIGRATE
+        )
         self._announce = announce
+        self._template: Template | None = None
         self._stores = Stores(home=self.home, settings=settings)
         self._workers: list[Supervised[ChildProcess]] = []
         self._pages: list[Supervised[ChildProcess]] = []
@@ -189,6 +208,9 @@ class LocalFleet:
     def _begin(self, stack: ExitStack) -> None:
         """Start in the order of need; `stack` stops in the reverse order."""
         stack.enter_context(self.home.hold())
+        if any(command.forked for command in self._commands):
+            self._template = Template(*MODULES)  # it imports while the stores start
+            stack.callback(self._template.stop)
         self.settings = stack.enter_context(self._stores.started())
         variables = environment(self.settings)
         self._run_migrations(variables)
@@ -211,7 +233,7 @@ class LocalFleet:
 
     def _run_migrations(self, variables: Mapping[str, str]) -> None:
         log = self.home.log("migrate")
-        if spawn(self._migrate, log=log, environment=variables).popen.wait():
+        if self._launch(self._migrate, log, variables).popen.wait():
             raise EmbeddedError(
                 f"The database could not be brought up to date. The end of {log}:\n{tail(log)}"
             )
@@ -224,7 +246,7 @@ class LocalFleet:
 
         def launch() -> ChildProcess:
             nonlocal pid
-            child = spawn(command.command, log=log, environment={**variables, **command.environment})
+            child = self._launch(command, log, variables)
             janitor.watch(child.pid)
             pid = child.pid
             return child
@@ -235,11 +257,18 @@ class LocalFleet:
         ready = command.ready or (registered if command.registers else None)
         return Supervised(name=command.name, where=str(log), launch=launch, ready=ready, ended=janitor.forget)
 
+    def _launch(self, command: WorkerCommand, log: Path, variables: Mapping[str, str]) -> ChildProcess:
+        """Start it, from the template while that lives: it is not missed for long, and its death ends its processes."""
+        environment = {**variables, **command.environment}
+        if command.forked and self._template and self._template.alive:
+            return fork(self._template, command.command, log=log, environment=environment)
+        return spawn(command.command, log=log, environment=environment)
+
     def _flower(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
         if not self.settings.flower_port:
             return []
         self.flower = flower = Flower.plan(self.settings, password_file=self.home.flower_password)
-        command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers)
+        command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers, forked=True)
         unit = self._worker(command, {**variables, **flower.environment}, janitor)
         return [unit]
 

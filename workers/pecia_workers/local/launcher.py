@@ -14,11 +14,16 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when the thread that started it ends, however it ends."""
+def die_with_parent(signum: int = signal.SIGKILL, *, parent: int) -> None:
+    """Have the kernel send `signum` to this process when the thread that started it ends, however it ends.
+
+    Exits if that is the case already, as `parent`, the process of that thread, tells.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        sys.exit("the process that wanted this program is gone")
 
 
 def _main(arguments: list[str]) -> None:
@@ -28,9 +33,7 @@ def _main(arguments: list[str]) -> None:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
-    die_with_parent(signum)  # after the change of account, which clears it
-    if os.getppid() != parent:
-        sys.exit("the process that wanted this program is gone")
+    die_with_parent(signum, parent=parent)  # after the change of account, which clears it
     try:
         os.execv(command[0], command)  # noqa: S606  no shell is the point
     except OSError as error:

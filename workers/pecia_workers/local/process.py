@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from pecia_workers.local import launcher
 from pecia_workers.local.errors import EmbeddedError
+from pecia_workers.template import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from pecia_workers.template import Forked, Template
 
 _POLL_S = 0.01
 _LARGEST_LOG_BYTES = 10 * 1024**2
@@ -61,7 +64,7 @@ class Account:
 class ChildProcess:
     """A process of ours, leader of its own session. The thread that started it must outlive it."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Forked
     stop_signal: signal.Signals = signal.SIGTERM
 
     @property
@@ -72,12 +75,7 @@ class ChildProcess:
     @property
     def alive(self) -> bool:
         """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
-        if self.popen.returncode is not None:
-            return False
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:
-            return False
+        return self.popen.returncode is None and _state_of(self.pid) not in (None, "Z")
 
     def ask_to_stop(self) -> None:
         """Tell it to end in its own orderly way; returns at once."""
@@ -133,6 +131,18 @@ def spawn(
     return ChildProcess(popen=popen, stop_signal=stop_signal)
 
 
+def fork(
+    template: Template, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
+) -> ChildProcess:
+    """Start a Python program by `template` as `spawn` would, with its whole path, and `-m MODULE` or a script.
+
+    Raises `TemplateDiedError`.
+    """
+    with contextlib.closing(_LogFile(log)) as output:
+        forked = template.fork(run_program, command[1:], dict(environment), descriptors=[output.descriptor])
+    return ChildProcess(popen=forked)
+
+
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     """Return whether `condition` came true within `timeout` seconds."""
     deadline = time.monotonic() + timeout
@@ -170,6 +180,15 @@ class _LogFile:
 
 def _pid_of(entry: Path) -> int | None:
     return int(entry.name) if entry.name.isdigit() else None
+
+
+def _state_of(pid: int) -> str | None:
+    """Return the letter for what a process does; None if there is no such process."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return status.rpartition(") ")[2][:1]
 
 
 def _directory_of(pid: int) -> Path | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecia_schemas.pictures import NoPictureError, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.drawing import draw
 from pecia_workers.media.limits import Limits
@@ -82,7 +83,7 @@ class _Pictures:
         if self._process is None:
             self._process = _Process()
             try:
-                self._process.start(os.getpid(), self._memory_bytes, initialize_process, (self._limits,))
+                self._process.start(self._memory_bytes, initialize_process, (self._limits,))
             except (EOFError, OSError):
                 self.close()
                 raise ChildProcessError("The process that decodes does not start.") from None
@@ -94,7 +95,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno())]
         nowhere = subprocess.DEVNULL  # libraries quote what they read
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=nowhere, stdout=nowhere, stderr=nowhere
@@ -124,5 +125,6 @@ class _Process:
 
 
 if __name__ == "__main__":
-    pipe = Connection(int(sys.argv[1]))
+    die_with_parent(parent=int(sys.argv[1]))
+    pipe = Connection(int(sys.argv[2]))
     serve(pipe, *pipe.recv())

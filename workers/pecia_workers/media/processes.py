@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import multiprocessing
 import os
 import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import structlog
 
 from pecia_workers.confinement import confine
+from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 120.0
-_SPAWN = multiprocessing.get_context("spawn")
 
 
 class ProcessDiedError(Exception):
@@ -37,17 +33,21 @@ class ProcessDiedError(Exception):
 class _Process:
     """One process and a pipe that nobody else holds: when the process dies the pipe ends, whatever was half said."""
 
-    process: SpawnProcess
+    process: Forked
     pipe: Connection
 
     @classmethod
-    def launch(cls, initargs: tuple[Any, ...]) -> Self:
-        """Start it; once it is ready it says whether the kernel confines it."""
-        ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=serve, args=(theirs, *initargs), daemon=True)
-        process.start()
-        theirs.close()
+    def launch(cls, template: Template, initargs: tuple[Any, ...]) -> Self:
+        """Start it; once it is ready it says whether the kernel confines it. Raises `TemplateDiedError`."""
+        ours, theirs = Pipe()
+        with theirs:
+            process = template.fork(_serve_at, *initargs, descriptors=[theirs.fileno()])
         return cls(process, ours)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a call; the pipe of one that has ended has ended too."""
+        return not self.pipe.poll()
 
     def ask(self, function: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> tuple[bool, Any]:
         """Hand over a call, if any, and return whether it succeeded and what came back. Blocks.
@@ -65,7 +65,7 @@ class _Process:
 
     def bury(self) -> None:
         """Free what a killed process leaves. Blocks until it is gone."""
-        self.process.join()
+        self.process.wait()
         self.pipe.close()
 
 
@@ -74,7 +74,7 @@ class BoundedProcesses:
 
     A call that times out or is cancelled costs its process, which is started again; no other call notices. Once it
     has initialized, a process is confined: see `pecia_workers.confinement`. Use it from one loop, on a thread that
-    lives as long as the processes should: they die with it.
+    lives as long as the processes should: they die with it, being forked from a template that does.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class BoundedProcesses:
     ) -> None:
         """`memory_bytes`: address space of each process above what it has once initialized."""
         self.processes = processes
-        self._initargs = (os.getpid(), memory_bytes, initializer, initargs)
+        self._initargs = (memory_bytes, initializer, initargs)
+        self._template: Template | None = None
         self._free = asyncio.Semaphore(processes)
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
@@ -106,6 +107,8 @@ class BoundedProcesses:
             process.kill()
         for process in idle:
             await asyncio.to_thread(process.bury)
+        if self._template:
+            await asyncio.to_thread(self._template.stop)
 
     async def call(self, function: Callable[..., T], *args: Any, timeout: float) -> T:  # noqa: ASYNC109  ends a process
         """Return `function(*args)`, run in a process.
@@ -126,13 +129,34 @@ class BoundedProcesses:
         """Return an idle process that is still there, else a new one that is ready."""
         while self._idle and not self._stopped:
             process = self._idle.pop()
-            if process.process.is_alive():
+            if process.is_idle:
                 return process
+            process.kill()
             process.bury()
-        process = _Process.launch(self._initargs)
+        process = await self._launched()
         _, confined = await self._ask(process, _START_TIMEOUT_S)
         self._note(confined)
         return process
+
+    async def _launched(self) -> _Process:
+        """Return a new process; the first one waits for the template to import what all of them need."""
+        if self._stopped:
+            raise asyncio.CancelledError
+        template = self._living_template()
+        try:
+            await asyncio.to_thread(template.run, imported, self._initargs)
+            return _Process.launch(template, self._initargs)
+        except TemplateDiedError:
+            if self._stopped:
+                raise asyncio.CancelledError from None
+            raise ProcessDiedError("The process could not be started.") from None
+
+    def _living_template(self) -> Template:
+        if self._template and not self._template.alive:
+            self._template.stop()
+            self._template = None
+        self._template = self._template or Template()
+        return self._template
 
     def _note(self, confined: bool) -> None:
         if not confined and not self._warned:
@@ -168,6 +192,11 @@ class BoundedProcesses:
         await asyncio.to_thread(process.bury)
 
 
+def _serve_at(descriptor: int, *initargs: Any) -> None:
+    show_as("-m", __name__)
+    serve(Connection(descriptor), *initargs)
+
+
 def serve(pipe: Connection, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
@@ -186,12 +215,9 @@ def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, 
 
 
 def _initialize(
-    parent: int, memory_bytes: int | None, initializer: Callable[..., None], initargs: tuple[Any, ...]
+    memory_bytes: int | None, initializer: Callable[..., None], initargs: tuple[Any, ...]
 ) -> bool:
     """Make ready and give up what is not needed; return whether the kernel took it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could ask to die with it
-        os._exit(1)
     initializer(*initargs)
     if memory_bytes is not None:
         limit = _address_space() + memory_bytes

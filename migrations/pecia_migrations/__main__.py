@@ -1,0 +1,10 @@
+"""`python -m pecia_migrations`: how the supervisor brings PECIA_DATABASE_URL up to date."""
+
+from __future__ import annotations
+
+import os
+
+from pecia_migrations import upgrade
+
+if __name__ == "__main__":
+    upgrade(os.environ["PECIA_DATABASE_URL"])

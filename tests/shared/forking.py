@@ -1,0 +1,69 @@
+"""Programs forked from a process that has imported the fleet, and what a process has had forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from pecia_workers.local.process import ChildProcess, fork, wait_until
+from pecia_workers.template import Template
+
+_ENDS_S = 60
+
+
+class Program:
+    """A Python program that was forked, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+        self.pid = child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, if it has ended."""
+        return None if self._child.alive else self._child.popen.wait()
+
+    def wait(self, timeout: float = _ENDS_S) -> int:
+        """Return its exit status once it has ended."""
+        assert wait_until(lambda: not self._child.alive, timeout), f"{self.pid} does not end"
+        return self._child.popen.wait()
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """End it at once, even if it is stopped."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+
+
+class Programs:
+    """Starts Python programs in milliseconds: `-m MODULE` or a script, and its arguments."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+
+    def start(self, *command: str, environment: Mapping[str, str], log: Path) -> Program:
+        return Program(fork(self._template, ["python", *command], environment=environment, log=log))
+
+
+def templates_of(pid: int | str = "self") -> list[int]:
+    """Return the templates that a process has started."""
+    return [child for child in _children(pid) if b"pecia_workers.template" in _command(child)]
+
+
+def forked_for(pid: int | str = "self") -> list[int]:
+    """Return the processes that those have forked."""
+    return [child for template in templates_of(pid) for child in _children(template)]
+
+
+def _children(pid: int | str) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,0 +1,199 @@
+"""Processes forked from one that has imported what they need: in milliseconds, where a fresh Python takes seconds.
+
+That one, the template, is run as `python -P -m pecia_workers.template PARENT DESCRIPTOR MODULE...`. It has one thread,
+opens no connection and reads no settings: a fork of a process with threads may deadlock, and two processes must not
+share a connection. It is trusted, so it is spoken to in pickles over a socket that only its owner holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pecia_workers.local.launcher import die_with_parent
+
+_MOST_DESCRIPTORS = 4
+
+Program = Callable[[], object]
+
+
+class TemplateDiedError(ChildProcessError):
+    """The template has ended, and with it every process that it forked."""
+
+
+class Template:
+    """Forks processes. They end when it ends, and it ends when the thread that made it does, however that ends."""
+
+    def __init__(self, *modules: str) -> None:
+        """Start it; returns at once. It imports `modules`, and then what it is told to run."""
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self._stream = self._socket.makefile("rwb")
+        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno()), *modules]
+        with theirs:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it, and its processes."""
+        self._process.kill()
+        self._process.wait()
+        with self._lock:  # by now every answer has come or will not come
+            self._stream.close()
+            self._socket.close()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`."""
+        return self._ask(function, args)
+
+    def fork(self, program: Callable[..., object], *args: Any, descriptors: Sequence[int] = ()) -> Forked:
+        """Start a process that runs `program(*descriptors, *args)`, the descriptors being its own copies of ours.
+
+        Raises `TemplateDiedError`.
+        """
+        return Forked(self, self._ask(program, args, descriptors, forks=True))
+
+    def _ask(
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        descriptors: Sequence[int] = (),
+        *,
+        forks: bool = False,
+    ) -> Any:
+        with self._lock:
+            if not self.alive:
+                raise TemplateDiedError
+            try:
+                socket.send_fds(self._socket, [b"."], descriptors)
+                pickle.dump((forks, function, args), self._stream)
+                self._stream.flush()
+                succeeded, answer = pickle.load(self._stream)  # noqa: S301  of a process of ours that runs our code  # nosec B301
+            except (EOFError, OSError, pickle.UnpicklingError):
+                raise TemplateDiedError from None
+        if not succeeded:
+            raise answer
+        return answer
+
+
+class Forked:
+    """A process of a template, with the names of `subprocess.Popen`. Its id is its own until `wait`."""
+
+    def __init__(self, template: Template, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        """Its exit status once `wait` has returned, negative if a signal ended it."""
+        self._template = template
+
+    def wait(self) -> int:
+        """Return its exit status, once it has ended; until then its template forks nothing."""
+        if self.returncode is None:
+            try:
+                _, status = self._template.run(os.waitpid, self.pid, 0)
+            except TemplateDiedError:
+                status = signal.SIGKILL
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it is gone for certain."""
+        if self.returncode is None and self._template.alive:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def imported(*_things: object) -> None:
+    """Do nothing: to be told of these things, a template has imported them."""
+
+
+def run_program(output: int, words: Sequence[str], environment: dict[str, str]) -> None:
+    """Be `python WORDS...`, with `-m MODULE` or a script, in a session and an environment of its own."""
+    os.setsid()
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    show_as(*words)
+    import runpy  # noqa: PLC0415  no other process needs it
+
+    if words[0] == "-m":
+        sys.argv[:] = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = words
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def show_as(*words: str) -> None:
+    """Have `ps` show this process as `python WORDS...`, as far as the template's own words leave room.
+
+    Source: arg_start and arg_end in proc_pid_stat(5).
+    """
+    import ctypes  # noqa: PLC0415  as above
+
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    shown = b"\0".join(map(os.fsencode, (sys.executable, *words)))[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def _serve(channel: socket.socket) -> Program:
+    """Answer until the owner is gone. Returns in every process that is forked, with what that shall run."""
+    template = os.getpid()
+    with channel, channel.makefile("rwb") as stream:
+        while True:
+            _, descriptors, _, _ = socket.recv_fds(channel, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+            try:
+                forks, function, args = pickle.load(stream)  # noqa: S301  of our owner  # nosec B301
+            except EOFError:
+                return sys.exit
+            gc.freeze()  # what is never looked at again stays shared
+            pid = os.fork() if forks else None
+            if pid == 0:
+                die_with_parent(parent=template)
+                return partial(function, *descriptors, *args)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            pickle.dump((True, pid) if forks else _answer(function, args), stream)
+            stream.flush()
+
+
+def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
+    try:
+        return True, function(*args)
+    except Exception as error:  # noqa: BLE001  raised again where the call came from
+        return False, error
+
+
+def _main(parent: str, descriptor: str, *modules: str) -> None:
+    die_with_parent(parent=int(parent))
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our owner decides
+    for name in modules:
+        importlib.import_module(name)
+    program = _serve(socket.socket(fileno=int(descriptor)))
+    signal.signal(signal.SIGINT, heard)
+    program()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
