@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from pecia import (
     ReadDocument,
     Webhook,
 )
+from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
@@ -266,7 +268,9 @@ def test_webhook_and_metadata_are_stored_with_the_job(
         ({"metadata": {"ward": "\0"}}, "NUL"),
         ({"webhook": "not an address"}, "http or https"),
         ({"priority": "now"}, "urgent, normal, bulk"),
+        ({"webhook": "https://example.org/" + "x" * 2_048}, "at most 2,048 characters"),
         ({"idempotency_key": ""}, "1 to 512"),
+        ({"idempotency_key": "x" * 513}, "1 to 512"),
         ({"not_before": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001  the missing zone is the point
     ],
 )
@@ -277,6 +281,49 @@ def test_an_option_that_cannot_be_meant_is_refused_with_a_sentence(
         client.submit(ReadDocument(picture()), **options)
     assert sentence in str(refusal.value)
     assert rows(database_url, "SELECT id FROM jobs") == []
+
+
+def test_the_longest_texts_that_are_taken_can_be_stored(
+    database_url: str, redis_url: str, payload_url: str, picture: Picture
+) -> None:
+    """Of characters that take four bytes each, and of no pattern that would be compressed."""
+    text = "".join(chr(0x1F300 + number * 7 % 1_000) for number in range(lengths.IDEMPOTENCY_KEY))
+    settings = ClientSettings(client_name=text[: lengths.NAME])
+    webhook = "https://example.org/" + secrets.token_urlsafe(lengths.WEBHOOK_URL)
+    with Client(database_url, redis_url, payload_url, settings=settings) as client:
+        job = client.submit(
+            ReadDocument(picture(), adapter=text[: lengths.NAME]),
+            idempotency_key=text,
+            metadata={
+                f"{number}{text}"[: lengths.METADATA]: text for number in range(lengths.METADATA_ENTRIES)
+            },
+            webhook=webhook[: lengths.WEBHOOK_URL],
+        )
+        assert job.cancel(reason=text[: lengths.REASON])
+        client.purge([job], reason=text[: lengths.REASON])
+
+
+def test_a_reason_that_is_too_long_is_refused_with_a_sentence(client: Client, picture: Picture) -> None:
+    job = client.submit(ReadDocument(picture()))
+    with pytest.raises(InvalidOptionError, match="at most 200 characters"):
+        job.cancel(reason="x" * 201)
+    with pytest.raises(InvalidOptionError, match="at most 200 characters"):
+        client.purge([job], reason="x" * 201)
+    assert job.refresh().state is JobState.QUEUED
+
+
+def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alone(
+    client: Client, database_url: str, picture: Picture
+) -> None:
+    """Its size is not written down: ingest looks inside, and says what is wrong."""
+    claiming = bytearray(picture(form="BMP"))
+    claiming[18:22] = (2**31 - 1).to_bytes(4, "little")
+
+    group = client.submit_many(
+        [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
+    )
+
+    assert [part_of(database_url, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 
 def test_with_redis_away_jobs_are_accepted_at_once_and_left_to_the_relay(

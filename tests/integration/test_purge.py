@@ -183,6 +183,15 @@ def test_a_purged_key_is_free_again(client: Client, submit: Callable[..., Job[An
     assert again.id != first.id
 
 
+def test_no_key_of_another_job_keeps_a_job_from_being_purged(
+    client: Client, submit: Callable[..., Job[Any]]
+) -> None:
+    job = submit()
+    submit(idempotency_key=f"erased/{job.id}")
+
+    assert [one.job_id for one in client.purge([job])] == [job.id]
+
+
 # Jobs at work
 
 
