@@ -1,7 +1,4 @@
-"""Postgres fails the fleet's writes, by every class of SQLSTATE and at every place: what waits, and what fails.
-
-A trigger raises the error, with the name of a patient in its text, which must not come out anywhere.
-"""
+"""Postgres fails the fleet's writes, by every class of SQLSTATE and at every place: what waits, and what fails."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
+from failing_writes import PATIENT, fail_writes
 from pecia import (
     AsyncClient,
     Client,
@@ -47,7 +45,6 @@ from pecia_workers.ledger.database import OUTAGE
 
 R = TypeVar("R")
 
-PATIENT = "Jane Doe"
 TRANSIENT: Final = ("08006", "25006", "25P03", "40001", "53100", "55P03", "57014", "57P01", "58030")
 REFUSED: Final = ("21000", "22003", "23514", "42804", "54000", "P0001", "XX000")
 FAULTS: Final = ("42501", "42P01")
@@ -69,10 +66,9 @@ class Books:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def query(self, statement: sql.SQL | sql.Composed | LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+    def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._url, autocommit=True) as connection:
-            composed = sql.SQL(statement) if isinstance(statement, str) else statement
-            cursor = connection.execute(composed, values or None)
+            cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
 
     def part_of(self, job: Job[Any]) -> UUID:
@@ -82,34 +78,12 @@ class Books:
     def fail(
         self, place: tuple[LiteralString, LiteralString], sqlstate: str, *, times: int, part: UUID | None
     ) -> None:
-        """Have what is written there about a part, or about any, raise an error the next times."""
+        """Have what is written there about a part, or about any, fail the next times."""
         where, about = place
-        of_it = (
-            sql.SQL("true")
-            if part is None
-            else sql.SQL(f"coalesce({about} = {{}}, false)").format(sql.Literal(part))
+        row = (
+            sql.SQL("true") if part is None else sql.SQL("{} = {}").format(sql.SQL(about), sql.Literal(part))
         )
-        self.query("DROP FUNCTION IF EXISTS fail CASCADE")
-        self.query("DROP SEQUENCE IF EXISTS failed")
-        self.query("CREATE SEQUENCE failed")  # counts what is rolled back, too
-        self.query(
-            sql.SQL(
-                """
-                CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                    IF {of_it} AND nextval('failed') <= {times} THEN
-                        RAISE EXCEPTION {text} USING ERRCODE = {sqlstate};
-                    END IF;
-                    RETURN NEW;
-                END $$
-                """
-            ).format(
-                of_it=of_it,
-                times=sql.Literal(times),
-                text=sql.Literal(PATIENT),
-                sqlstate=sql.Literal(sqlstate),
-            )
-        )
-        self.query(sql.SQL(f"CREATE TRIGGER fail BEFORE {where} FOR EACH ROW EXECUTE FUNCTION fail()"))
+        fail_writes(self._url, where, sqlstate, times=times, row=row)
 
     @property
     def failures(self) -> int:
