@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pecia.endpoints import Endpoint
     from pecia.errors import (
         ConfigurationError,
+        DatabaseRefusedError,
         DatabaseUnavailableError,
         DocumentGoneError,
         IdempotencyConflictError,
@@ -86,6 +87,7 @@ _HOMES = {
     "pecia.endpoints": ["Endpoint"],
     "pecia.errors": [
         "ConfigurationError",
+        "DatabaseRefusedError",
         "DatabaseUnavailableError",
         "DocumentGoneError",
         "IdempotencyConflictError",
@@ -160,6 +162,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "ConfigurationError",
+    "DatabaseRefusedError",
     "DatabaseUnavailableError",
     "DeadPart",
     "Delivery",

@@ -137,6 +137,22 @@ def test_a_keeper_without_a_gate_claims_nothing(redis: Redis, keeper: LeaseKeepe
     assert keeper.claim(ALL).parts == ()
 
 
+def test_a_part_is_not_held_for_too_long_while_it_waits_for_postgres(redis: Redis) -> None:
+    """Its lease is renewed for as long as the keeper's clock stands still."""
+    now, lost = [0.0], []
+    keeper = LeaseKeeper(redis, lease=LEASE, hold_limit=timedelta(0), clock=lambda: now[0])
+    keeper.gate, keeper.on_lost = OpenGate(), lost.append
+    (part,) = queue_parts(redis)
+    keeper.claim(ALL)
+
+    keeper.renew()
+    assert lost == []
+
+    now[0] += 0.001
+    keeper.renew()
+    assert lost == [part]
+
+
 def test_a_failed_acknowledgement_is_made_good(
     redis_server: Callable[..., Any], eventually: Callable[..., Any]
 ) -> None:

@@ -509,7 +509,9 @@ def test_a_job_whose_time_is_over_expires_and_can_be_retried(fleet: Any, client:
         ({"metadata": {"ward": "\0"}}, "NUL"),
         ({"webhook": "not an address"}, "http or https"),
         ({"priority": "now"}, "urgent, normal, bulk"),
+        ({"webhook": "https://example.org/" + "x" * 2_048}, "at most 2,048 characters"),
         ({"idempotency_key": ""}, "1 to 512"),
+        ({"idempotency_key": "x" * 513}, "1 to 512"),
         ({"not_before": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001  the missing zone is the point
     ],
 )

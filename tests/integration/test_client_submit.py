@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -21,13 +22,16 @@ from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
+    ClientSettings,
     DocumentType,
+    InvalidOptionError,
     InvalidSourceError,
     Job,
     JobState,
     Lane,
     ReadDocument,
 )
+from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
 
 Picture = Callable[..., bytes]
@@ -160,6 +164,49 @@ def test_a_moment_in_time_is_kept_to_the_microsecond(
     moment = datetime.now(UTC) + timedelta(days=1)
     client.submit(ReadDocument(picture()), not_before=moment)
     assert rows(database_url, "SELECT not_before FROM jobs") == [{"not_before": moment}]
+
+
+def test_the_longest_texts_that_are_taken_can_be_stored(
+    database_url: str, redis_url: str, payload_url: str, picture: Picture
+) -> None:
+    """Of characters that take four bytes each, and of no pattern that would be compressed."""
+    text = "".join(chr(0x1F300 + number * 7 % 1_000) for number in range(lengths.IDEMPOTENCY_KEY))
+    settings = ClientSettings(client_name=text[: lengths.NAME])
+    webhook = "https://example.org/" + secrets.token_urlsafe(lengths.WEBHOOK_URL)
+    with Client(database_url, redis_url, payload_url, settings=settings) as client:
+        job = client.submit(
+            ReadDocument(picture(), adapter=text[: lengths.NAME]),
+            idempotency_key=text,
+            metadata={
+                f"{number}{text}"[: lengths.METADATA]: text for number in range(lengths.METADATA_ENTRIES)
+            },
+            webhook=webhook[: lengths.WEBHOOK_URL],
+        )
+        assert job.cancel(reason=text[: lengths.REASON])
+        client.purge([job], reason=text[: lengths.REASON])
+
+
+def test_a_reason_that_is_too_long_is_refused_with_a_sentence(client: Client, picture: Picture) -> None:
+    job = client.submit(ReadDocument(picture()))
+    with pytest.raises(InvalidOptionError, match="at most 200 characters"):
+        job.cancel(reason="x" * 201)
+    with pytest.raises(InvalidOptionError, match="at most 200 characters"):
+        client.purge([job], reason="x" * 201)
+    assert job.refresh().state is JobState.QUEUED
+
+
+def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alone(
+    client: Client, database_url: str, picture: Picture
+) -> None:
+    """Its size is not written down: ingest looks inside, and says what is wrong."""
+    claiming = bytearray(picture(form="BMP"))
+    claiming[18:22] = (2**31 - 1).to_bytes(4, "little")
+
+    group = client.submit_many(
+        [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
+    )
+
+    assert [part_of(database_url, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 
 FORKING = """

@@ -163,7 +163,7 @@ def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> N
 def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
     async def story() -> None:
         async with decoding(decode_timeout=timedelta(seconds=5)) as decoder:
-            os.kill(worker_pids()[0], signal.SIGSTOP)
+            os.kill(forked_for()[0], signal.SIGSTOP)
             pages = (decoder.page(small, 0) for _ in range(2))
             one, other = await asyncio.gather(*pages, return_exceptions=True)
             late, page = (one, other) if isinstance(one, MediaError) else (other, one)

@@ -161,6 +161,15 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     assert query("SELECT count(*) FROM reads") == [(0,)]
 
 
+def test_no_key_of_another_job_keeps_a_job_from_being_purged(
+    client: Client, submit: Callable[..., Job[Any]]
+) -> None:
+    job = submit()
+    submit(idempotency_key=f"erased/{job.id}")
+
+    assert [one.job_id for one in client.purge([job])] == [job.id]
+
+
 # Jobs at work
 
 

@@ -21,6 +21,7 @@ import psycopg.sql
 import pytest
 from structlog.testing import capture_logs
 
+from failing_writes import fail_writes
 from limits import WAIT_S
 from pecia.webhooks import verify
 from pecia_migrations import upgrade
@@ -287,6 +288,25 @@ def test_the_worker_outlasts_a_restart_of_postgres(
         postgres_server(replaces=first, durable=True)
         delivery = outbox.promise(receiver.url)
         eventually(lambda: outbox.state(delivery) == "delivered")
+
+
+@pytest.mark.parametrize("sqlstate", ["25006", "54000"])
+def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
+    sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    hindered, other = outbox.promise_all([receiver.url, f"{receiver.url}/other"])
+    fail_writes(
+        database_url,
+        "INSERT ON delivery_attempts",
+        sqlstate,
+        row=psycopg.sql.SQL("NEW.delivery_id = {}").format(psycopg.sql.Literal(hindered)),
+    )
+    with working(settings_for(database_url)):
+        eventually(lambda: outbox.state(other) == "delivered")
+        eventually(lambda: outbox.row(hindered)["attempts"] == 1)
+        later = outbox.promise(receiver.url)
+        eventually(lambda: outbox.state(later) == "delivered")
+        assert outbox.state(hindered) == "pending"
 
 
 RUN = """

@@ -25,6 +25,7 @@ PUBLIC = [
     "Client",
     "ClientSettings",
     "ConfigurationError",
+    "DatabaseRefusedError",
     "DatabaseUnavailableError",
     "DeadPart",
     "Delivery",

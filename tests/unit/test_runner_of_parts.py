@@ -1,4 +1,4 @@
-"""The pool's other thread: a part that comes again waits for all of its earlier runs to unwind."""
+"""The pool's other thread: how parts that do not end by themselves unwind, and what is told of them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Unwinding:
         self.begun: list[UUID] = []
         self.at_work = 0
         self.most_at_work = 0
+        self.given_back = 0
+        self.refuses = 0
         self.let_go = asyncio.Event()
 
     async def start(self, priced: Callable[[UUID, int], None]) -> Budget:  # noqa: ARG002  a `PartRuntime`
@@ -43,6 +45,9 @@ class Unwinding:
             self.at_work -= 1
 
     async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:  # noqa: ARG002
+        self.given_back += 1
+        if self.given_back <= self.refuses:
+            raise OSError
         return ()
 
     async def revoked(self, part: UUID) -> None:
@@ -114,3 +119,17 @@ def test_a_part_that_comes_a_third_time_waits_for_its_first_run_though_the_secon
     assert pool.runtime.begun == [part, part]
     assert pool.runtime.most_at_work == 1
     assert not pool.failed.is_set()
+
+
+def test_a_part_goes_back_to_redis_only_once_it_is_queued_in_postgres(
+    pool: Pool, eventually: Callable[..., None]
+) -> None:
+    pool.runtime.refuses = 2
+    job = pool.deliver(uuid4())
+    eventually(lambda: pool.runtime.begun)
+    job.interrupt(Interruption.LOST)
+    pool.let_go()
+
+    eventually(lambda: pool.ended)
+
+    assert pool.runtime.given_back == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,6 +84,20 @@ def test_less_is_claimed_while_the_engine_has_room_for_less(
 
     for part in parts:
         fleet.plan(part, "done")
+    fleet.await_settled()
+
+
+def test_nothing_is_claimed_while_nothing_may_be(fleet: Any) -> None:
+    """So it is while Postgres is away: what was claimed would only wait for it."""
+    (fleet.directory / "room").write_text("0")
+    part = fleet.send("done")
+    fleet.start()
+    time.sleep(1.5)  # it looks every second
+    assert fleet.journal() == []
+
+    (fleet.directory / "room").unlink()
+
+    fleet.await_story(part, "run")
     fleet.await_settled()
 
 

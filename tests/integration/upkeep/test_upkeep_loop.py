@@ -7,9 +7,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from failing_writes import fail_writes, let_writes_pass
 from pecia_migrations import upgrade
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
@@ -99,6 +101,32 @@ def test_an_outage_of_postgres_is_told_once_and_outlasted(  # noqa: PLR0917  fix
         eventually(lambda: redis.llen(QUEUE) == 1)
 
     assert outages(logs, "upkeep_outage") == ["database_unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "outage"),
+    [("25006", "database_unavailable"), ("54000", "relay_failed"), ("42501", "relay_failed")],
+)
+def test_what_keeps_a_step_from_its_work_is_told_by_the_sqlstate_and_the_others_go_on(  # noqa: PLR0917  fixtures
+    sqlstate: str,
+    outage: str,
+    tables: Any,
+    redis: Redis,
+    settings: WorkerSettings,
+    eventually: Make,
+    keeping: Make,
+) -> None:
+    tables.query("INSERT INTO flows (digest) VALUES ('north')")
+    fail_writes(tables.database_url, "UPDATE ON parts", sqlstate)
+    with capture_logs() as logs, keeping(settings):
+        tables.add_job()
+        eventually(lambda: outages(logs, "upkeep_outage"))
+        eventually(lambda: not tables.query("SELECT digest FROM flows"))
+        let_writes_pass(tables.database_url)
+        eventually(lambda: redis.llen(QUEUE) == 1)
+
+    assert outages(logs, "upkeep_outage") == [outage]
+    assert {entry["error"] for entry in logs if entry["event"] == "upkeep_outage"} == {sqlstate}
 
 
 def outages(logs: list[Any], event: str) -> list[str]:

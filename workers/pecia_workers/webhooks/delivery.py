@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
 from pecia_workers.ledger.database import open_database, outlast
 from pecia_workers.ledger.outbox import ClaimedDelivery, Room, claim_deliveries, give_up, record_outcome
 from pecia_workers.ledger.receivers import PausePolicy
@@ -111,6 +112,12 @@ class WebhookWorker:
             outcome, tried = await courier.carry(delivery)
             record = partial(record_outcome, database, delivery, outcome, tried, self._pause)
             died_with_it = await outlast(record)
+        except Exception as error:
+            if verdict_on(error) is not Verdict.REFUSED:
+                raise
+            # The others go on; this one is tried again when its claim is over.
+            log.error("callback_unrecorded", delivery=str(delivery.id), error=name_of(error))  # noqa: TRY400
+            return
         finally:
             self._under_way -= Counter([delivery.receiver])  # forgets receivers that have none
             self._stirred.set()

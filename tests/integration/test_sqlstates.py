@@ -1,0 +1,392 @@
+"""Postgres fails the fleet's writes, by every class of SQLSTATE and at every place: what waits, and what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, LiteralString, TypeVar
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import event
+from structlog.testing import capture_logs
+
+from failing_writes import PATIENT, fail_writes
+from pecia import (
+    AsyncClient,
+    Client,
+    ConfigurationError,
+    DatabaseRefusedError,
+    DatabaseUnavailableError,
+    Job,
+    PeciaError,
+    ReadDocument,
+    SubmitError,
+    SubmitManyError,
+)
+from pecia_schemas import Document, FailureCode, JobState, Page, Verdict
+from pecia_workers.ledger import (
+    ClaimedPart,
+    ClaimRequest,
+    Done,
+    Failed,
+    Finished,
+    Ledger,
+    Outcome,
+    open_database,
+)
+from pecia_workers.ledger.database import OUTAGE
+
+R = TypeVar("R")
+
+TRANSIENT: Final = ("08006", "25006", "25P03", "40001", "53100", "55P03", "57014", "57P01", "58030")
+REFUSED: Final = ("21000", "22003", "23514", "42804", "54000", "P0001", "XX000")
+FAULTS: Final = ("42501", "42P01")
+
+PLACES: Final[dict[str, tuple[LiteralString, LiteralString]]] = {
+    "the part": ("UPDATE ON parts", "NEW.id"),
+    "its event": ("INSERT ON job_events", "NEW.part_id"),
+    "its result": ("INSERT ON results", "NEW.part_id"),
+    "the cache": ("INSERT ON result_cache", "NEW.part_id"),
+    "its job": ("UPDATE ON jobs", "(SELECT id FROM parts WHERE job_id = NEW.id)"),
+    "its callback": ("INSERT ON deliveries", "(SELECT id FROM parts WHERE job_id = NEW.job_id)"),
+}
+"""Where a commit writes, and which part a row there is about."""
+
+
+class Books:
+    """The database, as a test changes and reads it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            cursor = connection.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def part_of(self, job: Job[Any]) -> UUID:
+        ((part,),) = self.query("SELECT id FROM parts WHERE job_id = %s", job.id)
+        return UUID(str(part))
+
+    def fail(
+        self, place: tuple[LiteralString, LiteralString], sqlstate: str, *, times: int, part: UUID | None
+    ) -> None:
+        """Have what is written there about a part, or about any, fail the next times."""
+        where, about = place
+        row = (
+            sql.SQL("true") if part is None else sql.SQL("{} = {}").format(sql.SQL(about), sql.Literal(part))
+        )
+        fail_writes(self._url, where, sqlstate, times=times, row=row)
+
+    @property
+    def failures(self) -> int:
+        """How often the trigger raised, or could have."""
+        ((last, called),) = self.query("SELECT last_value, is_called FROM failed")
+        return int(last) if called else 0
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Make the database what a demoted primary is, for all sessions."""
+        name = sql.Identifier(str(conninfo_to_dict(self._url)["dbname"]))
+        self._alter(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        yield
+        self._alter(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+
+    def _alter(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(statement)
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
+@pytest.fixture
+def books(database_url: str) -> Books:
+    return Books(database_url)
+
+
+@pytest.fixture
+def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+    """Submits a picture whose job promises a callback."""
+
+    def run(**options: Any) -> Job[Document]:
+        return client.submit(ReadDocument(picture()), webhook="https://hook.example/", **options)
+
+    return run
+
+
+@pytest.fixture
+def play(database_url: str) -> Callable[[Callable[[Ledger], Awaitable[R]]], R]:
+    """Runs a story with the ledger of one worker."""
+
+    def run(story: Callable[[Ledger], Awaitable[R]]) -> R:
+        return asyncio.run(_play(database_url, story))
+
+    return run
+
+
+async def _play(database_url: str, story: Callable[[Ledger], Awaitable[R]]) -> R:
+    database = open_database(database_url)
+    try:
+        return await story(Ledger(database, "one", announce=_hear))
+    finally:
+        await database.dispose()
+
+
+async def _hear(_jobs: Any) -> None:
+    pass
+
+
+async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:
+    claim = await ledger.claim(ClaimRequest(part=part))
+    assert claim is not None
+    return claim
+
+
+async def commit(ledger: Ledger, claim: ClaimedPart) -> Outcome | None:
+    page = Page(verdict=Verdict.OK, width=10, height=10, engine="test", number=1, text="hello")
+    outcome = Done(page, cache_key=claim.id.bytes)
+    return await ledger.commit(Finished(part=claim, outcome=outcome))
+
+
+async def commit_together(ledger: Ledger, parts: list[UUID], arm: Callable[[], None]) -> list[Outcome | None]:
+    """Commit all parts in one group, in which something fails."""
+    claims = [await claimed(ledger, part) for part in parts]
+    await asyncio.to_thread(arm)
+    return await asyncio.gather(*[commit(ledger, claim) for claim in claims])
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
+def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_that_is_mended(
+    place: tuple[LiteralString, LiteralString],
+    books: Books,
+    submit: Callable[..., Job[Document]],
+    play: Callable[..., Any],
+) -> None:
+    async def story(one: Ledger) -> None:
+        for sqlstate in TRANSIENT + FAULTS:
+            jobs = [submit(), submit()]
+            parts = [books.part_of(job) for job in jobs]
+
+            def fail(sqlstate: str = sqlstate, part: UUID = parts[1]) -> None:
+                books.fail(place, sqlstate, times=2, part=part)
+
+            outcomes = await commit_together(one, parts, fail)
+            assert [type(outcome) for outcome in outcomes] == [Done, Done], sqlstate
+            assert books.failures > 2, sqlstate
+            assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}, sqlstate
+            assert not OUTAGE.is_on
+
+    play(story)
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
+def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
+    place: tuple[LiteralString, LiteralString],
+    books: Books,
+    submit: Callable[..., Job[Document]],
+    play: Callable[..., Any],
+) -> None:
+    async def story(one: Ledger) -> None:
+        for sqlstate in REFUSED:
+            jobs = [submit() for _ in range(4)]
+            parts = [books.part_of(job) for job in jobs]
+
+            def fail(sqlstate: str = sqlstate, part: UUID = parts[2]) -> None:
+                books.fail(place, sqlstate, times=3, part=part)  # alone at last: four, two, one
+
+            with capture_logs() as logs:
+                outcomes = await commit_together(one, parts, fail)
+            assert [type(outcome) for outcome in outcomes] == [Done, Done, Failed, Done], sqlstate
+            assert [job.refresh().state for job in jobs] == ["succeeded", "succeeded", "failed", "succeeded"]
+            assert jobs[2].failure is not None
+            assert jobs[2].failure.code is FailureCode.INTERNAL
+            assert PATIENT not in f"{jobs[2].failure.message} {logs}"
+            assert [entry["error"] for entry in logs] == [sqlstate]
+            reasons = books.query(
+                "SELECT reason FROM job_events WHERE part_id = %s AND state = 'failed'", parts[2]
+            )
+            assert reasons == [(f"internal {sqlstate}",)]
+
+    play(story)
+
+
+def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
+    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+) -> None:
+    async def claims(one: Ledger, sqlstate: str, times: int) -> list[type]:
+        parts = [books.part_of(submit()) for _ in range(3)]
+        books.fail(PLACES["the part"], sqlstate, times=times, part=parts[1])
+        requests = [one.claim(ClaimRequest(part=part)) for part in parts]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        return [ClaimedPart if isinstance(outcome, ClaimedPart) else Exception for outcome in outcomes]
+
+    async def story(one: Ledger) -> None:
+        assert await claims(one, "25006", 2) == [ClaimedPart] * 3
+        assert await claims(one, "54000", 1_000) == [ClaimedPart, Exception, ClaimedPart]
+
+    play(story)
+
+
+def test_giving_back_waits_for_what_is_transient(
+    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+) -> None:
+    part = books.part_of(submit())
+
+    async def story(one: Ledger) -> set[UUID]:
+        await claimed(one, part)
+        await asyncio.to_thread(books.fail, PLACES["the part"], "25006", times=2, part=part)
+        return await one.give_back([part])
+
+    assert play(story) == {part}
+
+
+def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claimed_meanwhile(
+    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+) -> None:
+    jobs = [submit() for _ in range(3)]
+    parts = [books.part_of(job) for job in jobs]
+
+    async def story(one: Ledger) -> list[Outcome | None]:
+        claims = [await claimed(one, part) for part in parts]
+        with books.read_only():
+            committing = [asyncio.create_task(commit(one, claim)) for claim in claims]
+            async with asyncio.timeout(60):
+                while not OUTAGE.is_on:  # noqa: ASYNC110  the other side is a database
+                    await asyncio.sleep(0.02)
+            before = OUTAGE.clock()
+            await asyncio.sleep(0.2)
+            assert OUTAGE.clock() == pytest.approx(before, abs=0.01)
+            assert not any(task.done() for task in committing)
+        return await asyncio.gather(*committing)
+
+    assert [type(outcome) for outcome in play(story)] == [Done] * 3
+    assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}
+    assert books.query("SELECT max(attempt), sum(deaths + strikes) FROM parts") == [(1, 0)]
+
+
+def test_a_process_that_stood_still_in_a_commit_commits_again(
+    books: Books, submit: Callable[..., Job[Document]], database_url: str
+) -> None:
+    """Postgres has ended the session by then: 25P03."""
+    job = submit()
+    stalled = False
+
+    def stand_still(*_statement: Any) -> None:
+        nonlocal stalled
+        if not stalled and "UPDATE jobs" in _statement[2]:
+            stalled = True
+            time.sleep(1.5)
+
+    async def story() -> Outcome | None:
+        database = open_database(database_url, patience=timedelta(seconds=0.5))
+        ledger = Ledger(database, "one", announce=_hear)
+        claim = await claimed(ledger, books.part_of(job))
+        event.listen(database.sync_engine, "before_cursor_execute", stand_still)
+        try:
+            return await commit(ledger, claim)
+        finally:
+            await database.dispose()
+
+    with capture_logs() as logs:
+        assert isinstance(asyncio.run(story()), Done)
+    assert stalled
+    assert "25P03" in [entry.get("error") for entry in logs]
+    assert job.refresh().state is JobState.SUCCEEDED
+
+
+INSERT_JOBS: Final = PLACES["its job"][0].replace("UPDATE", "INSERT"), "NEW.id"
+UPDATE_JOBS: Final = "UPDATE ON jobs", "NEW.id"
+MEANING: Final = (
+    *[(sqlstate, DatabaseUnavailableError) for sqlstate in TRANSIENT],
+    *[(sqlstate, SubmitError) for sqlstate in REFUSED],
+    *[(sqlstate, ConfigurationError) for sqlstate in FAULTS],
+)
+
+
+def told(error: BaseException) -> str:
+    """Return all that a traceback of the error would say."""
+    causes = [error, *([error.__cause__] if error.__cause__ else [])]
+    return " ".join(f"{cause} {cause.__notes__ if hasattr(cause, '__notes__') else ''}" for cause in causes)
+
+
+def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_submit(
+    books: Books, client: Client, stores: dict[str, str], picture: Callable[..., bytes]
+) -> None:
+    async def submit_async() -> None:
+        async with AsyncClient(
+            stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"]
+        ) as other:
+            await other.submit(ReadDocument(picture()), metadata={"patient": PATIENT})
+
+    for sqlstate, kind in MEANING:
+        books.fail(INSERT_JOBS, sqlstate, times=1_000, part=None)
+        with pytest.raises(PeciaError) as blocking:
+            client.submit(ReadDocument(picture()), metadata={"patient": PATIENT})
+        with pytest.raises(PeciaError) as awaited:
+            asyncio.run(submit_async())
+        assert type(blocking.value) is type(awaited.value) is kind, sqlstate
+        if kind is not DatabaseUnavailableError:
+            assert PATIENT not in told(blocking.value) + told(awaited.value)
+            assert sqlstate in str(blocking.value) or sqlstate == "42501"
+
+
+@pytest.mark.parametrize("call", ["cancel", "retry", "purge"])
+def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
+    call: str, books: Books, client: Client, submit: Callable[..., Job[Document]]
+) -> None:
+    job = submit()
+    if call == "retry":
+        job.cancel()
+    change: Callable[[], object] = {
+        "cancel": job.cancel,
+        "retry": job.retry,
+        "purge": lambda: client.purge([job]),
+    }[call]
+    for sqlstate, kind in MEANING:
+        books.fail(UPDATE_JOBS, sqlstate, times=1_000, part=None)
+        with pytest.raises(PeciaError) as raised:
+            change()
+        assert type(raised.value) is (DatabaseRefusedError if kind is SubmitError else kind), sqlstate
+
+
+def test_a_client_tries_again_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
+    for sqlstate in TRANSIENT:
+        books.fail(INSERT_JOBS, sqlstate, times=1, part=None)
+        assert submit().created, sqlstate
+
+
+def test_of_many_tasks_only_those_are_refused_that_postgres_refuses(
+    books: Books, client: Client, stores: dict[str, str], picture: Callable[..., bytes]
+) -> None:
+    async def submit_async(tasks: list[ReadDocument], keys: list[str]) -> SubmitManyError:
+        async with AsyncClient(
+            stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"]
+        ) as other:
+            with pytest.raises(SubmitManyError) as raised:
+                await other.submit_many(tasks, idempotency_keys=keys)
+            return raised.value
+
+    books.query("ALTER TABLE jobs ADD CHECK (idempotency_key NOT LIKE '%bad%')")
+    tasks = [ReadDocument(picture(shade=shade)) for shade in range(7)]
+    bad = {1, 4, 5}
+    with pytest.raises(SubmitManyError) as raised:
+        client.submit_many(tasks, idempotency_keys=[f"{'bad' if n in bad else 'good'} {n}" for n in range(7)])
+    awaited = asyncio.run(
+        submit_async(tasks, [f"{'bad' if n in bad else 'good'} again {n}" for n in range(7)])
+    )
+
+    for error in (raised.value, awaited):
+        assert set(error.failures) == bad
+        assert all("23514" in str(failure) for failure in error.failures.values())
+        assert len(error.accepted) == 4
+    assert books.query("SELECT count(*) FROM jobs") == [(8,)]

@@ -1,0 +1,127 @@
+"""What an error of Postgres means is told by its SQLSTATE, in one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors
+from pydantic import BaseModel
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+import pecia
+import pecia_migrations
+import pecia_schemas
+import pecia_workers
+from pecia_schemas.sqlstates import Verdict, may_be_committed, name_of, sqlstate_of, verdict_on
+
+PACKAGES = (pecia, pecia_migrations, pecia_schemas, pecia_workers)
+MAY_JUDGE = {"sqlstates.py", "database.py"}
+"""The table, and the engines: what the driver and SQLAlchemy raise is none of the others' business."""
+
+
+def raised(sqlstate: str) -> Exception:
+    """Return the error as SQLAlchemy raises it for an answer of Postgres."""
+    cause = errors.lookup(sqlstate)("the name of a patient")
+    return DBAPIError("INSERT INTO results", {"content": "the name of a patient"}, cause)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "verdict"),
+    [
+        ("08006", Verdict.TRANSIENT),
+        ("25006", Verdict.TRANSIENT),
+        ("25P03", Verdict.TRANSIENT),
+        ("40001", Verdict.TRANSIENT),
+        ("40P01", Verdict.TRANSIENT),
+        ("53100", Verdict.TRANSIENT),
+        ("53300", Verdict.TRANSIENT),
+        ("55P03", Verdict.TRANSIENT),
+        ("57014", Verdict.TRANSIENT),
+        ("57P01", Verdict.TRANSIENT),
+        ("57P03", Verdict.TRANSIENT),
+        ("58030", Verdict.TRANSIENT),
+        ("21000", Verdict.REFUSED),
+        ("22003", Verdict.REFUSED),
+        ("23505", Verdict.REFUSED),
+        ("25P02", Verdict.REFUSED),
+        ("42601", Verdict.REFUSED),
+        ("54000", Verdict.REFUSED),
+        ("P0001", Verdict.REFUSED),
+        ("XX000", Verdict.REFUSED),
+        ("42501", Verdict.FAULT),
+        ("42703", Verdict.FAULT),
+        ("42P01", Verdict.FAULT),
+    ],
+)
+def test_each_class_has_its_verdict(sqlstate: str, verdict: Verdict) -> None:
+    assert verdict_on(raised(sqlstate)) is verdict
+
+
+def test_every_code_that_the_driver_knows_has_a_verdict() -> None:
+    codes = {code for code in errors._sqlcodes if len(code) == 5}
+    assert {verdict_on(raised(code)) for code in codes} == set(Verdict)
+
+
+def test_without_a_code_the_connection_was_lost_refused_or_silent() -> None:
+    assert verdict_on(psycopg.OperationalError("the connection is closed")) is Verdict.TRANSIENT
+    assert verdict_on(psycopg.InterfaceError("the connection is closed")) is Verdict.TRANSIENT
+    assert verdict_on(PoolTimeoutError()) is Verdict.TRANSIENT
+
+
+class Note(BaseModel):
+    text: str
+
+
+def test_a_value_that_cannot_be_written_is_refused_before_it_is_sent() -> None:
+    assert verdict_on(psycopg.DataError("NUL")) is Verdict.REFUSED
+    with pytest.raises(UnicodeEncodeError) as encoding:
+        "\ud800".encode()
+    assert verdict_on(encoding.value) is Verdict.REFUSED
+    with pytest.raises(ValueError, match="surrogates") as serializing:
+        Note(text="\ud800").model_dump_json()
+    assert verdict_on(serializing.value) is Verdict.REFUSED
+
+
+def test_other_errors_are_none_of_postgres() -> None:
+    assert verdict_on(ValueError()) is None
+    assert verdict_on(TimeoutError()) is None
+    assert sqlstate_of(OSError()) is None
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "in_doubt"),
+    [("08006", True), ("57P01", True), ("40003", True), ("40001", False), ("53100", False)],
+)
+def test_only_after_a_lost_answer_a_transaction_may_be_committed(sqlstate: str, *, in_doubt: bool) -> None:
+    assert may_be_committed(raised(sqlstate)) is in_doubt
+    assert may_be_committed(psycopg.OperationalError("the connection is lost"))
+
+
+def test_the_name_of_an_error_quotes_nothing() -> None:
+    assert name_of(raised("22003")) == "22003"
+    assert name_of(psycopg.OperationalError("could not translate host name")) == "OperationalError"
+
+
+def test_nothing_else_judges_by_the_class_of_an_error() -> None:
+    found = [
+        f"{path.name}:{node.lineno}"
+        for package in PACKAGES
+        for path in Path(str(package.__file__)).parent.rglob("*.py")
+        if path.name not in MAY_JUDGE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _names_an_error(node)
+    ]
+    assert found == []
+
+
+def _names_an_error(node: ast.AST) -> bool:
+    match node:
+        case ast.ImportFrom(module="sqlalchemy.exc" | "psycopg.errors"):
+            return True
+        case ast.Attribute(value=ast.Name(id="psycopg"), attr=name):
+            return name == "errors" or (name.endswith("Error") and name != "Error")
+    return False
