@@ -276,6 +276,51 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
     assert sum(len(one.attempts) for one in client.deliveries()) <= 20 + 6
 
 
+def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.usual = Answer(503)
+    promised = outbox.promise_all([f"{receiver.url}/{number}" for number in range(20)])
+    limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(minutes=5), "webhook_concurrency": 1}
+    host = f"http://127.0.0.1:{receiver.server_port}"
+
+    with receiving() as well, working(settings_for(database_url, **limits, **QUICK)):
+        eventually(lambda: outbox.query("SELECT FROM receivers WHERE paused_until > now()"))
+        other = outbox.promise(well.url)
+        eventually(lambda: outbox.state(other) == "delivered")
+
+    assert outbox.query("SELECT receiver, failures FROM receivers") == [{"receiver": host, "failures": 3}]
+    assert len(receiver.requests) == 3
+    assert {outbox.state(one) for one in promised} == {"pending"}
+
+
+def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    told = threading.Event()
+    receiver.usual = Answer(after=told)
+    outbox.promise_all([receiver.url] * 300)
+    limits = {"webhook_concurrency": 64, "webhook_timeout": timedelta(minutes=1)}
+
+    with receiving() as quick, working(settings_for(database_url, **limits)):
+        eventually(lambda: receiver.under_way == 64)
+        other = outbox.promise(quick.url)
+        told.set()
+        eventually(lambda: outbox.state(other) == "delivered")
+        assert len(receiver.requests) < 300
+
+
+def test_what_was_told_leaves_no_row_of_its_receiver(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(500)]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: outbox.state(delivery) == "delivered")
+        eventually(lambda: not outbox.query("SELECT FROM receivers"))
+
+
 def late(outbox: Outbox) -> int:
     engine = create_engine(sqlalchemy_url(outbox.database_url))
     with engine.connect() as connection:
