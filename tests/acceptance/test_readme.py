@@ -70,9 +70,9 @@ def test_a_command_prints_what_the_readme_shows(
 def receiving(
     program: str, port: int, desk: Path, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    assert "8080" in program
+    assert "8787" in program
     receiver = subprocess.Popen(
-        [sys.executable, "-c", program.replace("8080", str(port))],
+        [sys.executable, "-c", program.replace("8787", str(port))],
         cwd=desk,
         env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

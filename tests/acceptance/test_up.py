@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -77,6 +78,17 @@ class Desk:
             check=False,
         )
 
+    @contextmanager
+    def typing(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Type a command in a third terminal, which goes on meanwhile."""
+        pipe = subprocess.PIPE
+        command = [*PECIA, *arguments]
+        with subprocess.Popen(command, env=self._environment, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     @property
     def _environment(self) -> dict[str, str]:
         return os.environ | {"XDG_STATE_HOME": str(self.state)}
@@ -136,7 +148,9 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
     """A user whose fleet runs."""
     desk = make_desk("up")
-    desk.up()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    desk.up(PECIA_WEBHOOK_LISTENER=str(port))
     return desk
 
 
@@ -233,6 +247,18 @@ def test_watch_shows_a_job_until_it_is_over(desk: Desk, papers: Path) -> None:
     assert watched.returncode == 0
     assert job in watched.stdout
     assert "succeeded" in watched.stdout
+
+
+def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: Path) -> None:
+    with desk.typing("webhook", "listen", "--count", "1", "--json") as listener:
+        assert listener.stderr is not None
+        url = listener.stderr.readline().removeprefix("Listening on ").strip()
+        [job] = lines(desk.run("read", str(papers / "scan.png"), "--webhook", url, "--wait", "--json"))
+        told, _ = listener.communicate(timeout=60)
+
+    notice = json.loads(told)
+    assert (notice["type"], notice["data"]["job_id"]) == ("job.succeeded", job["job"])
+    assert [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))] == ["delivered"]
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:

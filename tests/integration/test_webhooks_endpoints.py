@@ -14,9 +14,11 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
+from typer.testing import CliRunner
 
-from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError
-from pecia.errors import WebhookVerificationError
+from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError, ReadDocument
+from pecia.cli.app import app
+from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
@@ -124,6 +126,30 @@ def test_without_the_fleets_secret_endpoints_are_told_all_the_same(
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "pending"})
 
     assert [request.path for request in receiver.requests] == ["/hook"]
+
+
+def test_what_waits_for_the_fleets_secret_is_told_plainly(
+    stores: dict[str, str], picture: Callable[..., bytes], outbox: Outbox
+) -> None:
+    outbox.execute(
+        """INSERT INTO workers (name, role, stages, host, pid, capabilities)
+           VALUES ('webhooks', 'webhooks', '{}', 'here', 1, '{"signs": false}')"""
+    )
+    command = CliRunner()
+    with Client(*stores.values()) as client:
+        with pytest.warns(UnsignedCallbackWarning, match="PECIA_WEBHOOK_SECRET"):
+            client.submit(ReadDocument(picture()), webhook="https://example.org/hook").cancel()
+        client.submit(ReadDocument(picture(shade=1)))
+        assert [one.last_error for one in client.deliveries()] == ["no_secret"]
+    told = command.invoke(app, ["webhook", "deliveries"], env=stores)
+    assert "no webhook worker of this fleet has PECIA_WEBHOOK_SECRET" in told.output
+    examined = command.invoke(app, ["doctor"], env=stores)
+    assert "set PECIA_WEBHOOK_SECRET" in examined.output
+
+    outbox.execute("""UPDATE workers SET capabilities = '{"signs": true}'""")
+    with Client(*stores.values()) as client:
+        client.submit(ReadDocument(picture(shade=2)), webhook="https://example.org/hook")
+        assert [one.last_error for one in client.deliveries()] == [None]
 
 
 def test_secrets_are_encrypted_and_come_under_another_key(

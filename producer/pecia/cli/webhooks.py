@@ -199,7 +199,15 @@ def listen(
         ),
     ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = LISTENER_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="0: any that is free. Default: the one that fleet calls.",
+            show_default=False,
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -210,8 +218,10 @@ def listen(
 
     Example: `pecia webhook listen --count 1`
     """
-    if not secret and (fleet := running.find()):
-        secret = fleet.webhook_secret
+    fleet = running.find()
+    secret = secret or (fleet.webhook_secret if fleet else "")
+    if port is None:
+        port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
         raise typer.BadParameter(
             "no fleet runs on this machine that has one: set it, or PECIA_WEBHOOK_SECRET",
