@@ -1,4 +1,4 @@
-"""A receiver of callbacks on port 8080: checks the signature, prints what is told, answers 204."""
+"""A receiver of callbacks on port 8787: checks the signature, prints what is told, answers 204."""
 
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,4 +26,4 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", 8080), Receiver).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", 8787), Receiver).serve_forever()

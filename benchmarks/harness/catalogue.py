@@ -170,7 +170,7 @@ CATALOGUE = (
         script="webhook_claims.py",
         heading="Claiming callbacks behind a backlog",
         about="One claim; receivers decide how long the rest takes.",
-        sizes=_sizes("--deliveries 300 --rounds 2", "--rounds 30"),
+        sizes=_sizes("--deliveries 300 --rounds 2", "--rounds 30", "--deliveries 1000000"),
     ),
     Benchmark(
         name="engine",

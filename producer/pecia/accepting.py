@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -18,11 +19,13 @@ from pecia.errors import (
     InvalidSourceError,
     PayloadStoreUnavailableError,
     SubmitError,
+    UnsignedCallbackWarning,
 )
 from pecia.rows import JOBS
 from pecia.submission import NewJob
 from pecia.view import VIEW, JobView, progress
 from pecia_schemas import discards
+from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.flows import FLOW_OF
 from pecia_schemas.states import JobState, Lane
 
@@ -33,25 +36,30 @@ _INSERT = text(
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
             width int, height int, traceparent text, task jsonb)
+    ), times AS (
+        SELECT coalesce(CAST(:not_before AS timestamptz), now() + CAST(:not_before_in AS interval)) AS not_before,
+               coalesce(CAST(:expires AS timestamptz), now() + CAST(:expires_in AS interval)) AS expires_at
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
                           webhook, total, not_before, expires_at, traceparent)
         SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
-               CAST(:webhook AS jsonb), total, CAST(:not_before AS timestamptz), CAST(:expires_at AS timestamptz),
-               traceparent
-        FROM asked ORDER BY key COLLATE "C"
+               CAST(:webhook AS jsonb), total, not_before, expires_at, traceparent
+        FROM asked, times ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at)
-        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(CAST(:not_before AS timestamptz), now())
-        FROM asked JOIN made USING (id)
+        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now())
+        FROM asked JOIN made USING (id), times
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
     )
     SELECT id, created_at FROM made
     """
 )
+
+
+_UNSIGNED = text(f"SELECT {UNSIGNED}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,8 @@ def accept(
     flow = _flow(connection, there)
     created = _insert(connection, there, flow)
     repeated = [new for new in there if new.id not in created]
+    if batch[0].job.get("webhook") and connection.execute(_UNSIGNED).scalar():
+        warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated)
     _discard_unheld(connection, repeated)
     metadata = MappingProxyType(dict(batch[0].job["metadata"]))
@@ -128,13 +138,21 @@ def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) 
         return {}
     shared = batch[0].job
     asked = {
-        **{name: shared[name] for name in ("lane", "client", "not_before", "expires_at")},
+        **{name: shared[name] for name in ("lane", "client")},
+        **_of_time("not_before", shared["not_before"]),
+        **_of_time("expires", shared["expires"]),
         "flow": flow,
         "rows": json.dumps([_row_of(new) for new in batch]),
         "metadata": json.dumps(shared["metadata"]),
         "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
     }
     return {row.id: row.created_at for row in connection.execute(_INSERT, asked)}
+
+
+def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, Any]:
+    """Return a time as the statement takes it: a point, or a distance from Postgres's `now()`."""
+    is_distance = isinstance(time, timedelta)
+    return {name: None if is_distance else time, f"{name}_in": time if is_distance else None}
 
 
 def _row_of(new: NewJob) -> dict[str, Any]:

@@ -13,13 +13,19 @@ from sqlalchemy import Connection, text
 
 from pecia.errors import InvalidOptionError
 from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.events import NoticeType
 from pecia_schemas.states import DeliveryState
 
-_FOUND = """
-    SELECT id, job_id, endpoint_id, type, url, state, created_at, next_at, finished_at, last_status, last_error
+NO_SECRET = "no_secret"  # noqa: S105  a code
+"""Why a delivery waits: no webhook worker has `PECIA_WEBHOOK_SECRET`."""
+
+_FOUND = f"""
+    SELECT id, job_id, endpoint_id, type, url, state, created_at, next_at, finished_at, last_status,
+           CASE WHEN state = 'pending' AND endpoint_id IS NULL AND {UNSIGNED} THEN '{NO_SECRET}' ELSE last_error END
+               AS last_error
     FROM deliveries
-"""
+"""  # noqa: S608  constants
 
 _LIST = text(
     f"""
@@ -48,8 +54,8 @@ _OVER = text(
 _REPLAY = text(
     """
     UPDATE deliveries
-    SET state = 'pending', replayed_after = attempts, promised_at = now(), next_at = now(), finished_at = NULL,
-        last_status = NULL, last_error = NULL
+    SET state = 'pending', replayed_after = attempts, promised_at = now(), next_at = now(), queued = false,
+        finished_at = NULL, last_status = NULL, last_error = NULL
     WHERE id = ANY(CAST(:ids AS uuid[]))
     """
 )
@@ -93,7 +99,8 @@ class Delivery(BaseModel):
     finished_at: datetime | None
     last_status: int | None
     last_error: str | None
-    """As in an attempt; also `endpoint_gone`, `given_up` or `refused_…`, if it was not tried for that."""
+    """As in an attempt; also `endpoint_gone`, `given_up` or `refused_…`, if it was not tried for that, and `no_secret`
+    while it waits because no webhook worker has `PECIA_WEBHOOK_SECRET`."""
     attempts: tuple[DeliveryAttempt, ...] = ()
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import secrets
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,15 +14,13 @@ from sqlalchemy import Connection, text
 from pecia.errors import InvalidOptionError
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.events import ENDINGS, NoticeType, Webhook
+from pecia_schemas.events import ENDINGS, NoticeType, Webhook, new_secret
 from pecia_schemas.ids import new_id
 from pecia_schemas.outbox import utc
 
 DAY = timedelta(days=1)
 CHOICE = (*ENDINGS, NoticeType.PART_DONE)
 """What an endpoint can ask for."""
-
-_SECRET_BYTES = 24
 
 _ADD = text(
     """
@@ -67,7 +63,7 @@ _ROTATE = text(
 _TEST = text(
     f"""
     WITH woken AS (
-        UPDATE receivers SET paused_until = now()
+        UPDATE receivers SET paused_until = now(), next_due = now()
         WHERE receiver = CAST(CAST(:id AS uuid) AS text) AND paused_until > now()
     ), first AS (
         SELECT least(min(next_at), now()) - interval '1 microsecond' AS at FROM deliveries
@@ -126,11 +122,6 @@ def body_of_test() -> dict[str, Any]:
         "finished_at": None,
     }
     return {"type": NoticeType.TEST, "data": data}
-
-
-def new_secret() -> str:
-    """Return a fresh secret, as Standard Webhooks write it."""
-    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 def missing(endpoint: UUID) -> InvalidOptionError:

@@ -28,7 +28,8 @@ What is behind an arrow is an attribute::
       WrongLoopError              (also RuntimeError)
       WebhookVerificationError    (also ValueError)
 
-Those that are retryable may not come again if the same call is repeated.
+Those that are retryable may not come again if the same call is repeated. `UnsignedCallbackWarning` is no error, but a
+warning of Python's.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ class PeciaError(Exception):
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later, with nothing changed."""
+
+
+class UnsignedCallbackWarning(UserWarning):
+    """Callbacks of jobs' own webhooks wait: no webhook worker has `PECIA_WEBHOOK_SECRET`. The job itself goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The job will not be called back: the fleet's webhook workers have no secret to sign with. "
+            "Start them with PECIA_WEBHOOK_SECRET; until then its callbacks wait."
+        )
 
 
 class ConfigurationError(PeciaError, ValueError):

@@ -190,17 +190,18 @@ class PurgingSteps(Statements[D_co]):
     @transaction
     def discard(self, connection: Connection, payload: str, remove: Callable[[str], None]) -> DocumentFate:
         """Have a document removed from the payload store, unless a job holds it."""
-        connection.execute(discards.LOCK, {"payload": payload})
-        held = connection.execute(discards.STILL_HELD, {"payload": payload}).scalar()
-        if held is None:
+        alone = {"payloads": [payload]}
+        connection.execute(discards.LOCK, alone)
+        waiting = connection.execute(discards.STILL_HELD, alone).one_or_none()
+        if waiting is None:
             return DocumentFate.PENDING
-        if not held:
+        if not waiting.held:
             try:
                 remove(payload)
             except PayloadStoreUnavailableError:
                 return DocumentFate.PENDING
-        connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
-        return DocumentFate.SHARED if held else DocumentFate.ERASED
+        connection.execute(discards.SETTLE, alone)
+        return DocumentFate.SHARED if waiting.held else DocumentFate.ERASED
 
 
 class Purging(PurgingSteps[Database]):

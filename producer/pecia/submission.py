@@ -34,8 +34,9 @@ class Options:
     lane: Lane
     metadata: Mapping[str, str]
     webhook: Webhook | None
-    not_before: datetime | None
-    expires_at: datetime | None
+    not_before: datetime | timedelta | None
+    """A distance is one from when the job is accepted, by the clock of Postgres."""
+    expires: datetime | timedelta | None
     client: str
     fair_by: str
     """Metadata key by which the job takes turns with others; empty: with none."""
@@ -68,7 +69,7 @@ class NewJob:
     def message(self, flow: UUID) -> PartMessage | None:
         """Return what to publish now; None if it has to wait for its time."""
         part = self.part
-        if part.get("run_at") is not None:
+        if self.job["not_before"] is not None:
             return None
         return PartMessage(
             part=part["id"],
@@ -95,8 +96,8 @@ def options(
         lane=_lane(priority),
         metadata=checked_metadata(metadata or {}),
         webhook=_webhook(webhook),
-        not_before=moment(not_before, "not_before"),
-        expires_at=moment(expires, "expires"),
+        not_before=_time(not_before, "not_before"),
+        expires=_time(expires, "expires"),
         client=client,
         fair_by=fair_by,
     )
@@ -130,7 +131,7 @@ def new_job(
         "client": asked.client,
         "metadata": dict(asked.metadata),
         "not_before": asked.not_before,
-        "expires_at": asked.expires_at,
+        "expires": asked.expires,
         "traceparent": traceparent,
     }
     part = _first_part(task, source, job_id, asked)
@@ -177,8 +178,6 @@ def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Opti
         "width": None,
         "height": None,
     }
-    if asked.not_before is not None:
-        part["run_at"] = asked.not_before
     if isinstance(task, ReadDocument) and source.pixels and _wants_the_first(task):
         width, height = source.pixels
         cost = page_cost(width, height, task.document_type)
@@ -189,6 +188,12 @@ def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Opti
 def _wants_the_first(task: ReadDocument) -> bool:
     """Return whether all that is asked for of a single picture is there; if not, ingest says so."""
     return task.pages is None or PageRanges.parse(task.pages).missing_from(1) is None
+
+
+def _time(value: datetime | timedelta | None, name: str) -> datetime | timedelta | None:
+    """Return the value as it was given, if it stands for a point in time."""
+    moment(value, name)
+    return value
 
 
 def moment(value: datetime | timedelta | None, name: str) -> datetime | None:

@@ -1,10 +1,12 @@
 """How documents leave the payload store, though somebody may hand in the same content at that very moment.
 
 A job holds its payload until it releases it (`jobs.payload_released_at`); payloads are shared by content. What was
-released is noted in `discarded_payloads`, in the same transaction. Whoever removes it then, upkeep or the client that
-purges, takes the payload's lock, looks whether a job holds it, removes it and notes that, in one transaction. A submit
-stores its documents first; it writes its jobs while it shares their locks, and looks again for those that were removed
-within the last day. So a removal comes before that look, or sees the job.
+released is noted in `discarded_payloads`, in the same transaction. Upkeep, or the client that purges, removes it then:
+it takes the payload's lock, looks whether a job holds it, removes it and notes that, in one transaction. A submit
+stores its documents first; it writes its jobs while it shares their locks, and looks again for those that were released
+within the last day. So a removal comes before that look, or sees the job; also one that removed and then crashed.
+
+Locks are few, and each is for all payloads of one bucket: what removes many takes them bucket by bucket.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from sqlalchemy import text
 
 _LOCKS = 0x7065_6369  # "peci": the first key of all these advisory locks
 _BUCKET = "hashtext({}) & 63"  # few enough for a submit of many documents to share them all
+_PAYLOADS = "CAST(:payloads AS text[])"
 
 MEMORY = timedelta(days=1)
 """How long a removal is remembered: longer than any submit takes."""
@@ -28,10 +31,8 @@ SHARE_LOCKS = text(
 )
 """Takes `payloads`; keeps all of them from being removed until the transaction ends."""
 
-REMOVED_LATELY = text(
-    "SELECT payload FROM discarded_payloads WHERE payload = ANY(CAST(:payloads AS text[])) AND erased_at IS NOT NULL"
-)
-"""Takes `payloads`; returns those that were removed within `MEMORY`, and may have been stored again since."""
+REMOVED_LATELY = text("SELECT payload FROM discarded_payloads WHERE payload = ANY(CAST(:payloads AS text[]))")
+"""Takes `payloads`; returns those that were released within `MEMORY`: they may have been removed, or stored again."""
 
 UNHELD = text(
     """
@@ -43,46 +44,53 @@ UNHELD = text(
 
 DISCARD = text(
     """
-    INSERT INTO discarded_payloads (payload, discarded_at)
-    SELECT DISTINCT payload, now() FROM unnest(CAST(:payloads AS text[])) AS payload
+    INSERT INTO discarded_payloads (payload, discarded_at, erased_at)
+    SELECT DISTINCT payload, now(), now() FROM unnest(CAST(:payloads AS text[])) AS payload
     WHERE payload <> '' ORDER BY payload
-    ON CONFLICT (payload) DO UPDATE SET discarded_at = excluded.discarded_at
+    ON CONFLICT (payload) DO UPDATE SET discarded_at = excluded.discarded_at, erased_at = excluded.erased_at
     """
 )
 """Takes `payloads`; notes that they were released. Others may hold them: whoever removes them looks."""
 
 WAITING = text(
-    "SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL ORDER BY discarded_at LIMIT :limit"
+    f"""
+    SELECT {_BUCKET.format("payload")} AS bucket, array_agg(payload) AS payloads FROM (
+        SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL ORDER BY discarded_at LIMIT :limit
+    ) AS oldest
+    GROUP BY bucket ORDER BY bucket
+    """  # noqa: S608  constants of this module
 )
-"""Returns up to `limit` payloads that may have to be removed."""
+"""Returns up to `limit` payloads that may have to be removed, bucket by bucket."""
 
-LOCK = text(f"SELECT pg_advisory_xact_lock({_LOCKS}, {_BUCKET.format('CAST(:payload AS text)')})")
-"""Takes `payload`; waits until no submit shares its lock. To be taken before anything else is locked."""
+LOCK = text(
+    f"""
+    SELECT pg_advisory_xact_lock({_LOCKS}, {_BUCKET.format("payload")}) FROM unnest({_PAYLOADS}) AS payload LIMIT 1
+    """  # noqa: S608  constants of this module
+)
+"""Takes `payloads` of one bucket; waits until no submit shares its lock. To be taken before anything else is locked."""
 
 STILL_HELD = text(
-    """
-    SELECT EXISTS (
+    f"""
+    SELECT payload, EXISTS (
         SELECT FROM jobs WHERE jobs.payload = discarded.payload AND payload_released_at IS NULL
-    ) FROM discarded_payloads AS discarded
-    WHERE payload = :payload AND discarded_at IS NOT NULL
-    FOR UPDATE OF discarded SKIP LOCKED
-    """
+    ) AS held FROM discarded_payloads AS discarded
+    WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NOT NULL
+    ORDER BY payload FOR UPDATE OF discarded SKIP LOCKED
+    """  # noqa: S608  a constant of this module
 )
-"""Takes `payload`, locked; returns whether a job holds it, nothing if somebody else sees to it."""
+"""Takes `payloads`, locked; returns each with whether a job holds it, none that others see to."""
 
 SETTLE = text(
-    """
-    UPDATE discarded_payloads
-    SET discarded_at = NULL, erased_at = CASE WHEN :removed THEN clock_timestamp() ELSE erased_at END
-    WHERE payload = :payload
-    """
+    f"""
+    UPDATE discarded_payloads SET discarded_at = NULL, erased_at = clock_timestamp() WHERE payload = ANY({_PAYLOADS})
+    """  # noqa: S608  a constant of this module
 )
-"""Takes `payload` and whether it was `removed`; it waits no longer."""
+"""Takes `payloads` that were removed, or are held; they wait no longer."""
 
 FORGET = text(
     """
     DELETE FROM discarded_payloads
-    WHERE discarded_at IS NULL AND coalesce(erased_at, '-infinity') < now() - CAST(:memory AS interval)
+    WHERE discarded_at IS NULL AND erased_at < now() - CAST(:memory AS interval)
     """
 )
 """Takes `memory`; drops what was settled that long ago."""

@@ -14,6 +14,13 @@ ON_DUTY = "workers.stopped_at IS NULL AND workers.seen_at > now() - interval '30
 """SQL about a row of `workers`: it has not stopped, and six heartbeats have not been missed in a row."""
 
 
+UNSIGNED = f"""(
+    SELECT coalesce(bool_and(capabilities->>'signs' = 'false'), false)
+    FROM workers WHERE role = 'webhooks' AND {ON_DUTY}
+)"""  # noqa: S608  a constant of this module
+"""SQL: webhook workers are on duty, and none of them has the secret that signs the callbacks of jobs' own webhooks."""
+
+
 class Need(StrEnum):
     """What a part asks of the worker that runs it."""
 

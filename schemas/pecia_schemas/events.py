@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -12,6 +14,13 @@ from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, UrlConstraints, f
 from pecia_schemas import lengths
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, Lane, Stage
+
+_SECRET_BYTES = 24
+
+
+def new_secret() -> str:
+    """Return a fresh secret for webhooks, as Standard Webhooks write it."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 class _Event(BaseModel):

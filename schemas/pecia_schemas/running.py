@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 _START_TIME = 19  # of /proc/PID/stat, counted from 0 behind the program's name
 
@@ -25,6 +25,10 @@ class RunningFleet(BaseModel):
     redis_url: str
     payload_url: str
     flower_url: str | None = None
+    webhook_secret: str = Field(default="", repr=False)
+    """Signs the callbacks of jobs' own webhooks."""
+    webhook_listener: int = 0
+    """Port of this machine that callbacks may reach."""
     started: int = 0
     """When the supervisor's process began, in the kernel's ticks: tells it from a later process with its number."""
 

@@ -23,6 +23,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     func,
     text,
 )
@@ -262,14 +263,18 @@ class DeliveryRow(Base):
     type: Mapped[str]
     url: Mapped[str]
     receiver: Mapped[str] = mapped_column(
-        Computed("COALESCE((endpoint_id)::text, split_part(url, '?'::text, 1))", persisted=True)
-    )  # whose patience it shares with others
+        Computed(
+            "COALESCE((endpoint_id)::text, \"left\"(\"substring\"(url, '^[a-z]+://[^/?#]+'::text), 300), ''::text)",
+            persisted=True,
+        )
+    )  # the endpoint, or scheme, host and port: with what it shares failures, pauses and turns
     body: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(server_default="pending")
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
     replayed_after: Mapped[int] = mapped_column(server_default=text("0"))  # attempts before the last replay
     promised_at: Mapped[datetime] = mapped_column(server_default=func.now())  # or replayed last
     next_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    queued: Mapped[bool] = mapped_column(server_default=false())  # it is due, and its receiver's row knows
     last_status: Mapped[int | None]  # HTTP
     last_error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -277,7 +282,7 @@ class DeliveryRow(Base):
 
     __table_args__ = (
         CheckConstraint("state IN ('pending', 'delivered', 'dead')", name="state"),
-        Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending'")),
+        Index("deliveries_due_idx", "next_at", postgresql_where=text("state = 'pending' AND NOT queued")),
         Index("deliveries_receiver_idx", "receiver", "next_at", postgresql_where=text("state = 'pending'")),
         Index("deliveries_promised_at_idx", "promised_at", postgresql_where=text("state = 'pending'")),
         Index("deliveries_endpoint_id_idx", "endpoint_id", "created_at"),
@@ -304,15 +309,21 @@ class DeliveryAttemptRow(Base):
 
 
 class ReceiverRow(Base):
-    """A receiver whose last try failed; see `DeliveryRow.receiver`. It goes with the first that succeeds."""
+    """A receiver for which deliveries are queued, or whose last try failed; see `DeliveryRow.receiver`.
+
+    The next claim takes those with the earliest `next_due`, however many deliveries wait.
+    """
 
     __tablename__ = "receivers"
 
     receiver: Mapped[str] = mapped_column(primary_key=True)
-    failures: Mapped[int]  # tries that failed, one after the other
-    failing_since: Mapped[datetime] = mapped_column(server_default=func.now())
-    failed_at: Mapped[datetime] = mapped_column(server_default=func.now())  # last
+    next_due: Mapped[datetime | None]  # None: nothing is queued
+    failures: Mapped[int] = mapped_column(server_default=text("0"))  # tries that failed, one after the other
+    failing_since: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]  # last
     paused_until: Mapped[datetime | None]  # then one delivery goes out to see
+
+    __table_args__ = (Index("receivers_next_due_idx", "next_due"),)
 
 
 class FlowRow(Base):
@@ -361,7 +372,7 @@ class DiscardedPayloadRow(Base):
 
     payload: Mapped[_Digest] = mapped_column(primary_key=True)
     discarded_at: Mapped[datetime | None]  # None: settled
-    erased_at: Mapped[datetime | None]  # when it was last removed from the store
+    erased_at: Mapped[datetime] = mapped_column(server_default=func.now())  # since when it may be gone
 
     __table_args__ = (
         Index(

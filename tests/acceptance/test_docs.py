@@ -132,11 +132,11 @@ def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
     desk: Desk, eventually: Callable[..., Any]
 ) -> None:
     program = (ROOT / "examples" / "receive_callbacks.py").read_text()
-    assert "8080" in program
+    assert "8787" in program
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with subprocess.Popen(
-        [sys.executable, "-c", program.replace("8080", str(port))],
+        [sys.executable, "-c", program.replace("8787", str(port))],
         env=desk.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

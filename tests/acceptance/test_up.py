@@ -7,10 +7,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import chdir, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,19 @@ class Desk:
         with chdir(self.directory):
             return run_pecia(*arguments, env=self._own)
 
+    @contextmanager
+    def typing(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Type a command in a third terminal, which goes on meanwhile."""
+        pipe = subprocess.PIPE
+        command = [*PECIA, *arguments]
+        with subprocess.Popen(
+            command, env=os.environ | self._own, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
     @property
     def _own(self) -> dict[str, str]:
         return {"XDG_STATE_HOME": str(self.state)}
@@ -120,7 +134,9 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
     """A user whose fleet runs."""
     desk = make_desk("up")
-    desk.up()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    desk.up(PECIA_WEBHOOK_LISTENER=str(port))
     return desk
 
 
@@ -182,6 +198,18 @@ def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path)
     with psycopg.connect(note.database_url) as connection:
         rows = connection.execute("SELECT content->>'text' FROM results WHERE job_id = %s", [job["job"]])
         assert rows.fetchall() == [("Scanned at the desk",)]
+
+
+def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: Path) -> None:
+    with desk.typing("webhook", "listen", "--count", "1", "--json") as listener:
+        assert listener.stderr is not None
+        url = listener.stderr.readline().removeprefix("Listening on ").strip()
+        [job] = lines(desk.run("read", str(papers / "scan.png"), "--webhook", url, "--wait", "--json"))
+        told, _ = listener.communicate(timeout=WAIT_S)
+
+    notice = json.loads(told)
+    assert (notice["type"], notice["data"]["job_id"]) == ("job.succeeded", job["job"])
+    assert [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))] == ["delivered"]
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:

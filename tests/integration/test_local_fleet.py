@@ -22,6 +22,7 @@ from redis import Redis
 from forking import forked_for, templates_of
 from limits import WAIT_S
 from pecia_schemas import running
+from pecia_schemas.events import new_secret
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.errors import EmbeddedError, FleetRunningError
@@ -243,6 +244,29 @@ def test_clients_find_a_running_fleet_and_no_stopped_one(short_path: Path) -> No
         found = running.find(str(short_path / "home"))
         assert found.database_url == fleet.settings.database_url.get_secret_value()
     assert running.running_fleets() == []
+
+
+def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_machine(
+    short_path: Path,
+) -> None:
+    secrets: list[str] = []
+    for _ in range(2):
+        with _unmigrated(short_path / "home") as fleet:
+            note = running.find()
+            assert note is not None
+            assert note.webhook_listener == fleet.settings.webhook_listener == 8787
+            assert note.webhook_secret == fleet.settings.webhook_secret.get_secret_value()
+            secrets.append(note.webhook_secret)
+            assert fleet.home.webhook_secret.stat().st_mode & 0o777 == 0o600
+    assert secrets[0] == secrets[1]
+    assert WorkerSettings(webhook_secret=SecretStr(secrets[0])).webhook_secret
+
+
+def test_what_the_settings_say_about_callbacks_is_kept_to(short_path: Path) -> None:
+    given = WorkerSettings(flower_port=0, webhook_secret=SecretStr(new_secret()), webhook_listener=0)
+    with LocalFleet(short_path / "home", settings=given, workers=[], migrate=["/bin/true"]) as fleet:
+        assert (fleet.settings.webhook_secret, fleet.settings.webhook_listener) == (given.webhook_secret, 0)
+        assert not fleet.home.webhook_secret.exists()
 
 
 def test_a_failed_migration_stops_the_start_and_says_why(short_path: Path) -> None:

@@ -299,7 +299,7 @@ def test_a_submit_waits_for_a_removal_that_is_under_way(
     submit()
     (document,) = stored(payload_url)
     with psycopg.connect(database_url) as removing, ThreadPoolExecutor(1) as thread:
-        removing.execute(discards.LOCK.text.replace(":payload", "%s").encode(), (document.name,))
+        removing.execute(discards.LOCK.text.replace(":payloads", "%s").encode(), ([document.name],))
         again = thread.submit(submit)
         eventually(lambda: is_waiting(database_url))
         document.unlink()

@@ -29,7 +29,14 @@ from pecia_schemas import JobState, NoticeType
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database
-from pecia_workers.ledger.outbox import DeliveryOutcome, Room, Try, claim_deliveries, record_outcome
+from pecia_workers.ledger.outbox import (
+    ClaimedDelivery,
+    DeliveryOutcome,
+    Room,
+    Try,
+    claim_deliveries,
+    record_outcome,
+)
 from pecia_workers.ledger.receivers import PausePolicy
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.webhooks.schedule import RetrySchedule
@@ -97,12 +104,12 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
     resolve, answers = socket.getaddrinfo, threading.Event()
 
     def hang(host: str, *arguments: Any, **options: Any) -> Any:
-        if host == "silent.example":
+        if host.endswith("silent.example"):
             answers.wait(WAIT_S)
         return resolve("127.0.0.1", *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    outbox.promise_all([f"http://silent.example:{receiver.server_port}/{number}" for number in range(40)])
+    outbox.promise_all([f"http://{number}.silent.example:{receiver.server_port}/" for number in range(40)])
     with working(settings_for(database_url, webhook_timeout=timedelta(minutes=1))):
         eventually(lambda: len(outbox.rows("WHERE attempts = 1")) == 40)
         well = outbox.promise(receiver.url)
@@ -268,13 +275,45 @@ def test_a_worker_that_was_overtaken_records_nothing(outbox: Outbox, receiver: R
     assert outbox.state(delivery) == "pending"
 
 
-def claim(outbox: Outbox, *, visibility: timedelta) -> None:
-    async def story() -> None:
+def claim(outbox: Outbox, *, visibility: timedelta) -> list[ClaimedDelivery]:
+    async def story() -> list[ClaimedDelivery]:
         database = open_database(outbox.database_url)
-        assert await claim_deliveries(database, ROOM, visibility=visibility)
-        await database.dispose()
+        try:
+            return await claim_deliveries(database, ROOM, visibility=visibility)
+        finally:
+            await database.dispose()
 
-    asyncio.run(story())
+    return asyncio.run(story())
+
+
+def test_a_claim_reads_no_more_however_many_callbacks_wait_for_however_many_receivers(
+    outbox: Outbox, eventually: Eventually
+) -> None:
+    few = blocks_read_by_a_claim(outbox, 100, eventually)
+    many = blocks_read_by_a_claim(outbox, 30_000, eventually)
+
+    assert many < 3 * few  # an index is a level deeper
+
+
+def blocks_read_by_a_claim(outbox: Outbox, receivers: int, eventually: Eventually) -> int:
+    """Blocks of tables and indexes, behind a callback for each of so many receivers."""
+    outbox.execute("TRUNCATE deliveries, receivers CASCADE")
+    outbox.execute(
+        """INSERT INTO deliveries (type, url, body, queued)
+           SELECT 'job.succeeded', format('https://%%s.example/hook', number), '{}', true
+           FROM generate_series(1, %s) AS number""",
+        receivers,
+    )
+    outbox.execute("INSERT INTO receivers (receiver, next_due) SELECT receiver, now() FROM deliveries")
+    outbox.execute("VACUUM ANALYZE deliveries, receivers")
+    read = """SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::int AS blocks
+              FROM pg_statio_user_tables WHERE relname IN ('deliveries', 'receivers')"""
+    outbox.execute("SELECT pg_stat_force_next_flush()")
+    before = outbox.query(read)
+    assert len(claim(outbox, visibility=timedelta(minutes=1))) == ROOM.deliveries
+    eventually(lambda: outbox.query(read) != before)  # the claim's connection tells as it ends
+    after: int = outbox.query(read)[0]["blocks"]
+    return after - int(before[0]["blocks"])
 
 
 def test_the_worker_outlasts_a_restart_of_postgres(

@@ -15,9 +15,10 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
 
+from command import run_pecia
 from limits import WAIT_S
-from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError
-from pecia.errors import WebhookVerificationError
+from pecia import Client, ClientSettings, Delivery, Endpoint, InvalidOptionError, ReadDocument
+from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
@@ -125,6 +126,29 @@ def test_without_the_fleets_secret_endpoints_are_told_all_the_same(
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "pending"})
 
     assert [request.path for request in receiver.requests] == ["/hook"]
+
+
+def test_what_waits_for_the_fleets_secret_is_told_plainly(
+    stores: dict[str, str], picture: Callable[..., bytes], outbox: Outbox
+) -> None:
+    outbox.execute(
+        """INSERT INTO workers (name, role, stages, host, pid, capabilities)
+           VALUES ('webhooks', 'webhooks', '{}', 'here', 1, '{"signs": false}')"""
+    )
+    with Client(*stores.values()) as client:
+        with pytest.warns(UnsignedCallbackWarning, match="PECIA_WEBHOOK_SECRET"):
+            client.submit(ReadDocument(picture()), webhook="https://example.org/hook").cancel()
+        client.submit(ReadDocument(picture(shade=1)))
+        assert [one.last_error for one in client.deliveries()] == ["no_secret"]
+    told = run_pecia("webhook", "deliveries", env=stores)
+    assert "no webhook worker of this fleet has PECIA_WEBHOOK_SECRET" in told.stdout
+    examined = run_pecia("doctor", env=stores)
+    assert "set PECIA_WEBHOOK_SECRET" in examined.stdout
+
+    outbox.execute("""UPDATE workers SET capabilities = '{"signs": true}'""")
+    with Client(*stores.values()) as client:
+        client.submit(ReadDocument(picture(shade=2)), webhook="https://example.org/hook")
+        assert [one.last_error for one in client.deliveries()] == [None]
 
 
 def test_secrets_are_encrypted_and_come_under_another_key(
@@ -275,6 +299,51 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
     begun = sorted(tried.at for one in client.deliveries() for tried in one.attempts)
     assert begun[3] - begun[2] > timedelta(seconds=0.45)
     assert sum(len(one.attempts) for one in client.deliveries()) <= 20 + 6
+
+
+def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    receiver.usual = Answer(503)
+    promised = outbox.promise_all([f"{receiver.url}/{number}" for number in range(20)])
+    limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(minutes=5), "webhook_concurrency": 1}
+    host = f"http://127.0.0.1:{receiver.server_port}"
+
+    with receiving() as well, working(settings_for(database_url, **limits, **QUICK)):
+        eventually(lambda: outbox.query("SELECT FROM receivers WHERE paused_until > now()"))
+        other = outbox.promise(well.url)
+        eventually(lambda: outbox.state(other) == "delivered")
+
+    assert outbox.query("SELECT receiver, failures FROM receivers") == [{"receiver": host, "failures": 3}]
+    assert len(receiver.requests) == 3
+    assert {outbox.state(one) for one in promised} == {"pending"}
+
+
+def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
+    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+) -> None:
+    told = threading.Event()
+    receiver.usual = Answer(after=told)
+    outbox.promise_all([receiver.url] * 300)
+    limits = {"webhook_concurrency": 64, "webhook_timeout": timedelta(minutes=1)}
+
+    with receiving() as quick, working(settings_for(database_url, **limits)):
+        eventually(lambda: receiver.under_way == 64)
+        other = outbox.promise(quick.url)
+        told.set()
+        eventually(lambda: outbox.state(other) == "delivered")
+        assert len(receiver.requests) < 300
+
+
+def test_what_was_told_leaves_no_row_of_its_receiver(
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+) -> None:
+    receiver.planned = [Answer(500)]
+    delivery = outbox.promise(receiver.url)
+
+    with working(settings):
+        eventually(lambda: outbox.state(delivery) == "delivered")
+        eventually(lambda: not outbox.query("SELECT FROM receivers"))
 
 
 def late(outbox: Outbox) -> int:

@@ -179,6 +179,9 @@ class Outbox:
     def query(self, query: LiteralString, *values: object) -> list[dict[str, Any]]:
         return self._watching.cursor(row_factory=dict_row).execute(query, values or None).fetchall()
 
+    def execute(self, statement: LiteralString, *values: object) -> None:
+        self._watching.execute(statement, values or None)
+
     @cached_property
     def _watching(self) -> psycopg.Connection:
         """One for all looks: tests look fifty times a second."""

@@ -96,6 +96,32 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+def test_a_listener_on_this_machine_is_called_at_its_port_alone(receiver: Receiver) -> None:
+    let_in = GuardedBackend(listener=receiver.server_port)
+    assert post(receiver.url(), let_in).status == 204
+    assert post(receiver.url("localhost"), let_in).status == 204
+    assert refusal_of(receiver.url(), GuardedBackend()) == "refused_port"
+    assert refusal_of(f"http://127.0.0.1:{receiver.server_port + 1}/", let_in) == "refused_port"
+    assert refusal_of("http://127.0.0.1/", let_in) == "refused_address"
+    assert len(receiver.hits) == 2
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ("127.0.0.2",),
+        ("10.0.0.1",),
+        ("169.254.169.254",),
+        ("93.184.216.34",),
+        ("::ffff:127.0.0.1",),
+        ("127.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_a_listeners_port_opens_no_other_address(addresses: tuple[str, ...]) -> None:
+    let_in = GuardedBackend(listener=8787, resolve=answering(*addresses))
+    assert refusal_of("http://rebound.example:8787/", let_in) == "refused_port"
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as server:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
@@ -25,15 +26,25 @@ class Service(Protocol):
         ...
 
 
-def serve(role: str, open_service: Callable[[WorkerSettings], Service], settings: WorkerSettings) -> None:
-    """Run the service in this process until SIGTERM or SIGINT, for `drain_timeout` longer at most."""
-    asyncio.run(_serve(role, open_service(settings), settings))
+def serve(
+    role: str,
+    open_service: Callable[[WorkerSettings], Service],
+    settings: WorkerSettings,
+    *,
+    capabilities: Mapping[str, Any] | None = None,
+) -> None:
+    """Run the service in this process until SIGTERM or SIGINT, for `drain_timeout` longer at most.
+
+    Its row says what it is capable of.
+    """
+    identity = replace(WorkerIdentity.new(role), capabilities=capabilities)
+    asyncio.run(_serve(identity, open_service(settings), settings))
 
 
-async def _serve(role: str, service: Service, settings: WorkerSettings) -> None:
+async def _serve(identity: WorkerIdentity, service: Service, settings: WorkerSettings) -> None:
     database = open_database(settings.database_url.get_secret_value(), connections=1)
     try:
-        async with keep_registered(database, WorkerIdentity.new(role)):
+        async with keep_registered(database, identity):
             await _until_signalled(service, settings.drain_timeout.total_seconds())
     finally:
         await database.dispose()

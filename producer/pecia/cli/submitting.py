@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -125,7 +126,12 @@ class Submitted:
 def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
     """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
     settings = from_environment()
-    with Client(settings=settings) as client, exported(settings, "pecia-client"):
+    with (
+        warnings.catch_warnings(),
+        Client(settings=settings) as client,
+        exported(settings, "pecia-client"),
+    ):
+        warnings.showwarning = lambda message, *_, **__: endings.complain(str(message))
         submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told, wanted)
         ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
     raise typer.Exit(max(submitted.ending, ending))

@@ -17,9 +17,12 @@ from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.listening import Heard, Listener
 from pecia.client import Client
-from pecia.deliveries import Delivery
+from pecia.configuration import from_environment
+from pecia.deliveries import NO_SECRET, Delivery
 from pecia.endpoints import Endpoint
+from pecia_schemas import running
 from pecia_schemas.events import NoticeType
+from pecia_schemas.settings.webhooks import LISTENER_PORT
 from pecia_schemas.states import DeliveryState
 
 _LOOK_S = 0.2
@@ -149,6 +152,8 @@ def deliveries(
                 job=job, endpoint=endpoint, state=state, since=values.since(since), limit=limit
             )
     _tell_of(found, as_json=as_json)
+    if any(one.last_error == NO_SECRET for one in found):
+        endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
         output.console().print(_tries(found[0]))
 
@@ -190,23 +195,43 @@ def listen(
         str,
         typer.Option(
             envvar="PECIA_WEBHOOK_SECRET",
-            help="The endpoint's, or the fleet's; better in the environment than on a command line.",
+            help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
+            "fleet that `pecia up` runs on this machine.",
         ),
     ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8787,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="0: any that is free. Default: the one that fleet calls.",
+            show_default=False,
+        ),
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
 
-    The fleet calls private addresses and other ports than 80 and 443 only if `PECIA_WEBHOOK_ALLOW` and
-    `PECIA_WEBHOOK_PORTS` say so.
+    The fleet that `pecia up` runs on this machine calls port 8787 of it. Other private addresses, and other ports than
+    80 and 443, a fleet calls only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` say so.
 
-    Example: `pecia webhook listen --port 8787`
+    Example: `pecia webhook listen --count 1`
     """
+    fleet, why = None, "The fleet on this machine has no secret."
+    try:
+        fleet = running.find(from_environment().home)
+    except running.NoFleetError as error:
+        why = str(error)
+    secret = secret or (fleet.webhook_secret if fleet else "")
+    if port is None:
+        port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
-        raise typer.BadParameter("set it, or PECIA_WEBHOOK_SECRET", param_hint="--secret")
+        raise typer.BadParameter(
+            f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.",
+            param_hint="--secret",
+        )
     heard: list[Heard] = []
 
     def told(one: Heard) -> None:

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 from standardwebhooks import Webhook as Signer
 
-from pecia.endpoints import new_secret
 from pecia.testing.memory import Memory
 from pecia.testing.records import DeliveryRecord, EndpointRecord, JobRecord, PartRecord, now
-from pecia_schemas.events import JobNotice, NoticeData, NoticePart, NoticeType
+from pecia_schemas.events import JobNotice, NoticeData, NoticePart, NoticeType, new_secret
 from pecia_schemas.states import Stage
 
 

@@ -21,7 +21,7 @@ from pecia.errors import (
 from pecia.originals import Original
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.store import Listing, PartOutcome, Store
-from pecia.submission import NewJob
+from pecia.submission import NewJob, moment
 from pecia.testing.memory import Memory
 from pecia.testing.records import AuditRecord, JobRecord, PartRecord, now
 from pecia.transitions import Transitions, checked_reason
@@ -188,8 +188,8 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
         metadata=row["metadata"],
         webhook=row.get("webhook"),
         total=row["total"],
-        not_before=row["not_before"],
-        expires_at=row["expires_at"],
+        not_before=moment(row["not_before"], "not_before"),
+        expires_at=moment(row["expires"], "expires"),
         created_at=now(),
     )
     part = PartRecord(
@@ -198,7 +198,7 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
         stage=first["stage"],
         ordinal=0,
         lane=job.lane,
-        run_at=first.get("run_at") or now(),
+        run_at=job.not_before or now(),
         size=(first["width"], first["height"]) if first["width"] else None,
     )
     job.parts.append(part)

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from pecia.deliveries import Deliveries, Delivery, DeliveryAttempt, missing, unreplayable
-from pecia.endpoints import Endpoint, Endpoints, body_of_test, new_secret
+from pecia.endpoints import Endpoint, Endpoints, body_of_test
 from pecia.endpoints import missing as missing_endpoint
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.testing.memory import Memory
 from pecia.testing.records import DeliveryRecord, EndpointRecord, now
-from pecia_schemas.events import JobNotice, Webhook
+from pecia_schemas.events import JobNotice, Webhook, new_secret
 from pecia_schemas.ids import new_id
 from pecia_schemas.states import DeliveryState
 

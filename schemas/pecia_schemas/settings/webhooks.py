@@ -13,16 +13,23 @@ from pecia_schemas.settings.networks import Networks
 _LEAST_KEY_BYTES = 24
 """Standard Webhooks' minimum."""
 
+LISTENER_PORT = 8787
+"""Where `pecia webhook listen` listens, on this machine alone."""
+
 
 class WebhookSettings(ConnectionSettings):
     """How callbacks are signed, where they may go, and how often they are tried."""
 
     webhook_secret: SecretStr = SecretStr("")
-    """Key that signs callbacks, `whsec_…` as Standard Webhooks write it. Empty: callbacks wait until it is set."""
+    """Key that signs the callbacks of jobs' own webhooks, `whsec_…` as Standard Webhooks write it. Empty: `pecia up`
+    with its own Postgres makes one and keeps it in its home; elsewhere these callbacks wait until it is set."""
     webhook_allow: Networks = ()
     """Networks that callbacks may reach although they are private, as JSON: `["10.1.0.0/16"]`."""
     webhook_ports: tuple[int, ...] = (443, 80)
     """Ports that callbacks may use, as JSON. `[]`: any."""
+    webhook_listener: int = Field(default=0, ge=0, le=65535)
+    """One more port that callbacks may use, on 127.0.0.1 and ::1 alone. 0: none; but `pecia up` with its own Postgres
+    lets in 8787, where `pecia webhook listen` listens."""
     webhook_former_secret: SecretStr = SecretStr("")
     """The key before that one, while receivers change theirs: callbacks bear both signatures. Empty: only one."""
     webhook_timeout: Duration = timedelta(seconds=15)

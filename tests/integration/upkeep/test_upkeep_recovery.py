@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from redis import Redis
+from sqlalchemy.exc import OperationalError
 
 from pecia_schemas import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
@@ -172,21 +174,46 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Call
 
 
 @pytest.mark.parametrize("locked", ["jobs", "parts"])
-def test_a_job_that_is_being_committed_expires_with_the_next_look(
-    locked: str, tables: Any, run: Callable[..., Any]
+def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
+    locked: str, tables: Any, run: Callable[..., Any], eventually: Callable[..., Any]
 ) -> None:
     job_id = tables.add_job(parts=2, expires_in=timedelta(seconds=-1))
     lock: dict[str, LiteralString] = {
         "jobs": "SELECT FROM jobs FOR NO KEY UPDATE",
         "parts": "SELECT FROM parts WHERE ordinal = 1 FOR NO KEY UPDATE",
     }
-    with psycopg.connect(tables.database_url) as commit:
+    waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with ThreadPoolExecutor() as threads, psycopg.connect(tables.database_url) as commit:
         commit.execute(lock[locked])
-        assert run(expire) == 0
-        assert tables.job(job_id)["state"] == "queued"
+        expiring = threads.submit(run, expire)
+        eventually(lambda: tables.query(waits))
+        commit.commit()
+        assert expiring.result() == 1
 
-    assert run(expire) == 1
     assert tables.job(job_id)["cancelled"] == 2
+
+
+def test_jobs_that_nobody_holds_expire_though_another_is_held_for_long(
+    tables: Any, run: Callable[..., Any]
+) -> None:
+    held = tables.add_job(expires_in=timedelta(seconds=-2))
+    free = tables.add_job(expires_in=timedelta(seconds=-1))
+    with psycopg.connect(tables.database_url) as holding:
+        holding.execute("SELECT FROM jobs WHERE id = %s FOR NO KEY UPDATE", (held,))
+        with pytest.raises(OperationalError):
+            run(expire)
+
+    assert (tables.job(free)["state"], tables.job(held)["state"]) == ("expired", "queued")
+
+
+def test_the_parts_of_a_dead_worker_are_queued_again_while_others_commit_to_their_job(
+    tables: Any, reap: Callable[[], int]
+) -> None:
+    job_id = tables.add_job(parts=3)
+    tables.run_on("dead", job_id)
+    with psycopg.connect(tables.database_url) as commit:
+        commit.execute("SELECT FROM jobs FOR NO KEY UPDATE")
+        assert reap() == 3
 
 
 def test_jobs_expire_while_redis_is_away(

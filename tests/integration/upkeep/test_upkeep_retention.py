@@ -12,9 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from pecia import Client, Job, JobErasedError, JobNotFoundError, ReadDocument
+from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument
+from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.retention import forget_jobs
 from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
 
 DAY = timedelta(days=1)
@@ -169,6 +171,25 @@ def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leavin
     stuck.write_bytes(content)
     assert keep() == {"payloads": 1}
     assert stored(payload_url) == []
+
+
+def test_a_document_that_was_removed_by_an_upkeep_that_crashed_is_missed_by_the_next_submit(
+    tables: Any, client: Client, keep: Callable[..., dict[str, int]], scribe: Any, payload_url: str
+) -> None:
+    reference = client._open().payloads.put(b"%PDF-1.7")
+    job = client.submit(ReadDocument(reference))
+    scribe.fail(job.id, code=FailureCode.DAMAGED, stage="ingest")
+    age(tables, job)
+    (document,) = stored(payload_url)
+    document.unlink()
+    (document / "in the way").mkdir(parents=True)
+    with pytest.raises(PayloadsStayedError):
+        keep(keep_payloads=DAY)
+    (document / "in the way").rmdir()
+    document.rmdir()
+
+    with pytest.raises(InvalidSourceError):
+        client.submit(ReadDocument(reference))
 
 
 def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents_are_kept(
@@ -336,12 +357,67 @@ def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtu
     assert sorted(told) == sorted((job.id, (what,)) for job in jobs for what in ("documents", "results"))
 
 
-def test_a_step_takes_a_bounded_number_of_jobs(tables: Any, keep: Callable[..., dict[str, int]]) -> None:
-    for _ in range(60):
-        tables.add_job(parts=1)
+def test_a_round_goes_on_until_nothing_is_left(
+    tables: Any, keep: Callable[..., dict[str, int]], payload_url: str
+) -> None:
+    names = add_old_jobs(tables, 1_200)
+    for name in names:
+        path = Path(payload_url) / "sha256" / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"page")
+
+    done = keep(keep_payloads=DAY, keep_results=DAY, keep_events=DAY, keep_jobs=DAY)
+
+    assert done == {
+        "payload_retention": 1_200,
+        "result_retention": 1_200,
+        "event_retention": 1_200,
+        "job_retention": 1_200,
+        "payloads": 1_200,
+    }
+    assert stored(payload_url) == []
+
+
+def add_old_jobs(tables: Any, count: int) -> list[str]:
+    """Jobs of one page that ended long ago, each with a document of its own; return the names of those."""
+    tables.query(
+        """INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client, total, done,
+                             finished_at)
+           SELECT gen_random_uuid(), 'document.read', 'bulk', 'succeeded', '{}', '',
+                  encode(sha256(n::text::bytea), 'hex'), n::text, 'test', 1, 1, %s
+           FROM generate_series(1, %s) AS n""",
+        LONG_AGO,
+        count,
+    )
+    tables.query(
+        """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state)
+           SELECT gen_random_uuid(), id, 'read', 0, 'bulk', 1, 'done' FROM jobs"""
+    )
+    tables.query(
+        "INSERT INTO results (part_id, job_id, ordinal, attempt, content) SELECT id, job_id, 0, 1, '{}' FROM parts"
+    )
+    tables.query(
+        "INSERT INTO job_events (job_id, state, actor, at) SELECT id, 'succeeded', 'test', %s FROM jobs",
+        LONG_AGO,
+    )
+    return [str(row["payload"]) for row in tables.query("SELECT payload FROM jobs")]
+
+
+def test_one_transaction_takes_a_bounded_number_of_parts(
+    tables: Any, settings_for: Callable[..., WorkerSettings]
+) -> None:
+    for _ in range(4):
+        tables.add_job(parts=3)
     tables.query("UPDATE jobs SET state = 'failed', finished_at = %s", LONG_AGO)
 
-    assert [keep(keep_jobs=DAY)["job_retention"] for _ in range(3)] == [50, 10, 0]
+    async def forget(limit: int) -> int:
+        database = open_database(settings_for().database_url.get_secret_value())
+        try:
+            return await forget_jobs(database, age=DAY, limit=limit)
+        finally:
+            await database.dispose()
+
+    assert [asyncio.run(forget(limit)) for limit in (4, 1, 100)] == [2, 1, 1]
 
 
 def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures

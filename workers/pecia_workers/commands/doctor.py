@@ -21,7 +21,13 @@ from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import kernel_confines
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag
-from pecia_workers.ledger.roster import EngineWorker, engines_on_duty, roles_on_duty, waiting_in_vain
+from pecia_workers.ledger.roster import (
+    EngineWorker,
+    engines_on_duty,
+    roles_on_duty,
+    wait_for_a_secret,
+    waiting_in_vain,
+)
 from pecia_workers.upkeep.queues import count_waiting
 
 _DIFFERENT, _UNAVAILABLE = 1, 4
@@ -170,10 +176,14 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         on_duty = roles_on_duty(connection)
         engines = engines_on_duty(connection)
         lacks = waiting_in_vain(connection)
+        unsigned = wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
         detail = f"{count} on duty" if count else f"nobody on duty: start `pecia worker {role}`"
         yield Finding(subject=f"{role} worker", ok=bool(count), detail=detail)
+    if unsigned:
+        detail = "callbacks wait for it: set PECIA_WEBHOOK_SECRET for `pecia worker webhooks`"
+        yield Finding(subject="signing secret", ok=False, detail=detail)
     for worker in engines:
         yield Finding(subject=worker.name, ok=True, detail=_abilities(worker))
     for lack in lacks:

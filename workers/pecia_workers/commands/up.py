@@ -65,6 +65,8 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row("")
     if flower := fleet.flower:
         screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
+    if port := fleet.settings.webhook_listener:
+        screen.add_row(f"Callbacks reach http://127.0.0.1:{port}/ too: pecia webhook listen")
     screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
     screen.add_row("")
     screen.add_row("In another terminal:")

@@ -16,8 +16,14 @@ _LAG = text(
         FROM parts WHERE state = 'queued' AND published_at IS NULL AND run_at <= now()
     ) AS unpublished, (
         SELECT count(*) AS deliveries, extract(epoch FROM now() - min(next_at)) AS deliveries_s
-        FROM deliveries WHERE state = 'pending' AND next_at <= now() AND receiver NOT IN (
-            SELECT receiver FROM receivers WHERE paused_until IS NOT NULL)
+        FROM (
+            SELECT next_at FROM deliveries
+            WHERE state = 'pending' AND NOT queued AND next_at <= now() AND receiver NOT IN (
+                SELECT receiver FROM receivers WHERE paused_until IS NOT NULL)
+            UNION ALL
+            SELECT next_at FROM receivers JOIN deliveries USING (receiver)
+            WHERE next_due <= now() AND paused_until IS NULL AND state = 'pending' AND queued
+        ) AS due
     ) AS deliveries
     """
 )

@@ -37,7 +37,7 @@ class ClaimedDelivery:
     """None: the webhook that came with the job, signed by the fleet's secret."""
     url: str
     receiver: str
-    """Whose patience it shares with other deliveries."""
+    """The endpoint, or scheme, host and port."""
     body: dict[str, Any]
     attempt: int
     """Counted from 1, at the claim; the fence of what is recorded."""
@@ -88,47 +88,74 @@ class Room:
     """Whether the fleet has a secret, for webhooks that came with jobs."""
 
 
-# Receiver by receiver, so that the backlog of one costs the others nothing; a failing one is tried by one delivery.
-# A claim is a promise to record within `visibility`. Whoever dies meanwhile leaves the row pending, and it comes again.
+_QUEUED_AT_A_TIME = 1_000
+
+# What has become due joins its receiver's queue. Only those who promise, replay or record a try write here, by adding
+# rows: no job's end waits for a receiver that others are told of too. Receivers are locked by name, so that two
+# workers never wait for each other in a circle.
+_QUEUE = text(
+    """
+    WITH due AS (
+        SELECT id FROM deliveries WHERE state = 'pending' AND NOT queued AND next_at <= now()
+        ORDER BY next_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
+    ), joined AS (
+        UPDATE deliveries SET queued = true FROM due WHERE deliveries.id = due.id RETURNING receiver
+    )
+    INSERT INTO receivers (receiver, next_due) SELECT DISTINCT receiver, now() FROM joined ORDER BY receiver
+    ON CONFLICT (receiver) DO UPDATE SET next_due = greatest(now(), receivers.paused_until)
+    WHERE receivers.next_due IS NULL
+    """
+)
+
+# As many as can be served at once, and those that this worker serves already: they may have no room.
+_TURNS = text(
+    """
+    SELECT receiver FROM receivers WHERE next_due <= now() AND (:signs OR receiver NOT LIKE 'http%')
+    ORDER BY next_due LIMIT :receivers FOR NO KEY UPDATE SKIP LOCKED
+    """
+)
+
+# A statement of its own: it sees all that was queued before the receivers were locked. A failing receiver is tried by
+# one delivery; one for which more wait goes behind the others; the row of one for which none wait goes, if it is well.
+# A claim is a promise to record within `visibility`. If the worker dies, the row becomes due again.
 _CLAIM = text(
     """
-    WITH RECURSIVE waiting (receiver) AS (
-        SELECT min(receiver) FROM deliveries WHERE state = 'pending'
-        UNION ALL
-        SELECT (SELECT min(receiver) FROM deliveries WHERE state = 'pending' AND receiver > waiting.receiver)
-        FROM waiting WHERE waiting.receiver IS NOT NULL
-    ), room AS (
-        SELECT waiting.receiver, CASE WHEN receivers.paused_until IS NULL THEN CAST(:each AS int) ELSE 1 END
-               - coalesce(busy.number, 0) AS number
-        FROM waiting
-        LEFT JOIN receivers ON receivers.receiver = waiting.receiver
-        LEFT JOIN unnest(CAST(:busy AS text[]), CAST(:numbers AS int[])) AS busy (receiver, number)
-               ON busy.receiver = waiting.receiver
-        WHERE waiting.receiver IS NOT NULL AND coalesce(receivers.paused_until <= now(), true)
+    WITH turns AS (
+        SELECT receiver, next_due, CASE WHEN paused_until IS NULL THEN CAST(:each AS int) ELSE 1 END
+               - coalesce(busy.number, 0) AS room
+        FROM receivers
+        LEFT JOIN unnest(CAST(:busy AS text[]), CAST(:numbers AS int[])) AS busy (receiver, number) USING (receiver)
+        WHERE receiver = ANY(CAST(:turns AS text[]))
     ), next AS (
-        SELECT one.id FROM room
+        SELECT one.id, one.endpoint_id, turns.receiver FROM turns
         CROSS JOIN LATERAL (
-            SELECT id, next_at FROM deliveries
-            WHERE state = 'pending' AND deliveries.receiver = room.receiver AND next_at <= now()
-              AND (endpoint_id IS NOT NULL OR :signs)
-            ORDER BY next_at
-            LIMIT greatest(room.number, 0)
+            SELECT id, endpoint_id, next_at FROM deliveries
+            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= now()
+            ORDER BY next_at LIMIT greatest(room, 0)
+            FOR NO KEY UPDATE SKIP LOCKED
         ) AS one
-        ORDER BY one.next_at
-        LIMIT :limit
-    ), due AS (
-        SELECT deliveries.id, endpoints.secret,
-               CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret
-        FROM deliveries LEFT JOIN endpoints ON endpoints.id = deliveries.endpoint_id
-        WHERE deliveries.id IN (SELECT id FROM next) AND state = 'pending' AND next_at <= now()
-        FOR NO KEY UPDATE OF deliveries SKIP LOCKED
+        ORDER BY turns.next_due, one.next_at LIMIT :limit
+    ), served AS (
+        SELECT receiver, receiver IN (SELECT receiver FROM next) AS took, EXISTS (
+            SELECT FROM deliveries
+            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= now()
+              AND id NOT IN (SELECT id FROM next)
+        ) AS more
+        FROM turns WHERE room > 0
+    ), gone AS (
+        DELETE FROM receivers USING served
+        WHERE receivers.receiver = served.receiver AND failures = 0 AND NOT more
+    ), moved AS (
+        UPDATE receivers SET next_due = CASE WHEN NOT more THEN NULL WHEN took THEN now() ELSE next_due END
+        FROM served WHERE receivers.receiver = served.receiver AND (failures > 0 OR more)
     )
     UPDATE deliveries
-    SET attempts = attempts + 1, next_at = now() + :visibility
-    FROM due
-    WHERE deliveries.id = due.id
-    RETURNING deliveries.id, job_id, endpoint_id, url, receiver, body, attempts AS attempt,
-              attempts - replayed_after AS turn, due.secret, due.former_secret,
+    SET attempts = attempts + 1, queued = false, next_at = now() + :visibility
+    FROM next LEFT JOIN endpoints ON endpoints.id = next.endpoint_id
+    WHERE deliveries.id = next.id
+    RETURNING deliveries.id, job_id, deliveries.endpoint_id, deliveries.url, deliveries.receiver, body,
+              attempts AS attempt, attempts - replayed_after AS turn, endpoints.secret,
+              CASE WHEN endpoints.former_until > now() THEN endpoints.former_secret END AS former_secret,
               (SELECT traceparent FROM jobs WHERE jobs.id = deliveries.job_id) AS traceparent
     """
 )
@@ -168,16 +195,22 @@ async def claim_deliveries(
     database: AsyncEngine, room: Room, *, visibility: timedelta
 ) -> list[ClaimedDelivery]:
     """Return deliveries that are due and for which there is room, each to this caller alone for `visibility`."""
-    asked = {
-        "limit": room.deliveries,
-        "each": room.each,
-        "busy": list(room.busy),
-        "numbers": list(room.busy.values()),
-        "signs": room.signs,
-        "visibility": visibility,
-    }
+    turns = {"signs": room.signs, "receivers": room.deliveries + len(room.busy)}
     async with database.begin() as connection:
-        rows = await connection.execute(_CLAIM, asked)
+        await connection.execute(_QUEUE, {"most": _QUEUED_AT_A_TIME})
+    async with database.begin() as connection:
+        receivers = (await connection.execute(_TURNS, turns)).scalars().all()
+        if not receivers:
+            return []
+        claim = {
+            "turns": receivers,
+            "limit": room.deliveries,
+            "each": room.each,
+            "busy": list(room.busy),
+            "numbers": list(room.busy.values()),
+            "visibility": visibility,
+        }
+        rows = await connection.execute(_CLAIM, claim)
         return [ClaimedDelivery(**row) for row in rows.mappings()]
 
 

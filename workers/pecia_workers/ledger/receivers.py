@@ -12,17 +12,29 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 # Tries that were under way when the pause began make it no longer.
 _FAILED = text(
     """
-    INSERT INTO receivers AS known (receiver, failures, paused_until)
-    VALUES (:receiver, 1, CASE WHEN CAST(:after AS int) <= 1 THEN now() + CAST(:first AS interval) END)
+    INSERT INTO receivers AS known (receiver, failures, failing_since, failed_at, paused_until)
+    VALUES (:receiver, 1, now(), now(), CASE WHEN CAST(:after AS int) <= 1 THEN now() + CAST(:first AS interval) END)
     ON CONFLICT (receiver) DO UPDATE
-    SET failures = known.failures + 1, failed_at = now(),
-        paused_until = CASE WHEN known.failures + 1 >= :after THEN now() + least(
-            CAST(:first AS interval) * power(2, least(known.failures + 1 - :after, 30)), CAST(:longest AS interval)) END
+    SET failures = known.failures + 1, failing_since = coalesce(known.failing_since, now()), failed_at = now(),
+        (paused_until, next_due) = (
+            SELECT until, CASE WHEN known.next_due IS NOT NULL THEN coalesce(until, known.next_due) END
+            FROM (SELECT CASE WHEN known.failures + 1 >= :after THEN now() + least(
+                CAST(:first AS interval) * power(2, least(known.failures + 1 - :after, 30)),
+                CAST(:longest AS interval)) END AS until) AS pause)
     WHERE coalesce(known.paused_until <= now(), true)
     """
 )
 
-_RECOVERED = text("DELETE FROM receivers WHERE receiver = :receiver")
+# Its row stays while something is queued, which may go out at once.
+_RECOVERED = text(
+    """
+    WITH gone AS (
+        DELETE FROM receivers WHERE receiver = :receiver AND failures > 0 AND next_due IS NULL
+    )
+    UPDATE receivers SET failures = 0, failing_since = NULL, failed_at = NULL, paused_until = NULL, next_due = now()
+    WHERE receiver = :receiver AND failures > 0 AND next_due IS NOT NULL
+    """
+)
 
 # A try that began before the endpoint said that it is gone is no news.
 _ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND disabled_at < now() - :took")

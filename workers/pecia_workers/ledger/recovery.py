@@ -1,7 +1,7 @@
 """Puts right what nobody else will: parts whose worker is gone, jobs whose time is over.
 
-No statement here waits for a row that somebody else holds: it comes again with the next look, and nobody waits in a
-circle. So all of it is safe with any number of instances.
+Locks are taken as a commit takes them, jobs before parts and each by id, so that nobody waits in a circle and all of it
+is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Failure, FailureCode, JobState
 from pecia_schemas.outbox import PROMISE_CALLBACKS
@@ -39,16 +39,25 @@ _ORPHANED = text(
     """  # noqa: S608  a constant of this module
 )
 
+# Only what ends is counted in its job: the rest of a busy job's parts do not wait for it.
+_LOCK_JOBS_OF_POISONED = text(
+    """
+    SELECT FROM jobs WHERE id IN (
+        SELECT job_id FROM parts WHERE id = ANY(CAST(:ids AS uuid[])) AND deaths + 1 >= :max_deaths
+    )
+    ORDER BY id FOR NO KEY UPDATE
+    """
+)
+
 _REQUEUE = text(
     f"""
     WITH lost AS (
         SELECT parts.id, parts.deaths + CAST(workers.stopped_at IS NULL AS int) AS deaths
         FROM parts
         JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
-        JOIN jobs ON jobs.id = parts.job_id
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
-        FOR NO KEY UPDATE OF parts, jobs SKIP LOCKED
+        FOR NO KEY UPDATE OF parts SKIP LOCKED
     ), moved AS (
         UPDATE parts
         SET deaths = lost.deaths, published_at = NULL,
@@ -73,40 +82,34 @@ _REQUEUE = text(
     """  # noqa: S608  a constant of this module
 )
 
-# A job is taken only with all its open parts in hand; one of them may be about to be committed.
+_DUE = """
+    SELECT id FROM jobs WHERE state IN ('queued', 'running') AND expires_at <= now()
+    ORDER BY expires_at, id LIMIT :limit FOR NO KEY UPDATE
+"""
+_LOCK_FREE = text(f"{_DUE} SKIP LOCKED")
+_LOCK_BUSY = text(_DUE)
+_WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
+
+# The caller holds the jobs' locks, so that no part of theirs is being committed.
 _EXPIRE = text(
     """
-    WITH due AS (
-        SELECT id FROM jobs
-        WHERE state IN ('queued', 'running') AND expires_at <= now()
-        ORDER BY expires_at, id LIMIT :limit
-        FOR NO KEY UPDATE SKIP LOCKED
-    ), open AS (
-        SELECT parts.id, job_id FROM parts JOIN due ON due.id = parts.job_id
-        WHERE parts.state IN ('queued', 'running')
-    ), held AS (
-        SELECT parts.id FROM parts JOIN open USING (id)
-        WHERE parts.state IN ('queued', 'running')
-        FOR NO KEY UPDATE OF parts SKIP LOCKED
-    ), ready AS (
-        SELECT id FROM due WHERE id NOT IN (SELECT job_id FROM open WHERE id NOT IN (SELECT id FROM held))
+    WITH open AS (
+        SELECT id FROM parts WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
+        ORDER BY id FOR NO KEY UPDATE
     ), ended AS (
-        UPDATE parts SET state = 'cancelled', finished_at = now()
-        FROM ready WHERE parts.job_id = ready.id AND parts.id IN (SELECT id FROM held)
+        UPDATE parts SET state = 'cancelled', finished_at = now() FROM open WHERE parts.id = open.id
         RETURNING parts.id, job_id, stage, attempt
     ), expired AS (
         UPDATE jobs
         SET state = 'expired', finished_at = now(), cancelled = cancelled + (
             SELECT count(*) FROM ended WHERE ended.job_id = jobs.id AND stage <> 'ingest')
-        FROM ready WHERE jobs.id = ready.id
-        RETURNING jobs.id
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, 'cancelled', :actor, attempt, 'expired' FROM ended
-        UNION ALL
-        SELECT id, CAST(NULL AS uuid), 'expired', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM expired
+        WHERE id = ANY(CAST(:job_ids AS uuid[]))
+        RETURNING id
     )
-    SELECT id FROM expired
+    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
+    SELECT job_id, id, 'cancelled', :actor, attempt, 'expired' FROM ended
+    UNION ALL
+    SELECT id, CAST(NULL AS uuid), 'expired', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM expired
     """
 )
 
@@ -153,19 +156,17 @@ async def requeue_orphaned(
 
     A worker that stopped of its own will has not died. Parts that somebody has claimed meanwhile stay as they are.
     """
+    asked = {
+        **asdict(patience),
+        "ids": [part.id for part in parts],
+        "attempts": [part.attempt for part in parts],
+        "max_deaths": max_deaths,
+        "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
+        "actor": _ACTOR,
+    }
     async with database.begin() as connection:
-        rows = await connection.execute(
-            _REQUEUE,
-            {
-                **asdict(patience),
-                "ids": [part.id for part in parts],
-                "attempts": [part.attempt for part in parts],
-                "max_deaths": max_deaths,
-                "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
-                "actor": _ACTOR,
-            },
-        )
-        moved = rows.all()
+        await connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": asked["ids"], "max_deaths": max_deaths})
+        moved = (await connection.execute(_REQUEUE, asked)).all()
         touched = {job_id for job_id, state in moved if state == "failed"}
         if touched:
             await release_summaries(connection, touched, actor=_ACTOR)
@@ -176,10 +177,25 @@ async def requeue_orphaned(
 
 
 async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
-    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return them."""
+    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return them.
+
+    Those that somebody holds at the moment come last, one by one: each is waited for, though not for long.
+    """
     async with database.begin() as connection:
-        rows = await connection.execute(_EXPIRE, {"limit": limit, "actor": _ACTOR})
-        expired = list(rows.scalars())
-        if expired:
-            await connection.execute(PROMISE_CALLBACKS, {"job_ids": expired})
+        expired = await _expire(connection, _LOCK_FREE, limit)
+    while len(expired) < limit:
+        async with database.begin() as connection:
+            await connection.execute(_WAIT_NO_LONGER)
+            busy = await _expire(connection, _LOCK_BUSY, 1)
+        if not busy:
+            break
+        expired += busy
     return expired
+
+
+async def _expire(connection: AsyncConnection, lock: TextClause, limit: int) -> list[UUID]:
+    due = list((await connection.execute(lock, {"limit": limit})).scalars())
+    if due:
+        await connection.execute(_EXPIRE, {"job_ids": due, "actor": _ACTOR})
+        await connection.execute(PROMISE_CALLBACKS, {"job_ids": due})
+    return due

@@ -6,7 +6,8 @@ it is safe with any number of instances.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import TextClause, text
@@ -35,14 +36,23 @@ _RELEASE_PAYLOADS = text(
     """
 )
 
+# Jobs of so many parts in all, but one at least: one may have thousands.
+_UP_TO_THE_LIMIT = """
+        SELECT id FROM (
+            SELECT id, sum(coalesce(total, 0)) OVER (ORDER BY finished_at, id) - coalesce(total, 0) AS before
+            FROM oldest
+        ) AS counted
+        WHERE before < :limit
+"""
+
 _ERASE_RESULTS = text(
-    """
-    WITH due AS (
-        SELECT id FROM jobs
+    f"""
+    WITH oldest AS (
+        SELECT id, total, finished_at FROM jobs
         WHERE finished_at < now() - :age AND erased_at IS NULL
         ORDER BY finished_at LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED
-    ), gone AS (
+    ), due AS ({_UP_TO_THE_LIMIT}), gone AS (
         DELETE FROM results USING due WHERE results.job_id = due.id RETURNING results.job_id
     ), marked AS (
         UPDATE jobs SET erased_at = now() FROM due WHERE jobs.id = due.id RETURNING jobs.id
@@ -51,24 +61,24 @@ _ERASE_RESULTS = text(
         SELECT job_id, :actor, :reason, jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
     )
     SELECT count(*) FROM marked
-    """
+    """  # noqa: S608  a constant of this module
 )
 
 # With a job go its parts, results, events and callbacks, by the rules of their foreign keys.
 _FORGET_JOBS = text(
-    """
-    WITH due AS (
-        SELECT id FROM jobs WHERE finished_at < now() - :age
+    f"""
+    WITH oldest AS (
+        SELECT id, total, finished_at FROM jobs WHERE finished_at < now() - :age
         ORDER BY finished_at LIMIT :limit
         FOR UPDATE SKIP LOCKED
-    ), gone AS (
+    ), due AS ({_UP_TO_THE_LIMIT}), gone AS (
         DELETE FROM jobs USING due WHERE jobs.id = due.id RETURNING jobs.id, payload
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT id, :actor, :reason, jsonb_build_object('jobs', 1) FROM gone
     )
     SELECT payload FROM gone
-    """
+    """  # noqa: S608  a constant of this module
 )
 
 # Sequences grow with time: if the oldest are young, there is nothing to do.
@@ -108,7 +118,18 @@ _FORGET_TRAIL = [
     for table in ("reads", "erasures")
 ]
 
-_POSTPONE = text("UPDATE discarded_payloads SET discarded_at = now() WHERE payload = :payload")
+_POSTPONE = text(
+    "UPDATE discarded_payloads SET discarded_at = clock_timestamp() WHERE payload = ANY(CAST(:payloads AS text[]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What became of payloads that waited for it."""
+
+    removed: int = 0
+    stayed: int = 0
+    """The store did not let go of them; they wait on, behind the others."""
 
 
 async def release_payloads(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
@@ -171,31 +192,31 @@ async def discard_strays(database: AsyncEngine, payloads: Collection[str]) -> in
     return len(strays)
 
 
-async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[str]:
-    """Return payloads that were let go of and may have to leave the store, the oldest first."""
-    async with database.connect() as connection:
-        return list((await connection.execute(discards.WAITING, {"limit": limit})).scalars())
+async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[list[str]]:
+    """Return payloads that were let go of and may have to leave the store, the oldest first.
 
-
-async def remove_payload(database: AsyncEngine, payload: str, remove: Callable[[], Awaitable[None]]) -> bool:
-    """Call `remove` unless a job holds the payload or somebody else is at it; return whether it was called.
-
-    If it raises, the payload waits on, behind the others.
+    Each list is of those that share a lock: `remove_payloads` takes one.
     """
-    try:
-        async with database.begin() as connection:
-            await connection.execute(discards.LOCK, {"payload": payload})
-            held = (await connection.execute(discards.STILL_HELD, {"payload": payload})).scalar()
-            if held is None:
-                return False
-            if not held:
-                await remove()
-            await connection.execute(discards.SETTLE, {"payload": payload, "removed": not held})
-            return not held
-    except BaseException:
-        async with database.begin() as connection:
-            await connection.execute(_POSTPONE, {"payload": payload})
-        raise
+    async with database.connect() as connection:
+        return [row.payloads for row in await connection.execute(discards.WAITING, {"limit": limit})]
+
+
+async def remove_payloads(
+    database: AsyncEngine, payloads: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[set[str]]]
+) -> Removal:
+    """Call `remove` with those of the payloads that no job holds and that nobody else is at.
+
+    It returns those that the store kept.
+    """
+    async with database.begin() as connection:
+        await connection.execute(discards.LOCK, {"payloads": payloads})
+        waiting = (await connection.execute(discards.STILL_HELD, {"payloads": payloads})).all()
+        free = [row.payload for row in waiting if not row.held]
+        stayed = await remove(free) if free else set()
+        settled = [row.payload for row in waiting if row.payload not in stayed]
+        await connection.execute(discards.SETTLE, {"payloads": settled})
+        await connection.execute(_POSTPONE, {"payloads": list(stayed)})
+    return Removal(removed=len(free) - len(stayed), stayed=len(stayed))
 
 
 async def forget_removals(database: AsyncEngine) -> None:

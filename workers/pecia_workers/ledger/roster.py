@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from pecia_schemas.duty import ON_DUTY, UNSERVED, Lack
+from pecia_schemas.duty import ON_DUTY, UNSERVED, UNSIGNED, Lack
 
 _ROLES = text(f"SELECT role, count(*) AS number FROM workers WHERE {ON_DUTY} GROUP BY role")  # noqa: S608  a constant
 
@@ -16,6 +16,13 @@ _ENGINES = text(
     f"""
     SELECT name, stages, engine, coalesce(capabilities, '{{}}') AS capabilities FROM workers
     WHERE {ON_DUTY} AND engine IS NOT NULL ORDER BY name
+    """  # noqa: S608  a constant
+)
+
+
+_UNSIGNED = text(
+    f"""
+    SELECT {UNSIGNED} AND EXISTS (SELECT FROM deliveries WHERE state = 'pending' AND endpoint_id IS NULL)
     """  # noqa: S608  a constant
 )
 
@@ -44,3 +51,8 @@ def engines_on_duty(connection: Connection) -> list[EngineWorker]:
 def waiting_in_vain(connection: Connection) -> list[Lack]:
     """Return what all queued parts together need that no worker on duty can do."""
     return [Lack(**row) for row in connection.execute(UNSERVED, {"job_ids": None}).mappings()]
+
+
+def wait_for_a_secret(connection: Connection) -> bool:
+    """Return whether callbacks wait because no webhook worker on duty has the secret to sign them with."""
+    return bool(connection.execute(_UNSIGNED).scalar())

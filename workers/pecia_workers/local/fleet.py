@@ -8,15 +8,19 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import SecretStr
 
 from pecia_schemas import running
+from pecia_schemas.events import new_secret
+from pecia_schemas.settings.webhooks import LISTENER_PORT
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.environment import environment
 from pecia_workers.local.errors import EmbeddedError, tail
 from pecia_workers.local.flower import Flower
-from pecia_workers.local.home import Home
+from pecia_workers.local.home import Home, kept_secret
 from pecia_workers.local.janitor import Janitor
 from pecia_workers.local.process import fork, spawn, wait_until
 from pecia_workers.local.stores import Stores
@@ -211,7 +215,7 @@ class LocalFleet:
         if any(command.forked for command in self._commands):
             self._template = Template(*MODULES)  # it imports while the stores start
             stack.callback(self._template.stop)
-        self.settings = stack.enter_context(self._stores.started())
+        self.settings = self._with_callbacks(stack.enter_context(self._stores.started()))
         variables = environment(self.settings)
         self._run_migrations(variables)
         janitor = Janitor()
@@ -225,6 +229,20 @@ class LocalFleet:
         if self._announce:
             stack.callback(running.withdraw, str(self.home.path), os.getpid())
             running.announce(self._note())
+
+    def _with_callbacks(self, settings: WorkerSettings) -> WorkerSettings:
+        """Return the settings with this home's signing secret, and a way to a listener on this machine.
+
+        Not if Postgres was given: other webhook workers may share its outbox, and must sign alike.
+        """
+        if self._stores.has_given_postgres:
+            return settings
+        update: dict[str, Any] = {}
+        if not settings.webhook_secret.get_secret_value():
+            update["webhook_secret"] = SecretStr(kept_secret(self.home.webhook_secret, new_secret))
+        if "webhook_listener" not in settings.model_fields_set:
+            update["webhook_listener"] = LISTENER_PORT
+        return settings.model_copy(update=update)
 
     def _tend(self) -> None:
         self._stores.tend()
@@ -280,6 +298,8 @@ class LocalFleet:
             redis_url=self.settings.redis_url.get_secret_value(),
             payload_url=self.settings.payload_url,
             flower_url=self.flower.url if self.flower else None,
+            webhook_secret=self.settings.webhook_secret.get_secret_value(),
+            webhook_listener=self.settings.webhook_listener,
         )
 
     def _stop_workers(self) -> None:

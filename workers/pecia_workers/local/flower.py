@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pecia_workers.local.home import kept_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ class Flower:
             address=address,
             port=_free_port(address, settings.flower_port),
             user=settings.flower_user,
-            password=given or _password(password_file),
+            password=given or kept_secret(password_file, lambda: secrets.token_urlsafe(18)),
             is_given=bool(given),
             prefix=settings.flower_url_prefix.strip("/"),
         )
@@ -90,13 +91,3 @@ def _free_port(address: str, wanted: int) -> int:
                 continue
             return int(listener.getsockname()[1])
     return wanted
-
-
-def _password(file: Path) -> str:
-    """Return the password kept in `file`, made now if there is none."""
-    if file.exists() and (kept := file.read_text().strip()):
-        return kept
-    password = secrets.token_urlsafe(18)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(f"{password}\n")
-    return password

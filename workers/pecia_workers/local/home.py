@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pecia_workers.local.errors import EmbeddedError, FleetRunningError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def default_home() -> Path:
@@ -48,6 +48,11 @@ class Home:
     def flower_password(self) -> Path:
         """The password of Flower's page."""
         return self.path / "flower.password"
+
+    @property
+    def webhook_secret(self) -> Path:
+        """What the callbacks of jobs' own webhooks are signed with."""
+        return self.path / "webhook.secret"
 
     def log(self, name: str) -> Path:
         """Return the log of one process."""
@@ -93,3 +98,13 @@ class Home:
             ) from None
         os.truncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
+
+
+def kept_secret(file: Path, make: Callable[[], str]) -> str:
+    """Return the secret kept in `file`, made now if there is none. Only this account can read it."""
+    if file.exists() and (kept := file.read_text().strip()):
+        return kept
+    secret = make()
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(f"{secret}\n")
+    return secret

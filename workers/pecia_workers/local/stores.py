@@ -30,6 +30,11 @@ class Stores:
         self._units: dict[str, Supervised[EmbeddedPostgres | EmbeddedRedis]] = {}
         self._external: list[Service] = []
 
+    @property
+    def has_given_postgres(self) -> bool:
+        """Return whether the settings name a Postgres, which others may use too."""
+        return bool(self._settings.database_url.get_secret_value())
+
     @contextmanager
     def started(self) -> Iterator[WorkerSettings]:
         """Start what is not given; yields the settings with every address. Stops it in the end."""

@@ -21,6 +21,7 @@ logging.getLogger("httpcore2").setLevel(logging.INFO)
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _HIGHEST_PORT = 65_535
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1"})
 
 
 class Refusal(StrEnum):
@@ -69,15 +70,23 @@ def parse_target(url: str) -> httpx2.URL:
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
     """Opens TCP connections to admitted ports of admitted addresses; no port named means any port.
 
+    `listener` is one more port, of this machine's loopback alone; 0: none.
+
     One bad answer refuses the whole name, so that nobody gets in by mixing private addresses among public ones. The
     connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
     """
 
     def __init__(
-        self, *, allow: Collection[str] = (), ports: Collection[int] = (443, 80), resolve: Resolve = resolve
+        self,
+        *,
+        allow: Collection[str] = (),
+        ports: Collection[int] = (443, 80),
+        listener: int = 0,
+        resolve: Resolve = resolve,
     ) -> None:
         self._allow = tuple(ip_network(network) for network in allow)
         self._ports = frozenset(ports)
+        self._listener = listener
         self._resolve = resolve
         # httpcore2 declares it twice, once for installations without anyio.
         self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
@@ -91,7 +100,6 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to the first address that answers. Raises `RefusedTargetError` before any packet is sent."""
-        self._judge_port(port)
         failure: Exception = httpcore2.ConnectError("the name has no address")
         for address in await self._judged(host, port):
             try:
@@ -100,12 +108,15 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 failure = error
         raise failure
 
-    def _judge_port(self, port: int) -> None:
-        if not 0 < port <= _HIGHEST_PORT or (self._ports and port not in self._ports):
-            raise RefusedTargetError(Refusal.PORT)
-
     async def _judged(self, host: str, port: int) -> Sequence[str]:
+        takes_port = 0 < port <= _HIGHEST_PORT and (not self._ports or port in self._ports)
+        if not takes_port and (port == 0 or port != self._listener):
+            raise RefusedTargetError(Refusal.PORT)
         addresses = await self._resolve(host, port)
+        if port == self._listener and _THIS_MACHINE.issuperset(addresses):
+            return addresses
+        if not takes_port:
+            raise RefusedTargetError(Refusal.PORT)
         if not all(is_admitted(address, self._allow) for address in addresses):
             raise RefusedTargetError(Refusal.ADDRESS)
         return addresses

@@ -48,18 +48,24 @@ class Upkeep:
 
     async def run(self) -> None:
         """Keep at it until `stop`, also while Redis or Postgres is away."""
-        async with open_stores(self._settings) as stores:
-            await self._repeat(_steps(stores, self._settings))
+        async with open_stores(self._settings) as stores, asyncio.TaskGroup() as loops:
+            loops.create_task(self._repeat(_duties(stores, self._settings)))
+            loops.create_task(self._repeat(_retention(stores, self._settings)))
 
     async def _repeat(self, steps: Mapping[str, Step]) -> None:
+        """Run the steps, one after the other, again and again."""
+        known: set[str] = set()
         while not self._stopping.is_set():
             outages: set[str] = set()
             for name, step in steps.items():
+                if self._stopping.is_set():
+                    return
                 if outage := await self._run(name, step):
                     outages.add(outage)
-            for outage in self._outages - outages:
+            for outage in (known - outages) & self._outages:
+                self._outages.discard(outage)
                 log.info("upkeep_recovered", outage=outage)
-            self._outages = outages
+            known = outages
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._settings.upkeep_interval.total_seconds())
 
@@ -86,9 +92,8 @@ class Upkeep:
         return code
 
 
-def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
+def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
-    kept = {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
     seen = {"measure": partial(Measurement(), stores)} if settings.metrics_port else {}
     return {
         "leases": partial(return_expired_leases, stores, settings),
@@ -98,9 +103,13 @@ def _steps(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
         "flows": partial(forget_finished_flows, stores),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
-        **kept,
         **seen,
     }
+
+
+def _retention(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
+    """Return what may take long, and must keep no part waiting."""
+    return {name: partial(step, stores.database) for name, step in retention_steps(settings).items()}
 
 
 def run_upkeep(settings: WorkerSettings) -> None:

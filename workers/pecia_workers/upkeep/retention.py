@@ -1,10 +1,10 @@
-"""The steps of upkeep that end what was kept long enough, each of one kind and a bounded number at a time."""
+"""The steps of upkeep that end what was kept long enough: each of one kind, transaction by transaction, to the end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -12,14 +12,17 @@ from obstore.exceptions import BaseError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards
-from pecia_schemas.payloads import PayloadStore, payload_named
+from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import retention
 
-_JOBS = 50
-"""In one transaction: each may have thousands of parts."""
-_ROWS = 1_000
-_PAYLOADS = 100
+_JOBS = 500
+"""In one transaction, or jobs of so many parts."""
+_ROWS = 5_000
+_PAYLOADS = 2_000
+_REMOVALS_AT_ONCE = 3
+_BUDGET_S = 5.0
+"""How long one step may keep the others waiting."""
 _FORGETS_EVERY_S = 3_600.0
 _SEARCHES_EVERY_S = 86_400.0
 _BEGINNINGS = 256
@@ -47,13 +50,23 @@ def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
         "audit_retention": (retention.forget_trail, settings.keep_audit, _ROWS),
     }
     steps: dict[str, Step] = {
-        name: partial(forget, age=age, limit=limit)
+        name: partial(_until_nothing_is_left, partial(forget, age=age, limit=limit))
         for name, (forget, age, limit) in subjects.items()
         if age > timedelta()
     }
     if settings.keep_payloads:
         steps["strays"] = StraySearch(settings)
-    return steps | {"payloads": PayloadRemoval(settings)}
+    return steps | {"payloads": partial(_until_nothing_is_left, PayloadRemoval(settings))}
+
+
+async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
+    """Repeat a step until it finds nothing more, or the others have waited long enough."""
+    total, until = 0, time.monotonic() + _BUDGET_S
+    while done := await step(database):
+        total += done
+        if time.monotonic() >= until:
+            break
+    return total
 
 
 class PayloadRemoval:
@@ -68,22 +81,20 @@ class PayloadRemoval:
         if time.monotonic() >= self._forgets_at:
             await retention.forget_removals(database)
             self._forgets_at = time.monotonic() + _FORGETS_EVERY_S
-        waiting = await retention.discarded_payloads(database, limit=_PAYLOADS)
-        removed = stayed = 0
-        for payload in waiting:
-            try:
-                removed += await retention.remove_payload(database, payload, partial(self._remove, payload))
-            except (BaseError, OSError):
-                stayed += 1
-        if stayed:
-            raise PayloadsStayedError(f"{stayed} of {len(waiting)}")
-        return removed
+        buckets = await retention.discarded_payloads(database, limit=_PAYLOADS)
+        if not buckets:
+            return 0
+        store = await asyncio.to_thread(_store, self._settings)
+        at_once = asyncio.Semaphore(_REMOVALS_AT_ONCE)
 
-    async def _remove(self, payload: str) -> None:
-        await asyncio.to_thread(self._delete, payload)
+        async def empty(bucket: Sequence[str]) -> retention.Removal:
+            async with at_once:
+                return await retention.remove_payloads(database, bucket, store.delete_many)
 
-    def _delete(self, payload: str) -> None:
-        _store(self._settings).delete(payload_named(payload))
+        removals = await asyncio.gather(*map(empty, buckets))
+        if stayed := sum(removal.stayed for removal in removals):
+            raise PayloadsStayedError(f"{stayed} of {sum(map(len, buckets))}")
+        return sum(removal.removed for removal in removals)
 
 
 class StraySearch:

@@ -54,7 +54,7 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
     redis_url = settings.redis_url.get_secret_value()
     stores = Stores(
         database=open_database(
-            settings.database_url.get_secret_value(), connections=2, patience=LONG_PATIENCE
+            settings.database_url.get_secret_value(), connections=4, patience=LONG_PATIENCE
         ),
         redis=connect(redis_url),
         bus=Bus(redis_url),

@@ -77,7 +77,9 @@ class WebhookWorker:
 
     def _open_sender(self) -> Sender:
         settings = self._settings
-        backend = GuardedBackend(allow=settings.webhook_allow, ports=settings.webhook_ports)
+        backend = GuardedBackend(
+            allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
+        )
         return Sender(backend, timeout=settings.webhook_timeout, connections=_CONCURRENCY)
 
     async def _deliver(self, database: AsyncEngine, courier: Courier) -> None:
@@ -149,4 +151,5 @@ class WebhookWorker:
 
 def run_webhooks(settings: WorkerSettings) -> None:
     """Run a webhook worker until SIGTERM or SIGINT, then finish what is under way."""
-    serve("webhooks", WebhookWorker, settings)
+    signs = bool(Secrets.of(settings).fleet)
+    serve("webhooks", WebhookWorker, settings, capabilities={"signs": signs})
