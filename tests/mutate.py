@@ -34,13 +34,14 @@ def stage() -> None:
     shutil.copy(ROOT / "pyproject.toml", STAGE)
 
 
-def mutmut(*arguments: str, limit_s: float | None = None) -> str:
-    """Run mutmut on the copy; what it had not done when its time was over stays undone."""
-    command = [Path(sys.executable).with_name("mutmut"), *arguments]
-    bound = ["timeout", "--signal=INT", str(limit_s)] if limit_s else []
-    return subprocess.run(
-        [*bound, *command], cwd=STAGE, stdout=subprocess.PIPE, text=True, check=False
-    ).stdout
+def mutmut(*arguments: str) -> list[str]:
+    """Return the command that has mutmut do something."""
+    return [str(Path(sys.executable).with_name("mutmut")), *arguments]
+
+
+def told(*arguments: str) -> str:
+    """Return what mutmut says of the copy."""
+    return subprocess.check_output(mutmut(*arguments), cwd=STAGE, text=True)
 
 
 def main() -> None:
@@ -50,16 +51,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     chosen = parser.parse_args()
     stage()
-    told = mutmut("run", "--max-children", "2", chosen.pattern, limit_s=60 * chosen.minutes)
-    listed = (line.strip().rsplit(": ", 1) for line in mutmut("results", "--all", "true").splitlines())
+    bound = ["timeout", "--signal=INT", f"{chosen.minutes}m"]  # what was not tried by then stays untried
+    subprocess.run([*bound, *mutmut("run", "--max-children", "2", chosen.pattern)], cwd=STAGE, check=False)
+    listed = (line.strip().rsplit(": ", 1) for line in told("results", "--all", "true").splitlines())
     results = {name: result for name, result in listed if fnmatch.fnmatch(name, chosen.pattern)}
     counts = Counter(results.values())
     noticed = sum(counts[result] for result in NOTICED)
     if not noticed:
-        sys.exit(told or "mutmut found nothing to break.")
+        sys.exit("No mutant was tried to its end.")
     for name, result in sorted(results.items()):
         if result == "survived":
-            sys.stdout.write(mutmut("show", name) + "\n")
+            sys.stdout.write(told("show", name) + "\n")
     sys.stdout.write(", ".join(f"{count} {result}" for result, count in counts.most_common()) + "\n")
     score = noticed / (noticed + counts["survived"])
     sys.stdout.write(f"Score: {score:.0%} of those that ran and that a test reaches.\n")

@@ -346,7 +346,7 @@ def test_an_address_that_does_not_answer_leads_on_to_the_next(
             stream = await backend.connect_tcp("hook.example", port, timeout=0.1)
         found = stream.get_extra_info("server_addr")
         await stream.aclose()
-        return found[0]
+        return str(found[0])
 
     with dead_end() as (_, port), socket.create_server(("127.0.0.2", port)):
         assert asyncio.run(dial(port)) == "127.0.0.2"
