@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 from importlib.metadata import version
-from xml.sax.saxutils import escape
 
 from pecia.formats import missing
 from pecia_schemas.results import Box, Document, Line, Page, PageFailure
@@ -69,4 +69,4 @@ def _bbox(box: Box) -> str:
 
 def _escaped(text: str) -> str:
     """Return text as XML holds it; what XML cannot hold becomes U+FFFD."""
-    return escape(_NO_XML.sub("\ufffd", text), {"\r": "&#13;"})
+    return escape(_NO_XML.sub("\ufffd", text), quote=False).replace("\r", "&#13;")
