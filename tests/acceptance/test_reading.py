@@ -1,12 +1,9 @@
-"""A document goes in and its text comes out, page by page; what cannot be read costs one clear error."""
+"""A document goes in and its text comes out, page by page. What cannot be read is in test_every_input.py."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import (
     Document,
@@ -28,7 +26,6 @@ from pecia_workers.local.accuracy import accuracy
 from pictures import encoded
 
 GOOD = 0.99
-SIDEWAYS_EXIF = {0x0112: 6}  # to be shown turned clockwise by 90 degrees
 
 Draw = Callable[[str], bytes]
 
@@ -93,18 +90,6 @@ def test_all_pages_are_read_and_keep_their_order(fleet: Any, pages: Callable[...
         expect_lines_on_the_page(page)
 
 
-def test_a_photo_is_turned_as_its_camera_noted(fleet: Any, picture: Callable[[str], Image.Image]) -> None:
-    upright = picture("Held the wrong way round")
-    exif = Image.Exif()
-    exif.update(SIDEWAYS_EXIF)
-
-    page = only_page(read(fleet, encoded(upright.rotate(90, expand=True), "JPEG", exif=exif)))
-
-    assert page.text == "Held the wrong way round"
-    assert (page.width, page.height) == upright.size
-    assert page.rotation == 0
-
-
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_page_that_lies_turned_in_the_scanner_comes_back_upright(
     fleet: Any, tmp_path: Path, degrees: int
@@ -135,29 +120,6 @@ def test_documents_of_every_type_are_read_to_the_letter(
         assert accuracy(page.text, "\n".join(known.lines)) >= GOOD
 
 
-def test_a_blank_page_is_told_as_such_and_bothers_no_engine(fleet: Any) -> None:
-    page = only_page(read(fleet, encoded(Image.new("RGB", (800, 1100), "white"), "PNG")))
-
-    assert (page.text, page.verdict, page.lines, page.confidence) == ("", Verdict.BLANK, (), None)
-    assert page.usage.prompt == page.usage.output == 0
-
-
-def test_a_page_says_what_it_took(fleet: Any, drawn: Draw) -> None:
-    page = only_page(read(fleet, drawn("What it took")))
-
-    assert page.usage.prompt >= page.usage.image > 0
-    assert page.usage.output > 0
-    assert page.timings.queued >= 0
-    assert page.timings.decode > 0
-    assert page.timings.engine > 0
-
-
-# What cannot be read
-
-
-# Following a job
-
-
 def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Callable[..., bytes]) -> None:
     sources = [
         (pages("TIFF", ["one", "two"]), DocumentType.CHART),
@@ -169,9 +131,8 @@ def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Calla
     ]
     taken = sum((job.result(WAIT_S).usage for job in documents), TokenUsage())
 
-    command = [sys.executable, "-m", "pecia", "usage", "--since", "1h", "--by", "metadata:ward", "--json"]
-    environment = os.environ | fleet.environment
-    shown = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=WAIT_S).stdout
+    words = "usage --since 1h --by metadata:ward --json"
+    shown = run_pecia(*words.split(), env=fleet.environment).stdout
 
     (ward,) = [group for group in json.loads(shown)["groups"] if group["name"] == "12"]
     assert (ward["jobs"], ward["parts"], ward["pages"]) == (2, 3, 3)
