@@ -11,16 +11,15 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import psycopg
 import pytest
 from PIL import Image
-from psycopg import sql
 from pydantic import BaseModel, Field, SecretStr
 
 from command import run_pecia
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas.encryption import new_key
+from tables import texts_of_tables
 
 PRINTED = "Quillfeather"
 EMBEDDED = "Thistlewood"
@@ -65,14 +64,7 @@ class SealedFleet:
 
     def dump(self) -> str:
         """Everything that Postgres holds, as it would be backed up."""
-        told = []
-        named = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-        with psycopg.connect(self.running.settings.database_url.get_secret_value()) as connection:
-            for (name,) in connection.execute(named).fetchall():
-                copying = sql.SQL("COPY {} TO STDOUT").format(sql.Identifier(name))
-                with connection.cursor().copy(copying) as rows:
-                    told += [name, *(bytes(row).decode() for row in rows)]
-        return "\n".join(told)
+        return str(texts_of_tables(self.running.settings.database_url.get_secret_value()))
 
 
 @pytest.fixture(scope="module")

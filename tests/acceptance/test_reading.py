@@ -1,4 +1,4 @@
-"""A document goes in and its text comes out, page by page; what cannot be read costs one clear error."""
+"""A document goes in and its text comes out, page by page. What cannot be read is in test_every_input.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from pecia_workers.local.accuracy import accuracy
 from pictures import encoded
 
 GOOD = 0.99
-SIDEWAYS_EXIF = {0x0112: 6}  # to be shown turned clockwise by 90 degrees
 
 Draw = Callable[[str], bytes]
 
@@ -85,18 +84,6 @@ def test_all_pages_are_read_and_keep_their_order(fleet: Any, pages: Callable[...
         expect_lines_on_the_page(page)
 
 
-def test_a_photo_is_turned_as_its_camera_noted(fleet: Any, picture: Callable[[str], Image.Image]) -> None:
-    upright = picture("Held the wrong way round")
-    exif = Image.Exif()
-    exif.update(SIDEWAYS_EXIF)
-
-    page = only_page(read(fleet, encoded(upright.rotate(90, expand=True), "JPEG", exif=exif)))
-
-    assert page.text == "Held the wrong way round"
-    assert (page.width, page.height) == upright.size
-    assert page.rotation == 0
-
-
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_page_that_lies_turned_in_the_scanner_comes_back_upright(
     fleet: Any, tmp_path: Path, degrees: int
@@ -125,29 +112,6 @@ def test_documents_of_every_type_are_read_to_the_letter(
     for page, known in zip(document.pages, sample.pages, strict=True):
         assert page.verdict is Verdict.OK
         assert accuracy(page.text, "\n".join(known.lines)) >= GOOD
-
-
-def test_a_blank_page_is_told_as_such_and_bothers_no_engine(fleet: Any) -> None:
-    page = only_page(read(fleet, encoded(Image.new("RGB", (800, 1100), "white"), "PNG")))
-
-    assert (page.text, page.verdict, page.lines, page.confidence) == ("", Verdict.BLANK, (), None)
-    assert page.usage.prompt == page.usage.output == 0
-
-
-def test_a_page_says_what_it_took(fleet: Any, drawn: Draw) -> None:
-    page = only_page(read(fleet, drawn("What it took")))
-
-    assert page.usage.prompt >= page.usage.image > 0
-    assert page.usage.output > 0
-    assert page.timings.queued >= 0
-    assert page.timings.decode > 0
-    assert page.timings.engine > 0
-
-
-# What cannot be read
-
-
-# Following a job
 
 
 def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Callable[..., bytes]) -> None:

@@ -224,18 +224,6 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
     )
 
 
-@pytest.mark.parametrize("ending", ["redis.sock", "worker engine"])
-def test_what_is_killed_is_started_again(
-    desk: Desk, papers: Path, eventually: Eventually, ending: str
-) -> None:
-    killed = eventually(lambda: desk.pid_of(ending))
-    os.kill(killed, signal.SIGKILL)
-
-    eventually(lambda: desk.pid_of(ending) not in (None, killed))
-    [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    assert job["pages"][0]["text"] == "Scanned at the desk"
-
-
 # How it ends
 
 

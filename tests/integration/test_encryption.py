@@ -12,7 +12,6 @@ from typing import Any, LiteralString, TypeVar
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.rows import dict_row
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -34,6 +33,7 @@ from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, open_databas
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
 from pecia_workers.runtime import failure_of
+from tables import texts_of_tables
 
 R = TypeVar("R")
 
@@ -116,11 +116,7 @@ class House:
 
     def tables(self) -> str:
         """Every row of every table."""
-        named = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-        with psycopg.connect(self.database_url) as connection:
-            names = [sql.Identifier(name) for (name,) in connection.execute(named)]
-            tables = [sql.SQL("SELECT t::text FROM {} AS t").format(name) for name in names]
-            return "\n".join(str(connection.execute(table).fetchall()) for table in tables)
+        return str(texts_of_tables(self.database_url))
 
     def files(self) -> dict[str, bytes]:
         """Every file of the payload store."""

@@ -126,24 +126,6 @@ def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_documen
     assert [page.number for page in job.pages(timeout=0)] == [2, 3, 8, 9]
 
 
-def test_pages_that_are_not_there_or_too_many_fail_the_job_before_anything_is_read(
-    client: Client, work: Work, picture: Callable[..., bytes]
-) -> None:
-    beyond = work(client.submit(ReadDocument(pdf(4), pages="3-6")))
-    second = work(client.submit(ReadDocument(picture(), pages="1-2")))
-    many = work(client.submit(ReadDocument(pdf(9))))
-
-    assert failure(beyond) == (FailureCode.NO_SUCH_PAGE, "Page 5 was asked for, of 4 in the document.")
-    assert failure(second) == (FailureCode.NO_SUCH_PAGE, "Page 2 was asked for, of 1 in the document.")
-    assert failure(many) == (FailureCode.TOO_MANY_PAGES, "The document has more than 5 pages.")
-
-
-def test_of_a_document_over_the_limit_a_few_pages_can_be_read(client: Client, work: Work) -> None:
-    job = work(client.submit(ReadDocument(pdf(9), pages="7-")))
-
-    assert [number for number, _ in numbers(job.result(timeout=0).pages)] == [7, 8, 9]
-
-
 @pytest.mark.parametrize(
     ("pages", "stage"), [("1", "read"), ("1-", "read"), ("2", "ingest"), ("1-2", "ingest")]
 )

@@ -13,7 +13,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from limits import WAIT_S
 from pecia import (
@@ -26,6 +25,7 @@ from pecia import (
     RetryRefusedError,
 )
 from pecia_schemas import FailureCode, JobState, discards, new_id
+from tables import texts_of_tables
 
 PRINTED = "Quillfeather"
 METADATA = "Marigoldby"
@@ -53,25 +53,12 @@ def held_words(database_url: str, payload_url: str) -> Callable[[], set[str]]:
     """Tells which planted words are in any table or stored document."""
 
     def look() -> set[str]:
-        everything = dump(database_url) + "".join(
+        everything = str(texts_of_tables(database_url)) + "".join(
             path.read_bytes().decode("latin1") for path in Path(payload_url).rglob("*") if path.is_file()
         )
         return {word for word in PLANTED if word in everything}
 
     return look
-
-
-def dump(database_url: str) -> str:
-    with psycopg.connect(database_url) as connection:
-        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-        rows = [
-            row
-            for (table,) in tables
-            for row in connection.execute(
-                sql.SQL("SELECT CAST(t AS text) FROM {} AS t").format(sql.Identifier(table))
-            )
-        ]
-    return "\n".join(row for (row,) in rows)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from celery.exceptions import Ignore, Retry
-from psycopg import sql
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 from sqlalchemy import text
@@ -51,6 +50,7 @@ from pecia_workers.rekeying import Rekeying
 from pecia_workers.runtime import Runtime
 from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
+from tables import texts_of_tables
 
 R = TypeVar("R")
 
@@ -185,19 +185,8 @@ class Ward:
 
     def told_of(self, word: str) -> set[str]:
         """Return the tables, or the columns of jobs, that a word is in."""
-        with psycopg.connect(self.urls["database_url"]) as connection:
-            tables = connection.execute(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
-            ).fetchall()
-            texts = {
-                name: str(
-                    connection.execute(
-                        sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(name))
-                    ).fetchall()
-                )
-                for (name,) in tables
-                if name != "jobs"
-            }
+        texts = texts_of_tables(self.urls["database_url"])
+        del texts["jobs"]
         columns = [
             (f"jobs.{column}", str(value))
             for row in self.rows("SELECT * FROM jobs")

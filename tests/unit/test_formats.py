@@ -33,6 +33,7 @@ from pecia_schemas import (
     Summary,
     Verdict,
 )
+from snippets import ROOT, blocks
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
@@ -336,3 +337,56 @@ def test_an_unknown_suffix_is_refused_with_those_there_are(name: str) -> None:
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:
     with pytest.raises(errors.InvalidFormatError, match="markdown"):
         render(PARTIAL, "docx")
+
+
+# docs/results.md
+
+PAGE = (ROOT / "docs" / "results.md").read_text()
+TEXT, VTT, SRT = blocks(PAGE, "text")
+
+
+def line_at(text: str, confidence: float, *box: int) -> Line:
+    left, top, right, bottom = box
+    return Line(text=text, box=Box(left=left, top=top, right=right, bottom=bottom), confidence=confidence)
+
+
+REPORT = Document(
+    pages=(
+        page(
+            text="Dr. Weiss & Partner\n1. Ibuprofen <600 mg>",
+            lines=(
+                line_at("Dr. Weiss & Partner", 0.99, 120, 118, 508, 152),
+                line_at("1. Ibuprofen <600 mg>", 0.93, 120, 204, 612, 238),
+            ),
+            width=1240,
+            height=1754,
+            engine="rapidocr",
+            fields={"drug": "Ibuprofen 600 mg"},
+        ),
+    ),
+    failed=(damaged(2),),
+)
+WALK = Captions(
+    segments=(segment(1, "A man walks to the door.\nHe limps."),),
+    failed=(SegmentFailure(number=2, failure=Failure.of(FailureCode.TIMEOUT)),),
+    summary=Summary(text="A man with a limp leaves.", verdict=Verdict.OK, engine="vllm"),
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "form", "shown"),
+    [
+        (REPORT, Format.TEXT, TEXT),
+        (REPORT, Format.MARKDOWN, *blocks(PAGE, "markdown")),
+        (REPORT, Format.HOCR, *blocks(PAGE, "html")),
+        (REPORT, Format.FIELDS, *blocks(PAGE, "json")),
+        (WALK, Format.VTT, VTT),
+        (WALK, Format.SRT, SRT),
+    ],
+)
+def test_each_form_is_as_the_page_shows_it(result: Document | Captions, form: Format, shown: str) -> None:
+    assert render(result, form).replace("\f", "\u240c").endswith(shown)
+
+
+def test_the_page_tells_of_every_form() -> None:
+    assert all(f"| `{form}` | `{form.suffix}`" in PAGE for form in Format)
