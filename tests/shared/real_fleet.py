@@ -110,13 +110,14 @@ class RealFleet:
         self._redis.close()
 
     def empty(self) -> None:
-        """Forget all jobs, answers and clients."""
+        """Forget all jobs, answers and clients; the worker stays, and was seen just now."""
         self._open_clients.close()
         for forgotten in (self._clients, self._running, self._scripts):
             forgotten.clear()
         self._told = Told()
         for table in ("jobs", "reads", "erasures", "discarded_payloads"):
             self._postgres.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+        self._postgres.execute("UPDATE workers SET seen_at = now()")
         self._redis.flushall()
 
     @property
