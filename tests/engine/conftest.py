@@ -68,12 +68,6 @@ def endless_checkpoint(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def endless_awq_checkpoint(endless_checkpoint: Path) -> Path:
-    """The same in 4 bits."""
-    return quantize(endless_checkpoint, endless_checkpoint.with_name("endless-awq"))
-
-
-@pytest.fixture(scope="session")
 def looping_checkpoint(checkpoint: Path) -> Path:
     """One that says the same for ever."""
     return make_checkpoint(checkpoint.with_name("looping"), loops=True)
@@ -146,12 +140,12 @@ def answers_offline(
 
 
 @pytest.fixture(scope="session")
-def fleet(session_directory: Path, endless_awq_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
+def fleet(session_directory: Path, endless_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
     """A fleet in which a page is dead after two deaths, and whose answers are as long as they may be."""
     with fleet_of(
         session_directory / "fleet",
-        endless_awq_checkpoint,
-        engine_options={"dtype": "float16"},
+        endless_checkpoint,
+        engine_options={"dtype": "float32"},
         max_deaths=2,
         video_segment=timedelta(seconds=2),
         video_frames=6,

@@ -52,7 +52,11 @@ def server(
 @pytest.fixture(scope="module")
 def make(server: VllmServer) -> Callable[..., Engine]:
     def create(**settings: Any) -> Engine:
-        address = {"engine_url": server.root, "engine_api_key": SecretStr(KEY), "engine_ready_timeout": READY_S}
+        address = {
+            "engine_url": server.root,
+            "engine_api_key": SecretStr(KEY),
+            "engine_ready_timeout": READY_S,
+        }
         return create_engine(WorkerSettings(engine="openai", **{**address, **settings}))
 
     return create
