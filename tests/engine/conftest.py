@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import offline
 from checkpoints import make_checkpoint, quantize
@@ -56,7 +57,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def awq_checkpoint(checkpoint: Path) -> Path:
+def _avx512() -> None:
+    """Some of vLLM's kernels for the CPU are built for AVX-512 alone."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("vLLM's kernels for 4-bit weights and 8-bit caches need a CPU with AVX-512")
+
+
+@pytest.fixture(scope="session")
+def awq_checkpoint(_avx512: None, checkpoint: Path) -> Path:
     """The same in 4 bits."""
     return quantize(checkpoint, checkpoint.with_name("tiny-awq"))
 
