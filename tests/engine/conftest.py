@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import offline
 from checkpoints import make_checkpoint, quantize
@@ -56,7 +57,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def awq_checkpoint(checkpoint: Path) -> Path:
+def _avx512() -> None:
+    """Some of vLLM's kernels for the CPU are built for AVX-512 alone."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("vLLM's kernels for 4-bit weights and 8-bit caches need a CPU with AVX-512")
+
+
+@pytest.fixture(scope="session")
+def awq_checkpoint(_avx512: None, checkpoint: Path) -> Path:
     """The same in 4 bits."""
     return quantize(checkpoint, checkpoint.with_name("tiny-awq"))
 
@@ -65,12 +73,6 @@ def awq_checkpoint(checkpoint: Path) -> Path:
 def endless_checkpoint(checkpoint: Path) -> Path:
     """One whose answers are as long as they may be."""
     return make_checkpoint(checkpoint.with_name("endless"), endless=True)
-
-
-@pytest.fixture(scope="session")
-def endless_awq_checkpoint(endless_checkpoint: Path) -> Path:
-    """The same in 4 bits."""
-    return quantize(endless_checkpoint, endless_checkpoint.with_name("endless-awq"))
 
 
 @pytest.fixture(scope="session")
@@ -146,12 +148,12 @@ def answers_offline(
 
 
 @pytest.fixture(scope="session")
-def fleet(session_directory: Path, endless_awq_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
+def fleet(session_directory: Path, endless_checkpoint: Path) -> Iterator[tuple[LocalFleet, Client]]:
     """A fleet in which a page is dead after two deaths, and whose answers are as long as they may be."""
     with fleet_of(
         session_directory / "fleet",
-        endless_awq_checkpoint,
-        engine_options={"dtype": "float16"},
+        endless_checkpoint,
+        engine_options={"dtype": "float32"},
         max_deaths=2,
         video_segment=timedelta(seconds=2),
         video_frames=6,

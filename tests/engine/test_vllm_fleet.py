@@ -58,13 +58,13 @@ def running(fleet: LocalFleet, attempt: int) -> list[UUID]:
 
 def test_a_fleet_says_what_the_offline_api_says(
     fleet: tuple[LocalFleet, Client],
-    endless_awq_checkpoint: Path,
+    endless_checkpoint: Path,
     answers_offline: Callable[[Path, str], list[dict[str, Any]]],
 ) -> None:
     documents = submit(fleet[1], PAGES, MOST_TOKENS).results(timeout=READY_S)
 
     pages = [document.pages[0] for document in documents]
-    offline = answers_offline(endless_awq_checkpoint, "float16")
+    offline = answers_offline(endless_checkpoint, "float32")
     assert [page.text for page in pages] == [told["text"] for told in offline]
     assert [page.usage.prompt for page in pages] == [told["prompt"] for told in offline]
     assert {page.engine for page in pages} == {"vllm"}

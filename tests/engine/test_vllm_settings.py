@@ -103,6 +103,7 @@ def test_a_name_that_vllm_does_not_know_is_refused_by_name(configured: Callable[
         configured(quantization="nf4")
 
 
+@pytest.mark.usefixtures("_avx512")
 def test_eight_bits_a_number_hold_twice_the_tokens(
     make_vllm: Callable[..., Engine], checkpoint: Path
 ) -> None:
