@@ -173,6 +173,14 @@ CATALOGUE = (
         sizes=_sizes("--deliveries 300 --rounds 2", "--rounds 30", "--deliveries 1000000"),
     ),
     Benchmark(
+        name="retention",
+        script="retention.py",
+        heading="Erasing what is past its time",
+        about="Documents, results and events of jobs of one page, beside workers without an engine; the goal is 500 "
+        "jobs/s.",
+        sizes=_sizes("--jobs 40 --seconds 0.5", ""),
+    ),
+    Benchmark(
         name="engine",
         script="engine_throughput.py",
         heading="A fleet on real vLLM",
