@@ -67,7 +67,7 @@ class UnknownVerbError(TyperException):
     exit_code = 2
 
 
-def _command(name: str, verb: Verb) -> TyperCommand | TyperGroup:
+def _command(name: str, verb: Verb) -> Any:
     """Return the verb's command; one that says what to install if it cannot be imported."""
     made = typer.Typer()
     try:

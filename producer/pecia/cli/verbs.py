@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Verb(NamedTuple):
@@ -14,7 +14,7 @@ class Verb(NamedTuple):
     help: str
     """The first line of what that says of itself."""
 
-    def load(self) -> object:
+    def load(self) -> Any:
         """Return its function or group. Raises `ImportError`."""
         return EntryPoint("", self.where, _OTHERS).load()
 
