@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from collector import Collector, collecting
 from compose_stack import COMPOSE, assignments, fleet_services, stack
+from pecia_workers.local.process import wait_until
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
@@ -52,7 +53,9 @@ def up(
         healthy("postgres")
         healthy("redis")
         running.start("migrate")
-        assert running.processes["migrate"].popen.wait(240) == 0, running.log("migrate").read_text()
+        migrate = running.processes["migrate"]
+        eventually(lambda: not migrate.alive, 240, what="The end of the migrations")
+        assert migrate.popen.wait() == 0, running.log("migrate").read_text()
         for name in LONG_RUNNING:
             running.start(name)
         for name in LONG_RUNNING:
@@ -207,6 +210,7 @@ def test_every_process_ends_by_itself_within_its_time(up: RunningStack) -> None:
     ending = {name: up.processes.pop(name) for name in LONG_RUNNING}
     for process in ending.values():
         process.ask_to_stop()
-    codes = {name: process.popen.wait(given) for name, process in ending.items()}
+    assert wait_until(lambda: not any(process.alive for process in ending.values()), given)
+    codes = {name: process.popen.wait() for name, process in ending.items()}
     assert codes == dict.fromkeys(LONG_RUNNING, 0)
     assert time.monotonic() - began < given
