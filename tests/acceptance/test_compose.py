@@ -19,7 +19,6 @@ from redis.retry import Retry
 
 from collector import Collector, collecting
 from compose_stack import COMPOSE, assignments, fleet_services, stack
-from limits import WAIT_S
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
@@ -51,7 +50,9 @@ def up(
         healthy("postgres")
         healthy("redis")
         running.start("migrate")
-        assert running.processes["migrate"].popen.wait(WAIT_S) == 0, running.log("migrate").read_text()
+        migrate = running.processes["migrate"]
+        eventually(lambda: not migrate.alive, what="The end of the migrations")
+        assert migrate.popen.wait() == 0, running.log("migrate").read_text()
         for name in LONG_RUNNING:
             running.start(name)
         for name in LONG_RUNNING:
@@ -202,9 +203,10 @@ def test_no_log_tells_a_secret_or_a_word_that_was_read(up: RunningStack) -> None
     assert [name for name, log in logs.items() if any(word in log for word in unsaid)] == []
 
 
-def test_every_process_ends_by_itself(up: RunningStack) -> None:
+def test_every_process_ends_by_itself(up: RunningStack, eventually: Callable[..., Any]) -> None:
     ending = {name: up.processes.pop(name) for name in LONG_RUNNING}
     for process in ending.values():
         process.ask_to_stop()
-    codes = {name: process.popen.wait(WAIT_S) for name, process in ending.items()}
+    eventually(lambda: not any(process.alive for process in ending.values()), what="The end of all processes")
+    codes = {name: process.popen.wait() for name, process in ending.items()}
     assert codes == dict.fromkeys(LONG_RUNNING, 0)
