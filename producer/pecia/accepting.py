@@ -68,7 +68,7 @@ class Accepted:
 
 def accept(
     connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
-) -> Sequence[Accepted | SubmitError]:
+) -> list[Accepted | SubmitError]:
     """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
     What was asked for beside the tasks is the same for all of them. `is_stored` tells whether a payload is in the

@@ -18,6 +18,7 @@ from pecia.handles import JobHandle
 from pecia.purging import Selection
 from pecia.store import Listing
 from pecia.view import JobView
+from pecia_schemas import lengths
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.states import DeliveryState, JobState
 from pecia_schemas.tasks import Task
@@ -31,7 +32,8 @@ def listing(
     since: datetime | timedelta | None,
 ) -> Listing:
     """Return which jobs are to be listed. Raises `InvalidOptionError` for a state that there is not."""
-    return Listing(states=_states(status), kind=kind, metadata=metadata, since=past(since))
+    known = None if metadata is None else submission.checked_metadata(metadata)
+    return Listing(states=_states(status), kind=kind, metadata=known, since=past(since))
 
 
 def check_pages(limit: int | None, page_size: int) -> None:
@@ -91,7 +93,8 @@ def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
         return Webhook.model_validate({"url": url, "events": tuple(dict.fromkeys(asked))})
     except ValidationError:
         raise InvalidOptionError(
-            "An endpoint is an absolute http or https URL without a user name or password."
+            "An endpoint is an absolute http or https URL without a user name or password, of at most "
+            f"{lengths.WEBHOOK_URL:,} characters."
         ) from None
 
 

@@ -25,11 +25,11 @@ from pecia.connections import Connections
 from pecia.dead import DeadPart
 from pecia.deliveries import Delivery
 from pecia.endpoints import DAY, Endpoint
-from pecia.errors import SubmitError
+from pecia.errors import DatabaseRefusedError, SubmitError
 from pecia.job import Job, JobGroup
 from pecia.purging import Erasure
 from pecia.store import Listing
-from pecia.submission import Options
+from pecia.submission import NewJob, Options
 from pecia.usage import Usage
 from pecia_schemas.events import NoticeType, Webhook
 from pecia_schemas.failures import FailureCode
@@ -353,10 +353,20 @@ class Client:
         prepared = bulk.prepare(items, connections.payloads, asked, connections.keys, in_parallel)
         new = prepared.new
         with tracing.accepting(len(new)):
-            accepted = connections.store.accept(new, is_stored=connections.holds) if new else ()
+            accepted = self._write(connections, new) if new else []
         connections.backlog.add(asked.lane, len(new))
         connections.publish(bulk.messages(new, accepted))
         return prepared.outcomes(accepted)
+
+    def _write(self, connections: Connections, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
+        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
+        try:
+            return connections.store.accept(new, is_stored=connections.holds)
+        except DatabaseRefusedError as error:
+            if len(new) == 1:
+                return [SubmitError(str(error))]
+            half = len(new) // 2
+            return [*self._write(connections, new[:half]), *self._write(connections, new[half:])]
 
     def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""

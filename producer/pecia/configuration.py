@@ -9,7 +9,7 @@ import socket
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia_schemas import running, tracing
+from pecia_schemas import lengths, running, tracing
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 _STORES = ("database_url", "redis_url", "payload_url")
@@ -31,7 +31,7 @@ def resolve(
     }
     missing = [name for name in _STORES if not given[name]]
     if missing == list(_STORES):
-        given, missing = _of_running_fleet(), []
+        given, missing = _of_running_fleet(settings.home), []
     if missing:
         raise InvalidSettingError(f"Set {_listed(missing)} too: the three stores of a fleet belong together.")
     if settings.tracing:
@@ -47,7 +47,7 @@ def client_name(settings: ClientSettings) -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry in passwd
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()[: lengths.NAME]
 
 
 def from_environment() -> ClientSettings:
@@ -73,12 +73,11 @@ def _urls(settings: ClientSettings) -> dict[str, str]:
     }
 
 
-def _of_running_fleet() -> dict[str, str]:
-    fleet = running.find()
-    if fleet is None:
-        raise ConfigurationError(
-            f"No fleet runs on this machine: start `pecia up`, or set {_listed(_STORES)} to reach one elsewhere."
-        )
+def _of_running_fleet(home: str) -> dict[str, str]:
+    try:
+        fleet = running.find(home)
+    except running.NoFleetError as error:
+        raise ConfigurationError(str(error)) from None
     return {name: str(getattr(fleet, name)) for name in _STORES}
 
 

@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import ArgumentError
 
-from pecia.errors import ConfigurationError, DatabaseUnavailableError, InvalidSettingError
+from pecia.errors import (
+    ConfigurationError,
+    DatabaseRefusedError,
+    DatabaseUnavailableError,
+    InvalidSettingError,
+)
 from pecia_schemas import refusals
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
+from pecia_schemas.sqlstates import Verdict, is_transient, may_be_committed, name_of, verdict_on
 
 T = TypeVar("T")
 E = TypeVar("E")
 
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
-_ROLLED_BACK = ("40001", "40P01")  # serialization failure, deadlock: nothing has happened
-_GOES_AWAY = ("08", "57P")  # connection lost, server stopping or starting
-_NO_TABLES = ("42P01", "42703")  # no such table, no such column
 
 
 class Database:
@@ -47,7 +49,7 @@ class Database:
                 try:
                     with self._engine.begin() as connection:
                         return work(connection)
-                except OperationalError as error:
+                except Exception as error:
                     if (pause := tries.pause(error)) is None:
                         raise
             time.sleep(pause)
@@ -65,9 +67,10 @@ class Tries:
         self._repeatable = repeatable
         self._pauses = iter(_PAUSES)
 
-    def pause(self, error: OperationalError) -> float | None:
+    def pause(self, error: Exception) -> float | None:
         """Return the seconds to wait before it runs again; None: it does not."""
-        if time.monotonic() > self._until or not _may_repeat(error, repeatable=self._repeatable):
+        may_repeat = is_transient(error) and (self._repeatable or not may_be_committed(error))
+        if time.monotonic() > self._until or not may_repeat:
             return None
         return next(self._pauses, None)
 
@@ -77,25 +80,25 @@ class Answers:
 
     def __init__(self, database_url: str) -> None:
         self._url = database_url
-        self._where = _where(sqlalchemy_url(database_url))
 
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Raise what the driver and the pool raise as errors of this client that say what to do."""
         try:
             yield
-        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-            raise DatabaseUnavailableError(
-                refusals.of_postgres(error, self._url)
-                or f"Postgres at {self._where} does not answer ({_reason(error)}): "
-                "start it, or correct PECIA_DATABASE_URL."
-            ) from error
-        except ProgrammingError as error:
-            if _sqlstate(error) not in _NO_TABLES:
+        except Exception as error:
+            if (verdict := verdict_on(error)) is None:
                 raise
-            raise ConfigurationError(
-                f"The database at {self._where} does not hold this version's tables: run `pecia migrate`."
-            ) from error
+            said = refusals.explain(error, self._url)
+            if verdict is Verdict.TRANSIENT:
+                raise DatabaseUnavailableError(said) from error
+            # The original quotes what was to be written.
+            refused = (
+                ConfigurationError(said)
+                if verdict is Verdict.FAULT
+                else DatabaseRefusedError(said, name_of(error))
+            )
+            raise refused from None
 
 
 def open_engine(create: Callable[..., E], database_url: str, patience: float) -> E:
@@ -112,26 +115,3 @@ def open_engine(create: Callable[..., E], database_url: str, patience: float) ->
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
-
-
-def _where(url: URL) -> str:
-    host = url.host or url.query.get("host") or "the default socket"
-    return f"{host}{f':{url.port}' if url.port else ''}, database {url.database or 'default'}"
-
-
-def _may_repeat(error: OperationalError, *, repeatable: bool) -> bool:
-    state = _sqlstate(error)
-    if state in _ROLLED_BACK:
-        return True
-    return repeatable and (state is None or state.startswith(_GOES_AWAY))
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    state: str | None = getattr(error.orig, "sqlstate", None)
-    return state
-
-
-def _reason(error: Exception) -> str:
-    if not isinstance(error, DBAPIError):
-        return "all connections of this client are busy"
-    return (str(error.orig).splitlines() or [type(error).__name__])[0].strip()

@@ -8,6 +8,7 @@ What is behind an arrow is an attribute::
       UnavailableError            (retryable) -> accepted, failures
         DatabaseUnavailableError
         PayloadStoreUnavailableError
+      DatabaseRefusedError        -> sqlstate
       SubmitError
         SubmitManyError           -> accepted, failures
         QueueFullError            (retryable) -> lane, retry_after, accepted, failures
@@ -72,6 +73,15 @@ class UnavailableError(PeciaError):
 
 class DatabaseUnavailableError(UnavailableError):
     """Postgres cannot be reached, or did not answer in time."""
+
+
+class DatabaseRefusedError(PeciaError):
+    """Postgres refuses what this call writes or asks for, whenever it is repeated."""
+
+    def __init__(self, message: str, sqlstate: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        """Postgres's code; the name of the driver's error if it never came so far."""
 
 
 class PayloadStoreUnavailableError(UnavailableError):

@@ -64,8 +64,7 @@ _ERASE = text(
     ), emptied AS (
         UPDATE jobs
         SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields' - 'password' - 'url', task_digest = '',
-            payload = '', flow = NULL, idempotency_key = 'erased/' || id, payload_released_at = now(),
-            erased_at = now()
+            payload = '', flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
         RETURNING id
     ), counted AS (

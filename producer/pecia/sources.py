@@ -17,7 +17,8 @@ from obstore.exceptions import BaseError
 from PIL import Image
 
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
-from pecia_schemas.media import MediaType
+from pecia_schemas import lengths
+from pecia_schemas.media import MAX_SIDE, MediaType
 from pecia_schemas.payloads import Deposit, PayloadStore
 from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
 
@@ -25,7 +26,6 @@ from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
 
 _IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
-_LONGEST_URL = 8_000  # characters; servers take no more
 _ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
@@ -82,10 +82,12 @@ def _check_url(url: str) -> None:
     except ValueError:
         parts, named = urlsplit(""), False
     spaced = " " in url and parts.scheme != "s3"  # keys may hold any character
-    if not named or not url.isprintable() or spaced or len(url) > _LONGEST_URL:
+    if not named or not url.isprintable() or spaced:
         raise InvalidSourceError(
             "The URL has no form that is fetched: write https://host/path or s3://bucket/key."
         )
+    if len(url) > lengths.SOURCE_URL:
+        raise InvalidSourceError(f"A URL has at most {lengths.SOURCE_URL:,} characters, not {len(url):,}.")
     if not url.lower().startswith(URL_SCHEMES):
         raise InvalidSourceError(
             "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."
@@ -175,7 +177,7 @@ def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
     try:
         with _header(file, payload.media_type) as image:
             size = _upright(image)
-            return size if min(size) > 0 else None
+            return size if min(size) > 0 and max(size) <= MAX_SIDE else None
     except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
         return None
 

@@ -79,7 +79,7 @@ class Store(Statements[D_co]):
     @transaction
     def accept(
         self, connection: Connection, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
-    ) -> Sequence[Accepted | SubmitError]:
+    ) -> list[Accepted | SubmitError]:
         """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
         `is_stored` tells whether a payload is in the store, if it was removed lately. Raises

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pecia.errors import InvalidOptionError
 from pecia.sources import StoredSource
+from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import Webhook
@@ -23,8 +24,6 @@ from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
 from pecia_schemas.tasks import ReadDocument, Task, UrlRef, task_to_json
 
-_MOST_KEYS = 64
-_LONGEST = 512
 _INGEST_COST = 1
 
 
@@ -208,8 +207,10 @@ def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
 
 def checked_key(key: str) -> str:
     """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
-    if not 0 < len(key) <= _LONGEST or not _is_text(key):
-        raise InvalidOptionError(f"An idempotency key has 1 to {_LONGEST} characters, none of them NUL.")
+    if not 0 < len(key) <= lengths.IDEMPOTENCY_KEY or not lengths.is_storable(key):
+        raise InvalidOptionError(
+            f"An idempotency key has 1 to {lengths.IDEMPOTENCY_KEY} characters, none of them NUL."
+        )
     return key
 
 
@@ -223,21 +224,19 @@ def check_task(task: Task[Any]) -> None:
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
     """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
-    if len(metadata) > _MOST_KEYS:
-        raise InvalidOptionError(f"Metadata has at most {_MOST_KEYS} keys, not {len(metadata)}.")
+    if len(metadata) > lengths.METADATA_ENTRIES:
+        raise InvalidOptionError(
+            f"Metadata has at most {lengths.METADATA_ENTRIES} keys, not {len(metadata)}."
+        )
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
-        if not key or max(len(key), len(value)) > _LONGEST or not _is_text(key + value):
+        too_long = max(len(key), len(value)) > lengths.METADATA
+        if not key or too_long or not lengths.is_storable(key + value):
             raise InvalidOptionError(
-                f"Metadata keys and values have at most {_LONGEST} characters, none of them NUL."
+                f"Metadata keys and values have at most {lengths.METADATA} characters, none of them NUL."
             )
     return metadata
-
-
-def _is_text(value: str) -> bool:
-    """Return whether Postgres can hold it: no NUL, and no half of a surrogate pair."""
-    return "\0" not in value and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _lane(priority: Lane | str) -> Lane:
@@ -255,5 +254,6 @@ def _webhook(webhook: Webhook | str | None) -> Webhook | None:
         return Webhook.model_validate({"url": webhook})
     except ValidationError:
         raise InvalidOptionError(
-            "A webhook is an absolute http or https URL without a user name or password."
+            "A webhook is an absolute http or https URL without a user name or password, of at most "
+            f"{lengths.WEBHOOK_URL:,} characters."
         ) from None

@@ -10,14 +10,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pecia.errors import JobNotFoundError, RetryRefusedError
+from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
 from pecia.statements import D_co, Statements, unrepeatable
+from pecia_schemas import lengths
 from pecia_schemas.held import HELD
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.states import JobState, Lane, Stage
-
-_LONGEST_REASON = 200
 
 _LOCK_UNFINISHED = text(
     """
@@ -120,8 +119,10 @@ def end_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str, r
 
 
 def checked_reason(reason: str | None) -> str | None:
-    """Return a reason as it can be stored: short, and without what Postgres does not take."""
-    return reason and reason.replace("\0", "")[:_LONGEST_REASON]
+    """Return the reason. Raises `InvalidOptionError` if it is too long to be stored."""
+    if reason is not None and (len(reason) > lengths.REASON or not lengths.is_storable(reason)):
+        raise InvalidOptionError(f"A reason has at most {lengths.REASON} characters, none of them NUL.")
+    return reason
 
 
 class Transitions(Statements[D_co]):

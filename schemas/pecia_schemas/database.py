@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import event, make_url
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import URL, Engine, ExceptionContext
+
+from pecia_schemas.sqlstates import ends_connection
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -44,7 +46,8 @@ CONNECT_ARGS = {
 def close_after(engine: Engine, patience: timedelta) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
-    Raises `OperationalError` then, and the pool replaces what is as old. Keepalives notice a peer that is gone; this
+    The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
+    a primary which was demoted. Keepalives notice a peer that is gone; this
     notices a proxy or firewall between that has forgotten the connection, and on the server's side frees the locks of
     whoever fell silent.
     """
@@ -71,7 +74,12 @@ def close_after(engine: Engine, patience: timedelta) -> None:
         if connection is not None:  # it was closed instead
             _driver(connection).patience_s = min(_ALIVE_S, limit_ms / 1000 + _BEYOND_S)
 
+    def leave(context: ExceptionContext) -> None:
+        if ends_connection(context.original_exception):
+            context.is_disconnect = True
+
     event.listen(engine, "do_connect", connect)
+    event.listen(engine, "handle_error", leave)
     event.listen(engine, "connect", bound)
     event.listen(engine, "checkout", be_patient)
     event.listen(engine, "checkin", be_impatient)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 from uuid import UUID
 
-from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, UrlConstraints, field_validator
 
+from pecia_schemas import lengths
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, Lane, Stage
 
@@ -75,9 +77,9 @@ ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
 class Webhook(_Event):
     """Where to POST signed notices about a job, and which."""
 
-    url: AnyHttpUrl
+    url: Annotated[AnyHttpUrl, UrlConstraints(max_length=lengths.WEBHOOK_URL)]
     """Without a user name or password: it would be refused when it is called."""
-    events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1)
+    events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1, max_length=len(NoticeType))
 
     @field_validator("url")
     @classmethod

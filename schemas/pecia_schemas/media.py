@@ -8,6 +8,10 @@ HEAD_BYTES = 1280
 """How much of a file `sniff` wants to see."""
 
 
+MAX_SIDE = 30_000
+"""No page is wider or higher, in pixels, whatever its header says: encoders and models count sides in 16 bits."""
+
+
 class MediaType(StrEnum):
     """The files Pecia reads."""
 

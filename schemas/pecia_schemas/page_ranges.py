@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
+from pecia_schemas import lengths
+
 _RANGE: Final = re.compile(r"\s*([0-9]{1,9})\s*(-)?\s*([0-9]{1,9})?\s*", re.ASCII)
-_LONGEST: Final = 2_000  # characters
 _FORM: Final = "pages are written like '1-3,7,9-': numbers from 1, ranges that go up, commas between them"
 
 
@@ -22,8 +23,9 @@ class PageRanges:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return what the text means, however it is ordered. Raises `ValueError`."""
-        if len(text) > _LONGEST:
-            raise ValueError(_FORM)
+        if len(text) > lengths.PAGES:
+            message = f"pages have at most {lengths.PAGES:,} characters"
+            raise ValueError(message)
         return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
 
     def __str__(self) -> str:

@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 from redis.exceptions import AuthenticationError, NoPermissionError
 from sqlalchemy import make_url
 
+from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
+
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
+_NO_RIGHTS = "42501"
 _OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 _OF_POSTGRES = (
@@ -47,6 +50,30 @@ def of_postgres(error: BaseException, url: str) -> str | None:
     text = " ".join(str(cause) for cause in _causes(error) if type(cause).__module__.startswith("psycopg"))
     said = next((said for sign, said in _OF_POSTGRES if sign in text), None)
     return said and f"Postgres at {_postgres_host(url)} {said.format(setting='PECIA_DATABASE_URL')}"
+
+
+def explain(error: BaseException, url: str) -> str:
+    """Return what an error of Postgres means and what to do, in one sentence that quotes nothing of a statement."""
+    where, name = f"Postgres at {_postgres_host(url)}", name_of(error)
+    match verdict_on(error):
+        case Verdict.TRANSIENT:
+            advice = "start it, wait, or correct PECIA_DATABASE_URL."
+            return of_postgres(error, url) or f"{where} does not do its work now ({_reason(error)}): {advice}"
+        case Verdict.FAULT if name == _NO_RIGHTS:
+            return (
+                f"{where} does not let the account do what Pecia does: grant it what docs/security.md says."
+            )
+        case Verdict.FAULT:
+            return f"{where} does not hold this version's tables ({name}): run `pecia migrate`."
+    return (
+        f"{where} refuses what is to be written ({name}): a value is too long or too large, or none that it can hold. "
+        "Change it; if it should fit, please report this with the code."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the server or the driver says of itself: of no statement, for it is no statement's fault."""
+    return (str(getattr(error, "orig", None) or name_of(error)).splitlines() or [""])[0].strip()
 
 
 def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
@@ -89,4 +116,4 @@ def _redis_host(url: str) -> str:
 def _postgres_host(url: str) -> str:
     parts = make_url(url)
     host = parts.host or parts.query.get("host") or "the default socket"
-    return f"{host}{f':{parts.port}' if parts.port else ''}"
+    return f"{host}{f':{parts.port}' if parts.port else ''}, database {parts.database or 'default'}"

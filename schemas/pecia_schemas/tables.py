@@ -6,7 +6,7 @@ Only the ledger (fleet) and the client's store hold SQL; only Alembic changes th
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     MetaData,
+    String,
     Text,
     UniqueConstraint,
     func,
@@ -28,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from pecia_schemas import lengths
 from pecia_schemas.states import JobState, PartState, Stage
 
 _NAMES = {
@@ -37,6 +39,12 @@ _NAMES = {
     "fk": "%(table_name)s_%(column_0_name)s_fkey",
     "pk": "%(table_name)s_pkey",
 }
+
+
+_Actor = Annotated[str, mapped_column(String(lengths.ACTOR))]
+_Digest = Annotated[str, mapped_column(String(lengths.DIGEST))]
+_Name = Annotated[str, mapped_column(String(lengths.NAME))]
+_Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
 class Base(DeclarativeBase):
@@ -70,13 +78,17 @@ class JobRow(Base):
     flow: Mapped[UUID | None]  # with which jobs it takes turns as one; None: with itself
     state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
     task: Mapped[dict[str, Any]]  # the task with its source replaced by a payload reference
-    task_digest: Mapped[str]  # tells a repeated submit from another one under the same key
-    payload: Mapped[str | None]  # name of the document in the store; None: not fetched yet, empty: purged
-    idempotency_key: Mapped[str] = mapped_column(unique=True)
-    client: Mapped[str]
+    task_digest: Mapped[_Digest]  # tells a repeated submit from another one under the same key
+    payload: Mapped[_Digest | None]  # name of the document in the store; None: not fetched yet, empty: purged
+    idempotency_key: Mapped[str | None] = mapped_column(
+        String(lengths.IDEMPOTENCY_KEY), unique=True
+    )  # None: purged
+    client: Mapped[_Name]
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
-    traceparent: Mapped[str | None]  # the span it was submitted in, by W3C; None: not traced
+    traceparent: Mapped[str | None] = mapped_column(
+        String(lengths.TRACEPARENT)
+    )  # the span it was submitted in, by W3C; None: not traced
     total: Mapped[int | None]  # parts; unknown until ingest has cut the document
     done: Mapped[int] = mapped_column(server_default=text("0"))
     failed: Mapped[int] = mapped_column(server_default=text("0"))
@@ -135,14 +147,14 @@ class PartRow(Base):
         server_default=text("0")
     )  # attempts that failed and were tried again
     deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
-    worker: Mapped[str | None]  # who runs it, or ran it last
+    worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
     run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before; see `held`
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     # What it took, of all attempts that ended here; it outlives the result.
-    engine: Mapped[str | None]
+    engine: Mapped[_Name | None]
     prompt_tokens: Mapped[int | None]
     image_tokens: Mapped[int | None]
     cached_tokens: Mapped[int | None]
@@ -212,9 +224,9 @@ class JobEventRow(Base):
     part_id: Mapped[UUID | None]
     state: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    actor: Mapped[str]
+    actor: Mapped[_Actor]
     attempt: Mapped[int | None]
-    reason: Mapped[str | None]
+    reason: Mapped[_Reason | None]
 
     __table_args__ = (Index("job_events_job_id_sequence_idx", "job_id", "sequence"),)
 
@@ -225,12 +237,12 @@ class EndpointRow(Base):
     __tablename__ = "endpoints"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    url: Mapped[str]
+    url: Mapped[str] = mapped_column(String(lengths.WEBHOOK_URL))
     events: Mapped[list[str]]  # `NoticeType`
     secret: Mapped[Any] = mapped_column(JSONB())  # text, or its envelope
     former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other
     former_until: Mapped[datetime | None]
-    client: Mapped[str]  # who registered it
+    client: Mapped[_Name]  # who registered it
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
 
@@ -317,12 +329,12 @@ class WorkerRow(Base):
 
     __tablename__ = "workers"
 
-    name: Mapped[str] = mapped_column(primary_key=True)
-    role: Mapped[str]
+    name: Mapped[_Name] = mapped_column(primary_key=True)
+    role: Mapped[_Name]
     stages: Mapped[list[str]]
-    host: Mapped[str]
+    host: Mapped[_Name]
     pid: Mapped[int]
-    engine: Mapped[str | None]
+    engine: Mapped[_Name | None]
     capabilities: Mapped[dict[str, Any] | None]  # model, languages, fields, adapters, slots, tokens
     memory: Mapped[float | None]  # share of its budget that a successor begins with, if its engine died
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -337,7 +349,7 @@ class OutputLengthsRow(Base):
 
     __tablename__ = "output_lengths"
 
-    workload: Mapped[str] = mapped_column(primary_key=True)
+    workload: Mapped[_Name] = mapped_column(primary_key=True)
     weights: Mapped[list[float]]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
@@ -347,7 +359,7 @@ class DiscardedPayloadRow(Base):
 
     __tablename__ = "discarded_payloads"
 
-    payload: Mapped[str] = mapped_column(primary_key=True)
+    payload: Mapped[_Digest] = mapped_column(primary_key=True)
     discarded_at: Mapped[datetime | None]  # None: settled
     erased_at: Mapped[datetime | None]  # when it was last removed from the store
 
@@ -367,7 +379,7 @@ class ReadRow(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     job_id: Mapped[UUID]
-    client: Mapped[str]
+    client: Mapped[_Name]
     what: Mapped[str]  # `result` as a whole, or `pages` one after the other
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
@@ -385,8 +397,8 @@ class ErasureRow(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     job_id: Mapped[UUID]
-    actor: Mapped[str]
-    reason: Mapped[str | None]
+    actor: Mapped[_Actor]
+    reason: Mapped[_Reason | None]
     counts: Mapped[dict[str, Any]]  # how many results, deliveries, reasons, documents
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 

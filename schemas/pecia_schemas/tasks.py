@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from pecia_schemas import lengths
 from pecia_schemas.media import MediaType
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.results import Captions, Document
@@ -32,8 +33,6 @@ R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 
 URL_SCHEMES = ("http://", "https://", "s3://")
 """How text begins that names no file of this machine but one that the fleet fetches."""
-
-_LONGEST_PASSWORD = 1_000
 
 
 class DocumentType(StrEnum):
@@ -143,7 +142,7 @@ class GenerationOptions(BaseModel):
     """0: no limit."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     max_output_tokens: int | None = Field(default=None, ge=1)
-    seed: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 if TYPE_CHECKING:
@@ -159,8 +158,8 @@ else:
     FieldsOf = Annotated[dict[str, Any] | None, BeforeValidator(_to_schema)]
 
     def _writable(secret: SecretStr) -> SecretStr:
-        if not 0 < len(secret) <= _LONGEST_PASSWORD or "\0" in secret.get_secret_value():
-            message = f"a password has 1 to {_LONGEST_PASSWORD} characters, none of them NUL"
+        if not 0 < len(secret) <= lengths.PASSWORD or "\0" in secret.get_secret_value():
+            message = f"a password has 1 to {lengths.PASSWORD:,} characters, none of them NUL"
             raise ValueError(message)
         return secret
 
@@ -212,13 +211,13 @@ class ReadDocument(Task[Document]):
     """How to write; None: greedily, as copying wants it."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
-    adapter: str | None = Field(default=None, kw_only=True, min_length=1)
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=lengths.NAME)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
     pages: Annotated[str, AfterValidator(_written_once)] | None = Field(default=None, kw_only=True)
     """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
     password: Password = Field(default=None, kw_only=True, repr=False)
     """What opens a protected PDF."""
-    prepare: tuple[Preparation, ...] | None = Field(default=None, kw_only=True)
+    prepare: tuple[Preparation, ...] | None = Field(default=None, kw_only=True, max_length=len(Preparation))
     """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
 
 
@@ -239,7 +238,7 @@ class CaptionVideo(Task[Captions]):
     """How to write; None: balanced."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
-    adapter: str | None = Field(default=None, kw_only=True, min_length=1)
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=lengths.NAME)
     """LoRA adapter to caption with, by the name that the fleet's settings give it."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
@@ -66,17 +67,11 @@ def test_a_video_that_breaks_off_is_partial_and_says_where(captioners: Any) -> N
 
 
 def test_the_command_prints_captions_for_people_and_for_programs(captioners: Any, tmp_path: Path) -> None:
-    (tmp_path / "clip.mp4").write_bytes(video(4))
+    clip = tmp_path / "clip.mp4"
+    clip.write_bytes(video(4))
+    asked = ("caption", clip, "--wait", "--style", "brief", "--language", "ko", "--segments", "1")
 
-    def pecia(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pecia", *arguments]
-        environment = os.environ | captioners.environment
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-
-    asked = ("caption", "clip.mp4", "--wait", "--style", "brief", "--language", "ko", "--segments", "1")
-    told, shown = pecia(*asked, "--json"), pecia(*asked)
+    told, shown = (run_pecia(*asked, *form, env=captioners.environment) for form in (["--json"], []))
 
     assert (told.returncode, told.stderr) == (0, "")
     captions = json.loads(told.stdout)
@@ -87,8 +82,8 @@ def test_the_command_prints_captions_for_people_and_for_programs(captioners: Any
         (4, 3, 4),
     ]
     assert captions["summary"] == {"text": "", "verdict": "ok"}
-    assert "--- clip.mp4, 0:03 - 0:04 (ok)" in shown.stdout
-    assert "--- clip.mp4, summary (ok)" in shown.stdout
+    assert f"--- {clip}, 0:03 - 0:04 (ok)" in shown.stdout
+    assert f"--- {clip}, summary (ok)" in shown.stdout
     assert captioners.query(
         "SELECT task->>'style', task->>'language' FROM jobs WHERE id = %s", captions["job"]
     ) == [("brief", "ko")]

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from limits import WAIT_S
+from command import run_pecia
 
 
-def engine(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pecia", "engine", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        env={**os.environ, "COLUMNS": "200", **settings},
-    )
+def engine(*words: str, **settings: str) -> CompletedProcess[str]:
+    return run_pecia("engine", *words, env={"COLUMNS": "200", **settings})
 
 
 @pytest.fixture
@@ -88,8 +80,8 @@ def test_check_reads_a_page_with_the_engine_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["tesseract", "vllm"])
-def test_check_says_what_an_engine_lacks(name: str) -> None:
-    done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu")
+def test_check_says_what_an_engine_lacks(name: str, tmp_path: Path) -> None:
+    done = engine("check", PECIA_ENGINE=name, PECIA_PROFILE="cpu", PECIA_TESSDATA=str(tmp_path))
 
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1

@@ -172,7 +172,7 @@ def browser() -> Iterator[Browser]:
         with chromium() as browser:
             yield browser
     except NothingThereError as error:
-        absent(error, "chromium")
+        absent(error)
 
 
 @pytest.fixture

@@ -13,13 +13,7 @@ from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
-from pecia import (
-    Document,
-    DocumentType,
-    Page,
-    ReadDocument,
-    Verdict,
-)
+from pecia import Document, DocumentType, Page, ReadDocument, Verdict
 from pecia_schemas import TokenUsage
 from pecia_workers.local import sample_documents as samples
 from pecia_workers.local.accuracy import accuracy

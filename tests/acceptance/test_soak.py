@@ -7,15 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from limits import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks")
 
 
-@pytest.mark.timeout(520)
 def test_a_fleet_that_is_broken_again_and_again_keeps_its_promises() -> None:
     wanted = [word for fault in FAULTS for word in ("--fault", fault)]
     done = subprocess.run(

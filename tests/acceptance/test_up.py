@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from PIL import Image
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia_schemas import running
 
@@ -55,7 +56,7 @@ class Desk:
         with (self.directory / "screen").open("wb") as screen:
             process = subprocess.Popen(
                 [*PECIA, "up", "--home", self.home],
-                env=self._environment | settings,
+                env=os.environ | self._own | settings,
                 stdout=screen,
                 stderr=screen,
                 start_new_session=True,
@@ -67,19 +68,12 @@ class Desk:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Type a command in the other terminal."""
-        return subprocess.run(
-            [*PECIA, *arguments],
-            env=self._environment,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        with chdir(self.directory):
+            return run_pecia(*arguments, env=self._own)
 
     @property
-    def _environment(self) -> dict[str, str]:
-        return os.environ | {"XDG_STATE_HOME": str(self.state)}
+    def _own(self) -> dict[str, str]:
+        return {"XDG_STATE_HOME": str(self.state)}
 
     def processes(self) -> dict[int, str]:
         """Every process that has to do with this fleet, by its number: its command line."""
@@ -182,7 +176,8 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
 
 def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
     [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    note = running.RunningFleet.model_validate_json((desk.state / "pecia" / "fleet.json").read_bytes())
+    [path] = (desk.state / "pecia" / "fleets").iterdir()
+    note = running.RunningFleet.model_validate_json(path.read_bytes())
 
     with psycopg.connect(note.database_url) as connection:
         rows = connection.execute("SELECT content->>'text' FROM results WHERE job_id = %s", [job["job"]])

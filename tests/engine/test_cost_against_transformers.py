@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count, islice
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ from pecia_workers.batching.cost.checkpoint import CheckpointTokenizer
 from pecia_workers.batching.cost.qwen2_vl import kept_tokens
 
 CHECKPOINTS = Path(__file__).parents[1] / "published_checkpoints"
+TABLES = CHECKPOINTS / "token_counts.jsonl"
 SIZES = 250
 START, END = "<|im_start|>", "<|im_end|>"
+JOINING, BYTES_ALONE = 400, 256
+"""Sizes of a vocabulary: with some words and runs of line breaks, as published ones have, or without any."""
 
 # What stands for a picture and for a clip in the prompt. vLLM takes no picture for LLaVA-NeXT-Video.
 IMAGE = {
@@ -59,6 +63,27 @@ PROCESSORS = {
     "smolvlm": "SmolVLMProcessor",
     "gemma3": "Gemma3Processor",
 }
+PICTURES: list[tuple[str, dict[str, Any]]] = [
+    *((family, {}) for family in sorted(IMAGE)),
+    ("qwen2_5_vl", {"size": {"shortest_edge": 200_704, "longest_edge": 1_003_520}}),
+    ("qwen3_vl", {"size": {"shortest_edge": 262_144, "longest_edge": 1_310_720}}),
+    ("internvl", {"max_patches": 6}),
+    ("internvl", {"crop_to_patches": False}),
+    ("idefics3", {"do_image_splitting": False}),
+    ("smolvlm", {"size": {"longest_edge": 1024}}),
+    ("smolvlm", {"size": {"longest_edge": 8192}}),
+    ("smolvlm", {"size": {"longest_edge": 1300}}),
+    ("gemma3", {"do_pan_and_scan": True}),
+    (
+        "gemma3",
+        {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 8, "pan_and_scan_min_crop_size": 99},
+    ),
+]
+CAPPED = {"cap_pixels_per_frame": True, "size": {"shortest_edge": 4096, "longest_edge": 2_000_000}}
+CLIPS: list[tuple[str, dict[str, Any]]] = [
+    *((family, {}) for family in sorted(VIDEO)),
+    *((family, {"videos_kwargs": CAPPED}) for family in ("qwen2_5_vl", "qwen3_vl")),
+]
 SPECIAL = [
     *(START, END, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
     *("<img>", "</img>", "<IMG_CONTEXT>", "<image>", "<video>"),
@@ -85,13 +110,13 @@ NAMES = {
 
 
 @cache
-def tokenizer_file() -> str:
-    """Return a small byte-level tokenizer that joins line breaks and knows some words, as the published ones do."""
+def tokenizer_file(vocabulary: int) -> str:
+    """Return a byte-level tokenizer with so many tokens beside the markers."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocabulary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     corpus = ["Frame seconds Here is the original image and here are some crops to help you see better"] * 9
     tokenizer.train_from_iterator([*corpus, *["a\n\n", "b\n\n\n", "c\n\n\n\n", "d\n"] * 9], trainer)
@@ -102,14 +127,14 @@ def tokenizer_file() -> str:
 class Reference:
     """A family's own processor, and the counter that is to agree with it, on the same checkpoint."""
 
-    def __init__(self, checkpoint: Path, family: str, **overrides: Any) -> None:
+    def __init__(self, checkpoint: Path, family: str, *, vocabulary: int = JOINING, **overrides: Any) -> None:
         shutil.copytree(CHECKPOINTS / family, checkpoint, dirs_exist_ok=True)
-        (checkpoint / "tokenizer.json").write_text(tokenizer_file())
+        (checkpoint / "tokenizer.json").write_text(tokenizer_file(vocabulary))
         self.family = family
         self.overrides = overrides
         self.counter: TokenCounter = counter_for(checkpoint, overrides)
         self.tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer.from_str(tokenizer_file()),
+            tokenizer_object=Tokenizer.from_str(tokenizer_file(vocabulary)),
             pad_token=END,
             extra_special_tokens=NAMES.get(family, {}),
         )
@@ -167,34 +192,8 @@ def differences(
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-@pytest.mark.parametrize("family", sorted(IMAGE))
+@pytest.mark.parametrize(("family", "overrides"), PICTURES)
 def test_a_picture_of_any_size_costs_what_the_familys_own_processor_makes_of_it(
-    family: str, tmp_path: Path
-) -> None:
-    reference = Reference(tmp_path, family)
-
-    assert differences(reference.image_tokens, reference.counter, family) == []
-
-
-@pytest.mark.parametrize(
-    ("family", "overrides"),
-    [
-        ("qwen2_5_vl", {"size": {"shortest_edge": 200_704, "longest_edge": 1_003_520}}),
-        ("qwen3_vl", {"size": {"shortest_edge": 262_144, "longest_edge": 1_310_720}}),
-        ("internvl", {"max_patches": 6}),
-        ("internvl", {"crop_to_patches": False}),
-        ("idefics3", {"do_image_splitting": False}),
-        ("smolvlm", {"size": {"longest_edge": 1024}}),
-        ("smolvlm", {"size": {"longest_edge": 8192}}),
-        ("smolvlm", {"size": {"longest_edge": 1300}}),
-        ("gemma3", {"do_pan_and_scan": True}),
-        (
-            "gemma3",
-            {"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 8, "pan_and_scan_min_crop_size": 99},
-        ),
-    ],
-)
-def test_the_engines_overrides_change_the_count_as_they_change_the_processor(
     family: str, overrides: dict[str, Any], tmp_path: Path
 ) -> None:
     reference = Reference(tmp_path, family, **overrides)
@@ -220,8 +219,7 @@ def test_a_clip_of_any_length_and_size_costs_what_the_familys_own_processor_make
 def test_a_clip_whose_frames_are_capped_costs_what_the_processor_makes_of_it(
     family: str, tmp_path: Path
 ) -> None:
-    overrides = {"cap_pixels_per_frame": True, "size": {"shortest_edge": 4096, "longest_edge": 2_000_000}}
-    reference, draw = Reference(tmp_path, family, videos_kwargs=overrides), chance(family)
+    reference, draw = Reference(tmp_path, family, videos_kwargs=CAPPED), chance(family)
 
     for width, height in sizes(family, most_side=1200, most_aspect=4.0):
         frames = draw.choice((2, 9, 64, 300))
@@ -229,8 +227,8 @@ def test_a_clip_whose_frames_are_capped_costs_what_the_processor_makes_of_it(
         assert reference.counter.video_tokens(frames, width, height, 2.0) == expected, (frames, width, height)
 
 
-def test_a_picture_costs_internvl_chat_what_vllms_processor_makes_of_it() -> None:
-    reference = counter_for(CHECKPOINTS / "internvl_chat")
+def internvl_chat_tokens() -> Callable[[int, int], int]:
+    """Return the count of vLLM's processor, for transformers has none."""
     processor = vllm_internvl.InternVLImageProcessor(
         image_size=448, min_dynamic_patch=1, max_dynamic_patch=12, dynamic_image_size=True, use_thumbnail=True
     )
@@ -242,7 +240,13 @@ def test_a_picture_costs_internvl_chat_what_vllms_processor_makes_of_it() -> Non
         )
         return int(tiles) * 256 + 2
 
-    assert differences(expected, reference, "internvl_chat") == []
+    return expected
+
+
+def test_a_picture_costs_internvl_chat_what_vllms_processor_makes_of_it() -> None:
+    counter = counter_for(CHECKPOINTS / "internvl_chat")
+
+    assert differences(internvl_chat_tokens(), counter, "internvl_chat") == []
 
 
 def test_a_pruned_clip_keeps_what_vllm_keeps_of_it() -> None:
@@ -281,3 +285,56 @@ def test_the_checkpoints_own_tokenizer_counts_as_transformers_does(tmp_path: Pat
 
     for text in ("<12.5 seconds>", "Frame7: <img></img>", "a\n\n<|im_end|>\n"):
         assert count(text) == len(reference.tokenizer.encode(text, add_special_tokens=False))
+
+
+PAGES = (1654, 2339), (2480, 3508), (911, 1288), (2550, 3300), (463, 1013), (4032, 3024)
+EDGES = (1, 1), (28, 28), (448, 448), (2000, 2000), (20_000, 100), (20_001, 100), (100, 20_000), (100, 20_001)
+CLIP_ROWS = tuple(
+    (frames, *size, fps, first, step)
+    for frames, fps, first, step in ((2, 2.0, 0, 1), (4, 1.0, 1000, 1), (9, 23.976, 7, 12), (32, 2.0, 0, 1))
+    for size in ((320, 180), (1280, 720), (1920, 1080), (20, 30))
+)
+"""Frames, width, height, frames per second of their source, and where in it they lie: from which, each how many."""
+
+
+def counted(count: Callable[..., int], *arguments: Any) -> int | None:
+    """Return the count, None for a size that is refused."""
+    try:
+        return count(*arguments)
+    except ValueError:
+        return None
+
+
+def picture_table(
+    family: str, overrides: dict[str, Any], tokens: Callable[[int, int], int]
+) -> dict[str, Any]:
+    rows = [(*size, counted(tokens, *size)) for size in (*PAGES, *EDGES, *islice(sizes(family), 30))]
+    return {"of": "pictures", "family": family, "overrides": overrides, "rows": rows}
+
+
+def clip_table(family: str, overrides: dict[str, Any], reference: Reference) -> dict[str, Any]:
+    rows = [
+        (*row, counted(reference.video_tokens, *row[:4], [*islice(count(*row[4:]), row[0])]))
+        for row in CLIP_ROWS
+    ]
+    return {"of": "clips", "family": family, "overrides": overrides, "rows": rows}
+
+
+def test_the_tables_that_unit_tests_read_say_what_the_processors_say(tmp_path: Path) -> None:
+    """Delete the file, and this test writes it anew."""
+
+    def reference(family: str, overrides: dict[str, Any]) -> Reference:
+        checkpoint = tmp_path / str(len(list(tmp_path.iterdir())))
+        return Reference(checkpoint, family, vocabulary=BYTES_ALONE, **overrides)
+
+    tables = [
+        {"markers": SPECIAL},
+        picture_table("internvl_chat", {}, internvl_chat_tokens()),
+        *(picture_table(*one, reference(*one).image_tokens) for one in PICTURES),
+        *(clip_table(*one, reference(*one)) for one in CLIPS),
+    ]
+    written = "".join(json.dumps(table) + "\n" for table in tables)
+    if not TABLES.exists():
+        TABLES.write_text(written)
+
+    assert TABLES.read_text() == written

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
+from limits import WAIT_S
 from pecia import (
     AsyncClient,
     AsyncJob,
@@ -76,7 +77,7 @@ def test_what_asks_and_waits_needs_no_thread(stores: dict[str, str], scribe: Any
     async def ask() -> None:
         async with serving(stores) as client:
             one, other = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(2)]
-            waiting = asyncio.create_task(one.result(timeout=20))
+            waiting = asyncio.create_task(one.result(timeout=WAIT_S))
             await soon(lambda: scribe.read(one.id))
             await waiting
             before = {thread.name for thread in threading.enumerate()}
@@ -115,7 +116,7 @@ def test_every_statement_is_made_in_the_loops_own_thread(
             for job in group:
                 await soon(lambda job=job: scribe.read(job.id), after=0)  # type: ignore[misc]
             event.listen(Engine, "before_cursor_execute", note)
-            await group.results(timeout=5)
+            await group.results(timeout=WAIT_S)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
@@ -257,7 +258,7 @@ def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture
         async with serving(stores, poll_interval=timedelta(seconds=1)) as client:
             content = picture()
             group = await client.submit_many(ReadDocument(content) for _ in range(200))
-            waits = [asyncio.create_task(job.wait(timeout=60)) for job in group]
+            waits = [asyncio.create_task(job.wait(timeout=WAIT_S)) for job in group]
             await asyncio.sleep(0.3)
             assert await group.cancel() == 200
             return {job.state for job in await asyncio.gather(*waits)}
@@ -271,10 +272,10 @@ def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str,
             job = await client.submit(ReadDocument(PDF))
             await soon(lambda: scribe.cut(job.id, 2), after=0)
             await soon(lambda: scribe.read(job.id, 0), after=0)
-            async for page in job.pages(timeout=5):
+            async for page in job.pages(timeout=WAIT_S):
                 assert page.number == 1
                 break
-            async for told in job.events(timeout=5):
+            async for told in job.events(timeout=WAIT_S):
                 assert told.state == "queued"
                 break
             gc.collect()
@@ -379,6 +380,6 @@ asyncio.run(parent(AsyncClient()))
 def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, str]) -> None:
     command = [sys.executable, "-c", FORKING]
     run = subprocess.run(
-        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=120
+        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")

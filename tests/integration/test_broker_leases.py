@@ -181,6 +181,26 @@ def test_a_worker_that_starts_knows_who_died_on_its_machine(redis: Redis, keeper
     assert [(one.part, one.delivery, one.suspect) for one in claim(leases, "new")] == [(dead, 2, True)]
 
 
+def test_only_what_is_still_held_and_unfinished_can_be_lost(redis: Redis, keeper: LeaseKeeper) -> None:
+    lost: list[str] = []
+    finished, first, taken_again = queue_parts(redis, 3)
+    keeper.claim(ALL)
+
+    def report(part: str) -> None:
+        lost.append(part)
+        keeper.give_back(taken_again)
+        keeper.settle()
+        keeper.claim(ALL)
+
+    keeper.on_lost = report
+    keeper.ack(finished)
+    reap(redis, timedelta(0))
+
+    keeper.renew()
+
+    assert lost == [first]
+
+
 def test_a_keeper_renews_although_redis_was_away_at_its_start(keeper: LeaseKeeper) -> None:
     keeper._leases = Leases(connect("unix:///nowhere/redis.sock"))
 

@@ -103,10 +103,13 @@ def test_a_warden_that_has_others_to_finish_yields_to_a_worker_that_holds_nothin
 
 def test_one_worker_at_a_time_is_the_warden_and_another_once_it_is_silent(redis: Redis) -> None:
     first, second = send(redis, 2)
-    claim(redis, "dead")
-    kill(redis, "dead", [first, second])
-    assert ids(claim(redis, "warden", slots=1)) == [first]
+    for owner, part in (("dead", first), ("dying", second)):
+        assert ids(claim(redis, owner, slots=1)) == [part]
+    kill(redis, "dead", [first])
+    assert ids(claim(redis, "warden")) == [first]
 
+    assert ids(claim(redis, "another")) == []
+    kill(redis, "dying", [second])
     assert ids(claim(redis, "another")) == []
     assert 0 < redis.pttl(warden_name(Stage.READ)) <= 15_000
     redis.delete(warden_name(Stage.READ))  # as it does when its time is over

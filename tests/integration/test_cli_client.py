@@ -27,6 +27,7 @@ import pytest
 from PIL import Image
 
 from command import run_pecia
+from limits import WAIT_S
 
 _PECIA = (sys.executable, "-m", "pecia")
 
@@ -281,9 +282,13 @@ def test_doctor_finds_what_waits_in_vain(shell: Shell) -> None:
     }
 
 
-def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(shell: Shell) -> None:
-    assert shell.run("migrate", "--down", "--to", "0001").returncode == 0
-    examined = shell.run("doctor", "--json")
+def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(
+    shell: Shell, empty_database_url: str
+) -> None:
+    former = Shell(shell.stores | {"PECIA_DATABASE_URL": empty_database_url}, shell.directory)
+    for step in (["migrate"], ["migrate", "--down", "--to", "0001"]):
+        assert former.run(*step).returncode == 0
+    examined = former.run("doctor", "--json")
     assert json.loads(examined.stdout.splitlines()[-1])["detail"] == "not this version's: run `pecia migrate`"
     assert (examined.returncode, examined.stderr) == (4, "")
 
@@ -352,11 +357,11 @@ def test_colours_are_for_terminals_that_want_them(shell: Shell, monkeypatch: pyt
     shell.fail_all()
     with shell.terminal("status", job) as (process, screen):
         assert "\x1b[31mfailed" in screen.read_until("damaged")
-        process.wait(60)
+        process.wait(WAIT_S)
     monkeypatch.setenv("NO_COLOR", "1")
     with shell.terminal("status", job) as (process, screen):
         assert "\x1b[31m" not in screen.read_until("damaged")
-        process.wait(60)
+        process.wait(WAIT_S)
     assert "\x1b" not in shell.run("status", job).stdout
 
 
@@ -367,7 +372,7 @@ def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
         assert watching.poll() is None
         shell.read_all()
         shown = screen.read_until(rf"{job}.*succeeded")
-        assert watching.wait(60) == 0
+        assert watching.wait(WAIT_S) == 0
     assert "Traceback" not in shown
 
 
@@ -377,7 +382,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert watching.stdout is not None
     changes = [json.loads(watching.stdout.readline())]
     shell.read_all()
-    changes += map(json.loads, watching.communicate(timeout=60)[0].splitlines())
+    changes += map(json.loads, watching.communicate(timeout=WAIT_S)[0].splitlines())
     assert [(one["job"], one["state"]) for one in changes] == [(job, "queued"), (job, "succeeded")]
 
 
@@ -386,7 +391,7 @@ def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:
     with shell.terminal("watch", job) as (watching, screen):
         shown = screen.read_until(rf"{job}.*queued")
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 0
+        assert watching.wait(WAIT_S) == 0
     assert "Traceback" not in shown
 
 
@@ -400,7 +405,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
     os.close(its)
     shown = Screen(ours).read_until("0/2 jobs")
     eventually(shell.read_all)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=WAIT_S)
     os.close(ours)
     assert process.returncode == 0
     assert "passed over 1 of another kind" in shown

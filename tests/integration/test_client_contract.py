@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, real_fleet
+from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -73,7 +74,7 @@ def test_a_picture_has_one_page_from_the_beginning(fleet: Any, client: Client, p
     assert job.progress.total == 1
     fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
     fleet.finish(job)
-    (page,) = job.result(timeout=5).pages
+    (page,) = job.result(timeout=WAIT_S).pages
     assert (page.number, page.text) == (1, "Amoxicillin 500 mg")
 
 
@@ -89,7 +90,7 @@ def test_a_document_comes_back_page_by_page(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two", "three"])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    document = job.result(timeout=5)
+    document = job.result(timeout=WAIT_S)
     assert isinstance(document, Document)
     assert document.text == "one\ftwo\fthree"
     assert (job.progress.total, job.progress.done, job.progress.finished) == (3, 3, 3)
@@ -114,21 +115,21 @@ def test_a_full_result_comes_back_as_it_was_told(fleet: Any, client: Client) -> 
     fleet.answers(ReadDocument, told)
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    assert job.result(timeout=5) == told
+    assert job.result(timeout=WAIT_S) == told
 
 
 def test_a_function_answers_by_what_was_submitted(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, lambda task: f"{len(task.source)} bytes, {task.language}")
     job = client.submit(ReadDocument(PDF, language="en"))
     fleet.finish(job)
-    assert job.result(timeout=5).text == "8 bytes, en"
+    assert job.result(timeout=WAIT_S).text == "8 bytes, en"
 
 
 def test_a_result_is_saved_as_a_file(fleet: Any, client: Client, tmp_path: Path) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    assert job.save(tmp_path / "scan.txt", timeout=5).read_text().split() == ["one", "two"]
+    assert job.save(tmp_path / "scan.txt", timeout=WAIT_S).read_text().split() == ["one", "two"]
     assert Document.model_validate_json(job.save(str(tmp_path / "scan"), "json").read_bytes()) == job.result()
     with pytest.raises(InvalidFormatError):
         job.save(tmp_path / "scan.exe")
@@ -138,8 +139,11 @@ def test_only_the_pages_that_were_asked_for_are_read(fleet: Any, client: Client)
     fleet.answers(ReadDocument, pages=["one", "two", "three", "four"])
     job, beyond = (client.submit(ReadDocument(PDF, pages=pages)) for pages in ("2,4-", "5"))
     fleet.finish()
-    assert [(page.number, page.text) for page in job.result(timeout=5).pages] == [(2, "two"), (4, "four")]
-    assert code_of(beyond.wait(5)) is FailureCode.NO_SUCH_PAGE
+    assert [(page.number, page.text) for page in job.result(timeout=WAIT_S).pages] == [
+        (2, "two"),
+        (4, "four"),
+    ]
+    assert code_of(beyond.wait(WAIT_S)) is FailureCode.NO_SUCH_PAGE
 
 
 def test_fields_come_back_to_who_asked_for_them(fleet: Any, client: Client) -> None:
@@ -147,15 +151,15 @@ def test_fields_come_back_to_who_asked_for_them(fleet: Any, client: Client) -> N
     schema = {"type": "object", "properties": {"drug": {"type": "string"}}}
     asked, plain = client.submit(ReadDocument(PDF, fields=schema)), client.submit(ReadDocument(PDF))
     fleet.finish()
-    assert asked.result(timeout=5).pages[0].fields == {"drug": "Amoxicillin"}
-    assert plain.result(timeout=5).pages[0].fields is None
+    assert asked.result(timeout=WAIT_S).pages[0].fields == {"drug": "Amoxicillin"}
+    assert plain.result(timeout=WAIT_S).pages[0].fields is None
 
 
 def test_a_partial_document_says_which_page_is_missing(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", FailureCode.TOO_LARGE, "three"])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    document = job.result(timeout=5)
+    document = job.result(timeout=WAIT_S)
     assert (job.state, job.failure) == (JobState.PARTIAL, None)
     assert [page.number for page in document.pages] == [1, 3]
     assert [(page.number, page.failure.code) for page in document.failed] == [(2, FailureCode.TOO_LARGE)]
@@ -169,19 +173,19 @@ def test_a_job_without_any_result_has_failed(
     job = client.submit(ReadDocument(picture() if of_one_page else PDF))
     fleet.finish(job)
     with pytest.raises(JobFailedError, match="damaged") as failed:
-        job.result(timeout=5)
+        job.result(timeout=WAIT_S)
     assert failed.value.failure.code is FailureCode.DAMAGED
     assert failed.value.failure == job.failure
     assert (job.progress.total, job.progress.failed) == ((1, 1) if of_one_page else (0, 0))
     with pytest.raises(JobFailedError):
-        list(job.pages(timeout=5))
+        list(job.pages(timeout=WAIT_S))
 
 
 def test_a_job_whose_pages_all_failed_tells_of_the_first(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=[FailureCode.TOO_LARGE, FailureCode.DAMAGED])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    assert code_of(job.wait(5)) is FailureCode.TOO_LARGE
+    assert code_of(job.wait(WAIT_S)) is FailureCode.TOO_LARGE
     assert (job.state, job.progress.failed) == (JobState.FAILED, 2)
 
 
@@ -189,7 +193,7 @@ def test_a_video_comes_back_in_segments_with_a_summary(fleet: Any, client: Clien
     fleet.answers(CaptionVideo, segments=["a dog", FailureCode.DAMAGED, "a cat"], summary="animals")
     job = client.submit(CaptionVideo(b"video"))
     fleet.finish(job)
-    captions = job.result(timeout=5)
+    captions = job.result(timeout=WAIT_S)
     assert [(segment.number, segment.text) for segment in captions.segments] == [(1, "a dog"), (3, "a cat")]
     assert [segment.number for segment in captions.failed] == [2]
     assert captions.summary is not None
@@ -201,7 +205,7 @@ def test_a_video_without_any_caption_has_no_summary(fleet: Any, client: Client) 
     fleet.answers(CaptionVideo, segments=[FailureCode.DAMAGED, FailureCode.DAMAGED])
     job = client.submit(CaptionVideo(b"video"))
     fleet.finish(job)
-    assert job.wait(5).state is JobState.FAILED
+    assert job.wait(WAIT_S).state is JobState.FAILED
     assert (job.progress.failed, job.progress.cancelled) == (2, 1)
     assert [event.reason for event in job.events() if event.state == "cancelled"] == ["nothing_to_summarize"]
 
@@ -228,7 +232,7 @@ def test_a_wait_ends_when_the_job_does(fleet: Any, client: Client) -> None:
     job = client.submit(ReadDocument(PDF))
     later = threading.Timer(0.1, fleet.finish, [job])
     later.start()
-    assert job.wait(timeout=20).state is JobState.SUCCEEDED
+    assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
     later.join()
 
 
@@ -238,17 +242,17 @@ def test_pages_come_in_order_or_as_they_are_read(fleet: Any, client: Client) -> 
     for _ in range(3):
         fleet.step(job)
     for as_completed in (False, True):
-        pages = job.pages(as_completed=as_completed, timeout=5)
+        pages = job.pages(as_completed=as_completed, timeout=WAIT_S)
         assert [next(pages).number, next(pages).number] == [1, 2]
     fleet.finish(job)
-    assert [page.number for page in job.pages(timeout=5)] == [1, 2, 4]
+    assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 4]
 
 
 def test_events_tell_the_whole_life(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    events = list(job.events(timeout=5))
+    events = list(job.events(timeout=WAIT_S))
     assert [event.state for event in events if event.part_id is None] == ["queued", "running", "partial"]
     moves = [(event.state, event.attempt, event.reason) for event in events if event.part_id]
     assert moves == [
@@ -288,7 +292,7 @@ def test_many_tasks_become_a_group_in_their_order(fleet: Any, client: Client) ->
     fleet.answers(ReadDocument, lambda task: task.source.decode())
     group = client.submit_many((ReadDocument(f"{n}".encode()) for n in range(5)), idempotency_prefix="run")
     fleet.finish()
-    assert [document.text for document in group.results(timeout=5)] == list("01234")
+    assert [document.text for document in group.results(timeout=WAIT_S)] == list("01234")
     again = client.submit_many((ReadDocument(f"{n}".encode()) for n in range(6)), idempotency_prefix="run")
     assert [job.created for job in again] == [False] * 5 + [True]
     assert [job.id for job in again][:5] == [job.id for job in group]
@@ -325,7 +329,7 @@ def test_a_group_has_the_jobs_and_the_order_that_it_is_given(client: Client) -> 
 def test_a_group_yields_its_jobs_as_they_finish(fleet: Any, client: Client) -> None:
     group = client.submit_many(ReadDocument(f"{n}".encode()) for n in range(3))
     fleet.finish(group[2])
-    finished = group.as_completed(timeout=5)
+    finished = group.as_completed(timeout=WAIT_S)
     assert next(finished).id == group[2].id
     fleet.finish()
     assert {job.id for job in finished} == {group[0].id, group[1].id}
@@ -336,7 +340,10 @@ def test_a_group_is_cancelled_as_one(fleet: Any, client: Client) -> None:
     group = client.submit_many(ReadDocument(f"{n}".encode()) for n in range(3))
     fleet.finish(group[0])
     assert group.cancel(reason="test") == 2
-    assert [job.state for job in group.wait(timeout=5)] == [JobState.SUCCEEDED, *[JobState.CANCELLED] * 2]
+    assert [job.state for job in group.wait(timeout=WAIT_S)] == [
+        JobState.SUCCEEDED,
+        *[JobState.CANCELLED] * 2,
+    ]
     assert group.cancel() == 0
     with pytest.raises(JobCancelledError):
         group.results(timeout=0)
@@ -403,7 +410,7 @@ def test_a_retry_runs_what_failed_and_keeps_what_was_read(fleet: Any, client: Cl
     fleet.answers(ReadDocument, pages=["kept", FailureCode.ENGINE_ERROR], times=1)
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
-    assert job.wait(5).state is JobState.PARTIAL
+    assert job.wait(WAIT_S).state is JobState.PARTIAL
     job.retry()
     assert (job.state, job.finished_at, job.progress.done, job.progress.failed) == (
         JobState.QUEUED,
@@ -412,7 +419,7 @@ def test_a_retry_runs_what_failed_and_keeps_what_was_read(fleet: Any, client: Cl
         0,
     )
     fleet.finish(job)
-    assert job.result(timeout=5).text == "kept\fsecond time"
+    assert job.result(timeout=WAIT_S).text == "kept\fsecond time"
     assert job.state is JobState.SUCCEEDED
     assert [event.attempt for event in job.events() if event.reason == "retry" and event.part_id] == [1]
 
@@ -427,7 +434,7 @@ def test_a_retry_may_be_of_some_parts(fleet: Any, client: Client) -> None:
         job.retry([uuid4()])
     job.retry([part.id])
     fleet.finish(job)
-    assert [page.text for page in job.result(timeout=5).pages] == ["two"]
+    assert [page.text for page in job.result(timeout=WAIT_S).pages] == ["two"]
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
@@ -440,11 +447,11 @@ def test_a_retry_cuts_again_what_was_never_cut(fleet: Any, client: Client, end: 
         fleet.start(job)
         job.cancel()
         assert job.progress.cancelled == 0
-    assert job.wait(5).state == end
+    assert job.wait(WAIT_S).state == end
     assert job.retry().progress.total is None
     fleet.answers(ReadDocument, text="at last")
     fleet.finish(job)
-    assert job.result(timeout=5).text == "at last"
+    assert job.result(timeout=WAIT_S).text == "at last"
 
 
 def test_a_retried_segment_has_the_summary_written_anew(fleet: Any, client: Client) -> None:
@@ -455,7 +462,7 @@ def test_a_retried_segment_has_the_summary_written_anew(fleet: Any, client: Clie
     assert job.retry().progress.done == 1
     assert (fleet.start(job), fleet.start(job)) == (True, False)
     fleet.finish(job)
-    captions = job.result(timeout=5)
+    captions = job.result(timeout=WAIT_S)
     assert captions.summary is not None
     assert (captions.summary.text, len(captions.segments), job.state) == ("both", 2, JobState.SUCCEEDED)
 
@@ -474,7 +481,7 @@ def test_a_job_waits_for_its_time(fleet: Any, client: Client) -> None:
     assert not fleet.step(job)
     fleet.advance(timedelta(hours=2))
     fleet.finish(job)
-    assert job.wait(5).state is JobState.SUCCEEDED
+    assert job.wait(WAIT_S).state is JobState.SUCCEEDED
 
 
 def test_a_job_whose_time_is_over_expires_and_can_be_retried(fleet: Any, client: Client) -> None:
@@ -484,13 +491,13 @@ def test_a_job_whose_time_is_over_expires_and_can_be_retried(fleet: Any, client:
     fleet.step(job)
     fleet.advance(timedelta(hours=2))
     with pytest.raises(JobExpiredError):
-        job.result(timeout=5)
+        job.result(timeout=WAIT_S)
     assert (job.state, job.progress.done, job.progress.cancelled) == (JobState.EXPIRED, 1, 1)
     assert [event.reason for event in job.events() if event.state == "cancelled"] == ["expired"]
     job.retry()
     fleet.advance(timedelta(hours=2))
     fleet.finish(job)
-    assert job.result(timeout=5).text == "one\ftwo"
+    assert job.result(timeout=WAIT_S).text == "one\ftwo"
 
 
 @pytest.mark.parametrize(
@@ -539,7 +546,7 @@ def test_path_bytes_file_and_stream_are_the_same_document(fleet: Any, client: Cl
         sources = [path, str(path), PDF, file, stream, half_read]
         jobs = [client.submit(ReadDocument(source)) for source in sources]
     fleet.finish()
-    assert [job.result(timeout=5).text for job in jobs] == [PDF.decode()] * len(sources)
+    assert [job.result(timeout=WAIT_S).text for job in jobs] == [PDF.decode()] * len(sources)
     assert not half_read.closed
 
 
@@ -592,7 +599,7 @@ def test_without_redis_jobs_are_accepted_and_waited_for(fleet: Any, client: Clie
         with pytest.raises(JobTimeoutError):
             job.wait(timeout=0.05)
     fleet.finish(job)
-    assert job.wait(timeout=5).state is JobState.SUCCEEDED
+    assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
 
 
 def test_a_closed_client_can_be_used_again(client: Client) -> None:
@@ -619,7 +626,7 @@ def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> N
     fleet.finish(job)
     client.purge([job])
     with pytest.raises(JobErasedError):
-        job.result(timeout=5)
+        job.result(timeout=WAIT_S)
     assert (job.state, job.metadata, job.erased_at is not None) == (JobState.SUCCEEDED, {}, True)
     with pytest.raises(JobErasedError):
-        list(job.pages(timeout=5))
+        list(job.pages(timeout=WAIT_S))

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, real_fleet
+from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -132,8 +133,8 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     job = client.submit(ReadDocument(PDF))
     fleet.finish(job)
     other = fleet.client("ward-3")
-    other.job(job.id).result(timeout=5)
-    list(job.pages(timeout=5))
+    other.job(job.id).result(timeout=WAIT_S)
+    list(job.pages(timeout=WAIT_S))
     client.purge([job], reason="asked for")
     entries = [(one.actor, str(one.action), one.reason, one.counts) for one in client.audit(job=job)]
     assert entries == [
@@ -240,7 +241,7 @@ def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: C
     assert (one.attempts, one.job_state, one.kind) == (1, JobState.FAILED, "document.read")
     assert [again.id for again in client.retry_dead([dead[1]])] == [job.id]
     fleet.finish(job)
-    assert [page.text for page in job.result(timeout=5).pages] == ["one"]
+    assert [page.text for page in job.result(timeout=WAIT_S).pages] == ["one"]
     assert [part.number for part in client.dead_parts()] == [3]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pypdfium2
 
+from limits import WAIT_S
 from pecia import Client, FailureCode, Job, ReadDocument
 from pecia.testing import FakeFleet
 from pecia_schemas import Stage
@@ -33,9 +34,10 @@ def pdf(pages: int) -> bytes:
 def told(job: Job[Any]) -> Any:
     """What can be seen of a job that is over, but for ids, times, names and text."""
     events = [
-        (event.state, event.attempt, event.reason, event.part_id is None) for event in job.events(timeout=10)
+        (event.state, event.attempt, event.reason, event.part_id is None)
+        for event in job.events(timeout=WAIT_S)
     ]
-    pages = [page.number for page in job.pages(timeout=10)] if job.state.has_result else []
+    pages = [page.number for page in job.pages(timeout=WAIT_S)] if job.state.has_result else []
     code = job.failure.code if job.failure else None
     return job.state, job.progress, code, pages, Counter(events), [event for event in events if event[3]]
 
@@ -79,4 +81,4 @@ def test_a_real_worker_and_a_fake_fleet_tell_the_same_story(
     with FakeFleet() as fleet:
         fleet.answers(ReadDocument, lambda task: answers[task.source])
         fake = fleet.client().submit_many(tasks)
-        assert [told(job) for job in fake.wait(10)] == [told(job) for job in real.wait(10)]
+        assert [told(job) for job in fake.wait(WAIT_S)] == [told(job) for job in real.wait(WAIT_S)]

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
+from limits import WAIT_S
 from pecia import (
     AsyncClient,
     Client,
@@ -82,7 +83,7 @@ def test_a_waiting_client_hears_the_announcement(
 ) -> None:
     job = slow_client.submit(ReadDocument(picture()))
     with meanwhile(lambda: scribe.read(job.id)):
-        found = getattr(job, wait)(timeout=60)
+        found = getattr(job, wait)(timeout=WAIT_S)
         assert wait == "result" or list(found)
     assert job.refresh().state is JobState.SUCCEEDED
 
@@ -95,7 +96,7 @@ def test_a_waiting_client_hears_what_another_has_done(open_client: Callable[...,
         other.group([other.job(group[1].id)]).cancel,
         other.job(group[2].id).cancel,
     ):
-        states = [job.wait(timeout=60).state for job in group]
+        states = [job.wait(timeout=WAIT_S).state for job in group]
     assert states == [JobState.CANCELLED] * 3
 
 
@@ -107,7 +108,7 @@ def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT published_at FROM parts").fetchall() == [(None,)]
     with meanwhile(lambda: scribe.read(job.id)):
-        assert job.result(timeout=60).text == "text"
+        assert job.result(timeout=WAIT_S).text == "text"
 
 
 def test_a_redis_that_dies_during_the_wait_is_survived(
@@ -120,7 +121,7 @@ def test_a_redis_that_dies_during_the_wait_is_survived(
     client = open_client(redis_url=redis.url, poll_interval=timedelta(milliseconds=200))
     job = client.submit(ReadDocument(picture()))
     with meanwhile(redis.kill, lambda: scribe.read(job.id)):
-        assert job.wait(timeout=60).state is JobState.SUCCEEDED
+        assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
 
 
 def test_a_restarted_redis_is_found_again(
@@ -152,12 +153,12 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
         assert client.job(job.id).cancel()
 
     with meanwhile(restart):
-        assert job.wait(timeout=60).state is JobState.CANCELLED
+        assert job.wait(timeout=WAIT_S).state is JobState.CANCELLED
 
 
 def test_pages_come_in_order_while_the_job_runs(slow_client: Client, scribe: Any) -> None:
     job = slow_client.submit(ReadDocument(PDF))
-    pages = job.pages(timeout=60)
+    pages = job.pages(timeout=WAIT_S)
     with meanwhile(
         lambda: scribe.cut(job.id, 3),
         lambda: scribe.read(job.id, 1),
@@ -182,14 +183,14 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT FROM reads").fetchall() == []
     scribe.read(job.id, 0)
-    assert [page.number for page in job.pages(timeout=5)] == [1, 2, 3]
+    assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
 
 
 def test_pages_as_completed_come_when_they_are_read(slow_client: Client, scribe: Any) -> None:
     job = slow_client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
     with meanwhile(*(lambda ordinal=ordinal: scribe.read(job.id, ordinal) for ordinal in (2, 0, 1))):
-        assert [page.number for page in job.pages(as_completed=True, timeout=60)] == [3, 1, 2]
+        assert [page.number for page in job.pages(as_completed=True, timeout=WAIT_S)] == [3, 1, 2]
 
 
 def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
@@ -199,7 +200,7 @@ def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
     with Redis.from_url(redis_url, decode_responses=True) as redis, redis.pubsub() as pubsub:
         pubsub.subscribe("pecia:cancelled", f"pecia:job:{job.id}")
         job.cancel()
-        heard = [pubsub.get_message(timeout=60) for _ in range(4)]
+        heard = [pubsub.get_message(timeout=WAIT_S) for _ in range(4)]
     messages = {message["data"] for message in heard if message and message["type"] == "message"}
     assert messages == {str(job.id), "cancelled"}
 
@@ -225,7 +226,7 @@ def test_a_group_yields_its_jobs_in_the_order_in_which_they_finish(
     group = slow_client.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
     turn = [group[2], group[0], group[1]]
     with meanwhile(*(lambda job=job: scribe.read(job.id) for job in turn)):
-        finished = [job.id for job in group.as_completed(timeout=60)]
+        finished = [job.id for job in group.as_completed(timeout=WAIT_S)]
     assert finished == [job.id for job in turn]
     assert [document.text for document in group.results(timeout=0)] == ["text"] * 3
 
@@ -242,7 +243,7 @@ def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
                 group.wait(timeout=0.2)
         assert redis.info("clients")["connected_clients"] <= before + 1
     assert group.cancel(reason="test") == 1000
-    assert group.wait(timeout=5)[999].state is JobState.CANCELLED
+    assert group.wait(timeout=WAIT_S)[999].state is JobState.CANCELLED
     assert group.cancel() == 0
 
 
@@ -253,7 +254,7 @@ def test_a_job_that_was_deleted_is_no_endless_wait(
     with psycopg.connect(database_url) as connection:
         connection.execute("DELETE FROM jobs")
     with pytest.raises(JobNotFoundError):
-        job.wait(timeout=5)
+        job.wait(timeout=WAIT_S)
 
 
 def test_a_result_of_another_version_is_an_error_that_quotes_nothing(
@@ -264,5 +265,5 @@ def test_a_result_of_another_version_is_an_error_that_quotes_nothing(
     with psycopg.connect(database_url) as connection:
         connection.execute("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
     with pytest.raises(ValidationError) as error:
-        job.result(timeout=5)
+        job.result(timeout=WAIT_S)
     assert "Anna" not in str(error.value)

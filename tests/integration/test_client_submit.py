@@ -17,6 +17,7 @@ import pytest
 from psycopg.rows import dict_row
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -175,7 +176,7 @@ if not child:
     try:
         client.submit(ReadDocument(b"of the child"))
     except ConfigurationError as error:
-        print(error)
+        print(error, flush=True)  # os._exit writes out no buffer
     client.close()
     os._exit(0)
 os.waitpid(child, 0)
@@ -186,7 +187,7 @@ print(len(list(client.jobs())), "jobs")
 def run_forking(stores: dict[str, str], parent: str) -> str:
     command = [sys.executable, "-c", FORKING, parent]
     return subprocess.run(
-        command, env=os.environ | stores, check=True, capture_output=True, text=True, timeout=120
+        command, env=os.environ | stores, check=True, capture_output=True, text=True, timeout=WAIT_S
     ).stdout
 
 

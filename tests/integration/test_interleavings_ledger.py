@@ -101,7 +101,7 @@ async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
-    return await ledger.commit(Finished(part=claim, outcome=outcome))
+    return await ledger.commit(Finished(part=claim, outcome=outcome)) is not None
 
 
 def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claimed(

@@ -143,7 +143,11 @@ async def claimed(ledger: Ledger, part: UUID, *, redelivered: bool = False) -> C
 
 
 async def claim_and_commit(ledger: Ledger, part: UUID, outcome: Outcome) -> bool:
-    return await ledger.commit(Finished(part=await claimed(ledger, part), outcome=outcome))
+    return await committed(ledger, await claimed(ledger, part), outcome)
+
+
+async def committed(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
+    return await ledger.commit(Finished(part=claim, outcome=outcome)) is not None
 
 
 def test_a_claim_counts_the_attempt_and_hands_out_the_task(database: Database, fleet: Fleet) -> None:
@@ -187,9 +191,9 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
         stale = await claimed(one, part)
         fresh = await claimed(two, part, redelivered=True)
         return [
-            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
-            await two.commit(Finished(part=fresh, outcome=Done(page(text="fresh")))),
-            await one.commit(Finished(part=stale, outcome=Done(page(text="stale")))),
+            await committed(one, stale, Done(page(text="stale"))),
+            await committed(two, fresh, Done(page(text="fresh"))),
+            await committed(one, stale, Done(page(text="stale"))),
         ]
 
     assert fleet.run(story, "one", "two") == [False, True, False]
@@ -214,15 +218,21 @@ def test_a_claim_whose_answer_was_lost_can_be_repeated_by_the_same_worker(
 def test_the_last_part_ends_the_job_and_promises_its_callback(database: Database, fleet: Fleet) -> None:
     parts = database.add_job(parts=3, webhook=True)
 
+    begun = []
+
     async def story(one: Ledger) -> None:
         for number, part in enumerate(parts, 1):
-            assert database.job_of(part).finished_at is None
-            await claim_and_commit(one, part, Done(page(number)))
+            claim = await claimed(one, part)
+            job = database.job_of(part)
+            assert job.finished_at is None
+            begun.append(job.started_at)
+            await one.commit(Finished(part=claim, outcome=Done(page(number))))
 
     fleet.run(story, "one")
 
     job = database.job_of(parts[0])
     assert (job.state, job.total, job.done, job.failed) == (JobState.SUCCEEDED, 3, 3, 0)
+    assert {*begun, job.started_at} == {begun[0]}
     (delivery,) = database.all(DeliveryRow)
     notice = JobNotice.model_validate(delivery.body)
     assert (notice.type, notice.data.job_id, notice.data.progress.done) == ("job.succeeded", job.id, 3)
@@ -242,10 +252,18 @@ def test_a_job_of_which_some_parts_failed_is_partial(database: Database, fleet: 
     assert database.part(bad).failure == DAMAGED.model_dump(mode="json")
 
 
-def test_a_job_of_which_all_parts_failed_carries_the_failure(database: Database, fleet: Fleet) -> None:
-    (part,) = database.add_job()
-    fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
-    job = database.job_of(part)
+def test_a_job_of_which_all_parts_failed_carries_the_failure_of_its_first(
+    database: Database, fleet: Fleet
+) -> None:
+    parts = database.add_job(parts=3)
+    codes = [FailureCode.DAMAGED, FailureCode.ENGINE_ERROR, FailureCode.TOO_LARGE]
+
+    async def story(one: Ledger) -> None:
+        for part, code in reversed(list(zip(parts, codes, strict=True))):
+            await claim_and_commit(one, part, Failed(Failure.of(code)))
+
+    fleet.run(story, "one")
+    job = database.job_of(parts[0])
     assert (job.state, job.failure) == (JobState.FAILED, DAMAGED.model_dump(mode="json"))
 
 
@@ -255,10 +273,15 @@ def test_a_part_to_be_retried_waits_in_postgres_with_a_strike(database: Database
     fleet.run(lambda one: claim_and_commit(one, part, Failed(failure, timedelta(seconds=60))), "one")
 
     row = database.part(part)
+    assert row.failure == failure.model_dump(mode="json")
     assert (row.state, row.strikes, row.published_at) == (PartState.QUEUED, 1, None)
     assert row.started_at is not None
     assert row.run_at - row.started_at > timedelta(seconds=59)
     assert database.job_of(part).state == JobState.RUNNING
+
+    database.set_part(part, run_at=row.started_at)
+    fleet.run(lambda one: claimed(one, part), "one")
+    assert database.part(part).failure is None
 
 
 def test_ingest_adds_the_parts_it_found_and_sets_the_total(database: Database, fleet: Fleet) -> None:
@@ -289,10 +312,7 @@ def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: F
         claims = [await claimed(one, part) for part in parts]
         texts = ["first", "a zero byte: \x00", "third"]
         return await asyncio.gather(
-            *[
-                one.commit(Finished(part=claim, outcome=Done(page(text=text))))
-                for claim, text in zip(claims, texts, strict=True)
-            ]
+            *[committed(one, claim, Done(page(text=text))) for claim, text in zip(claims, texts, strict=True)]
         )
 
     assert fleet.run(story, "one") == [True, True, True]
@@ -348,7 +368,7 @@ def test_a_revoked_part_is_cancelled_and_may_end_its_job(database: Database, fle
         await claim_and_commit(one, done, Done(page()))
         claim = await claimed(one, revoked)
         await one.revoke(revoked)
-        return await one.commit(Finished(part=claim, outcome=Done(page(2))))
+        return await committed(one, claim, Done(page(2)))
 
     assert fleet.run(story, "one") is False
     job = database.job_of(done)

@@ -230,10 +230,9 @@ def _status(url: str, *, authorization: str) -> int:
 
 def test_clients_find_a_running_fleet_and_no_stopped_one(short_path: Path) -> None:
     with _unmigrated(short_path / "home") as fleet:
-        found = running.find()
-        assert found is not None
+        found = running.find(str(short_path / "home"))
         assert found.database_url == fleet.settings.database_url.get_secret_value()
-    assert running.find() is None
+    assert running.running_fleets() == []
 
 
 def test_a_failed_migration_stops_the_start_and_says_why(short_path: Path) -> None:

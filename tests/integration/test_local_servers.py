@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import signal
 import subprocess
@@ -201,6 +202,18 @@ input()
         owner.kill()
     ScratchDirectory.create(parent).remove()
     assert not path.exists()
+
+
+def test_a_scratch_directory_that_is_being_made_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep_first(lock: int, how: int) -> None:
+        monkeypatch.undo()
+        ScratchDirectory.create(tmp_path).remove()
+        fcntl.flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    assert ScratchDirectory.create(tmp_path).path.is_dir()
 
 
 def test_sockets_stay_short_whatever_the_temporary_directory(

@@ -88,7 +88,7 @@ def test_a_killed_session_leaves_no_server_behind(
         stdout=subprocess.DEVNULL,
     )
     try:
-        eventually((tmp_path / "ready").exists, timeout=60)
+        eventually((tmp_path / "ready").exists)
         directories = [Path(line) for line in (tmp_path / "servers").read_text().splitlines()]
         assert all(processes_in(directory) for directory in directories)
     finally:

@@ -255,7 +255,7 @@ def test_a_path_that_looks_like_a_url_is_a_path(client: Client, tmp_path: Path) 
         (f"http://[::1/{TOKEN}", "has no form that is fetched"),
         (f"https://files.example.org/{TOKEN}\n", "has no form that is fetched"),
         (f"https://files.example.org/{TOKEN} 1", "has no form that is fetched"),
-        (f"https://files.example.org/{TOKEN}" + "x" * 8_000, "has no form that is fetched"),
+        (f"https://files.example.org/{TOKEN}" + "x" * 8_000, "at most 8,000 characters"),
         (f"s3://{TOKEN}", "names a bucket and an object"),
         (f"s3://{TOKEN}/", "names a bucket and an object"),
         ("s3:///key", "has no form that is fetched"),

@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from collector import Collector, Told, application, collecting
+from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
 from pecia_schemas import tracing
 from snippets import blocks
@@ -177,9 +178,12 @@ def test_nobody_traces_who_was_not_asked_to(
     assert kept() == [None]
 
 
+# The SDK alone waits for half a minute; here for an hour.
 ENDING = """
+from opentelemetry.sdk._shared_internal import BatchProcessor
 from pecia_schemas import tracing
 from pecia_schemas.settings import ClientSettings
+BatchProcessor.shutdown.__defaults__ = (3_600_000,)
 with tracing.exported(ClientSettings(tracing=True), "ending"), tracing.first("request"):
     pass
 """
@@ -188,9 +192,8 @@ with tracing.exported(ClientSettings(tracing=True), "ending"), tracing.first("re
 def test_a_process_ends_though_its_collector_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
-        # The SDK alone would wait for 30 s.
-        subprocess.run([sys.executable, "-c", ENDING], env=os.environ | own, check=True, timeout=25)
+        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+        subprocess.run([sys.executable, "-c", ENDING], env=os.environ | own, check=True, timeout=WAIT_S)
         silent.settimeout(1)
         silent.accept()[0].close()  # it did try
 

@@ -1,21 +1,18 @@
-"""What tests on Korean pages need and few machines have: a font, and Tesseract's language data.
+"""What tests on Korean pages need: a font, and Tesseract's language data, from npm's registry.
 
-Taken from the machine if it is there, else from npm's registry.
+Pinned by checksum: what a machine has installed is of another version and quality, and reads other words.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-import npm_files
-from npm_files import Download, NothingThereError, fetched
-from pecia_workers.engines.tesseract import find_tessdata
+from npm_files import Download, NothingThereError, absent, fetched
 
 __all__ = ["NothingThereError", "absent", "korean_font", "korean_tessdata"]
 
-_FONTS: Final = ("/usr/share/fonts/truetype/nanum/NanumGothic.ttf", "/usr/share/fonts/nanum/NanumGothic.ttf")
 _FONT: Final = Download(
     package="@fontsource/nanum-gothic@5.3.0",
     member="package/files/nanum-gothic-korean-400-normal.woff2",
@@ -38,20 +35,11 @@ _TESSDATA: Final = (
 @cache
 def korean_font() -> Path:
     """A font with Hangul and Latin letters. Raises `NothingThereError`."""
-    installed = next((Path(place) for place in _FONTS if Path(place).is_file()), None)
-    return installed or fetched(_FONT)
+    return fetched(_FONT)
 
 
 @cache
 def korean_tessdata() -> Path:
     """The directory with the data for Korean and English. Raises `NothingThereError`."""
-    installed = find_tessdata()
-    if installed:
-        return installed
     korean, _english = map(fetched, _TESSDATA)
     return korean.parent
-
-
-def absent(error: NothingThereError) -> NoReturn:
-    """End a test that cannot run here: without a word of failure on a laptop, but not in CI."""
-    npm_files.absent(error, "tesseract-ocr-kor, tesseract-ocr-eng and fonts-nanum")

@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from redis import Redis
 
+from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane
 from pecia.handles import JobHandle
 from pecia.testing import Callback
@@ -109,13 +110,14 @@ class RealFleet:
         self._redis.close()
 
     def empty(self) -> None:
-        """Forget all jobs, answers and clients."""
+        """Forget all jobs, answers and clients; the worker stays, and was seen just now."""
         self._open_clients.close()
         for forgotten in (self._clients, self._running, self._scripts):
             forgotten.clear()
         self._told = Told()
         for table in ("jobs", "reads", "erasures", "discarded_payloads"):
             self._postgres.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+        self._postgres.execute("UPDATE workers SET seen_at = now()")
         self._redis.flushall()
 
     @property
@@ -238,7 +240,7 @@ class RealFleet:
         return self._scripts[key]
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _announce(self, jobs: Mapping[UUID, JobState]) -> None:
         for job_id, state in jobs.items():

@@ -32,7 +32,7 @@ def offered(name: PolicyName, *items: Item) -> Policy:
 
 
 def test_whatever_fits_starts_at_once() -> None:
-    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("b", 30), item("c", 20))
+    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("b", 40), item("c", 20))
     assert names(policy.start(0, ROOM)) == ["a", "b"]
     policy.withdraw("b")
     assert names(policy.start(0, ROOM)) == ["c"]
@@ -51,7 +51,7 @@ def test_an_urgent_request_goes_before_all_that_wait() -> None:
 
 
 def test_a_request_larger_than_the_budget_runs_alone_and_is_marked() -> None:
-    policy = offered(PolicyName.CONTINUOUS, item("a"), item("huge", 101), item("b"))
+    policy = offered(PolicyName.CONTINUOUS, item("a"), item("huge", 101), item("full", 100))
     assert names(policy.start(0, ROOM)) == ["a"]
     policy.withdraw("a")
     (huge,) = policy.start(0, ROOM)
@@ -59,7 +59,7 @@ def test_a_request_larger_than_the_budget_runs_alone_and_is_marked() -> None:
     assert policy.start(0, ROOM) == []
     policy.withdraw("huge")
     (after,) = policy.start(0, ROOM)
-    assert (after.item.id, after.oversize) == ("b", False)
+    assert (after.item.id, after.oversize) == ("full", False)
 
 
 def test_what_writes_least_starts_first() -> None:
@@ -104,9 +104,14 @@ def test_a_batch_starts_when_its_window_ends_whatever_the_last_digit(arrived: fl
     assert names(policy.start(end, ROOM)) == ["a"]
 
 
-def test_a_batch_that_has_its_tokens_does_not_wait() -> None:
-    policy = offered(PolicyName.DYNAMIC, item("a", 50), item("b", 40))
-    assert names(policy.start(0, ROOM)) == ["a"]
+@pytest.mark.parametrize(
+    ("tokens", "started"), [((79,), []), ((80,), ["0"]), ((50, 30), ["0", "1"]), ((50, 31), ["0"])]
+)
+def test_a_batch_that_has_its_tokens_does_not_wait_and_takes_no_more(
+    tokens: tuple[int, ...], started: list[str]
+) -> None:
+    policy = offered(PolicyName.DYNAMIC, *(item(str(number), size) for number, size in enumerate(tokens)))
+    assert names(policy.start(0, ROOM)) == started
 
 
 def test_a_batch_is_filled_with_requests_of_its_first_ones_size() -> None:
@@ -138,6 +143,7 @@ def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple
 
 def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
     assert BatchLimits().size(80) == 50
+    assert BatchLimits(most=5_000).size(1) == 4_000
 
 
 @given(policy=st.sampled_from(PolicyName), urgent=st.integers(0, 3))

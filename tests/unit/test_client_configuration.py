@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,14 +23,36 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
         Client()
 
 
-def test_the_fleet_of_this_machine_is_found() -> None:
-    running.announce(RunningFleet.model_validate({"pid": os.getpid(), "home": "h", **URLS}))
-    try:
-        settings = Client()._settings
-    finally:
-        running.withdraw(os.getpid())
+@pytest.fixture
+def fleets() -> Iterator[list[RunningFleet]]:
+    """Two fleets of this machine."""
+    fleets = [
+        RunningFleet(pid=os.getpid(), home=f"/{n}", **URLS | {"payload_url": n}) for n in ("one", "two")
+    ]
+    for fleet in fleets:
+        running.announce(fleet)
+    yield fleets
+    for fleet in fleets:
+        running.withdraw(fleet.home, fleet.pid)
+
+
+def test_the_only_fleet_of_this_machine_is_found(fleets: list[RunningFleet]) -> None:
+    running.withdraw(fleets[1].home, os.getpid())
+    settings = Client()._settings
     assert settings.database_url.get_secret_value() == URLS["database_url"]
-    assert settings.payload_url == "payloads"
+    assert settings.payload_url == "one"
+
+
+@pytest.mark.usefixtures("fleets")
+def test_of_two_fleets_the_home_chooses_and_without_it_both_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError, match="/one, /two"):
+        Client()
+    assert Client(settings=ClientSettings(home="/two"))._settings.payload_url == "two"
+    monkeypatch.setenv("PECIA_HOME", "/one")
+    assert Client()._settings.payload_url == "one"
+    assert Client(**URLS)._settings.payload_url == URLS["payload_url"]
 
 
 def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

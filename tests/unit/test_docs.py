@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from pecia.cli.app import app
+from pecia.cli.verbs import OWN, Verb
 from pecia_schemas.export import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,3 +58,10 @@ def test_the_help_of_every_verb_ends_with_an_example_that_can_be_meant(typed: st
     assert typed in example
     options = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
     assert set(re.findall(r"(?<=\s)--[a-z-]+", example)) <= options
+
+
+@pytest.mark.parametrize(("name", "verb"), OWN.items(), ids=OWN)
+def test_the_list_of_verbs_says_what_each_verb_says_of_itself(name: str, verb: Verb) -> None:
+    group: Any = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), name)
+    assert command.help.split("\n\n")[0].replace("\n", " ") == verb.help

@@ -69,8 +69,11 @@ def test_without_keys_everything_stays_as_it_is() -> None:
     assert Keyring().unseal({"text": PLANTED}, PART) == {"text": PLANTED}
 
 
-def test_what_was_stored_before_there_were_keys_can_be_read() -> None:
-    assert BOTH.unseal({"text": PLANTED}, PART) == {"text": PLANTED}
+@pytest.mark.parametrize(
+    "stored", [{"text": PLANTED}, {"enc": "new", "data": "", "text": PLANTED}, {"enc": 1, "data": ""}]
+)
+def test_what_was_stored_before_there_were_keys_can_be_read(stored: dict[str, Any]) -> None:
+    assert BOTH.unseal(stored, PART) == stored
 
 
 def test_a_missing_key_is_named() -> None:

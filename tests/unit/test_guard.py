@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -290,6 +291,39 @@ def test_a_receiver_that_drips_is_left_when_its_time_is_over(drip: bytes) -> Non
             post(url, GuardedBackend(allow=LOOPBACK, ports=()), timeout_s=0.5)
         stop.set()
         thread.join()
+
+
+@contextmanager
+def closed_port() -> Iterator[tuple[str, int]]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()
+
+
+@contextmanager
+def silent_port() -> Iterator[tuple[str, int]]:
+    """A server whose queue is full: the kernel answers no further call, as a firewall that drops packets."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
+        socket.create_connection(server.getsockname()),
+    ):
+        yield server.getsockname()
+
+
+@pytest.mark.parametrize("dead_end", [closed_port, silent_port])
+def test_an_address_that_does_not_answer_leads_on_to_the_next(
+    dead_end: Callable[[], AbstractContextManager[tuple[str, int]]],
+) -> None:
+    async def dial(port: int) -> str:
+        backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1", "127.0.0.2"))
+        async with asyncio.timeout(60):
+            stream = await backend.connect_tcp("hook.example", port, timeout=0.1)
+        found = stream.get_extra_info("server_addr")
+        await stream.aclose()
+        return found[0]
+
+    with dead_end() as (_, port), socket.create_server(("127.0.0.2", port)):
+        assert asyncio.run(dial(port)) == "127.0.0.2"
 
 
 def test_a_closed_port_is_unreachable() -> None:

@@ -17,7 +17,7 @@ from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, load_page
 from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
+from pecia_workers.media.limits import MAX_SIDE, Limits
 from pictures import encoded, marked
 
 if TYPE_CHECKING:
@@ -230,6 +230,24 @@ def test_limits_are_checked_before_anything_is_decoded(file: Callable[[bytes], P
     assert len(inspect_file(frames(2), tight)) == 2
     assert code_of(lambda: inspect_file(frames(3), tight)) is FailureCode.TOO_LARGE
     assert code_of(lambda: inspect_file(file(pdf(*[(20, 20)] * 4)), tight)) is FailureCode.TOO_MANY_PAGES
+
+
+def test_every_limit_is_the_most_that_is_allowed(limits: Limits) -> None:
+    narrow = replace(limits, page_pixels=2 * MAX_SIDE)
+    checks: list[tuple[Callable[[int], object], float]] = [
+        (lambda width: narrow.check_page(width, 1), MAX_SIDE),
+        (lambda height: narrow.check_page(1, height), MAX_SIDE),
+        (lambda height: narrow.check_page(200, height), 300),
+        (limits.check_total, limits.total_pixels),
+        (limits.check_bytes, limits.file_bytes),
+        (limits.check_video, limits.video_s),
+        (limits.check_segments, limits.segments),
+        (lambda pages: limits.choose(pages, None), limits.pages),
+    ]
+    for check, most in checks:
+        check(int(most))
+        with pytest.raises(MediaError):
+            check(int(most) + 1)
 
 
 def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(

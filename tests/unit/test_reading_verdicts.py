@@ -39,13 +39,19 @@ def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
     ]
 
 
-def test_plain_text_is_what_the_engine_says_it_is() -> None:
-    assert verdict("Take 1 tablet [?] daily.\n\n| test | value |\n|---|---|\n| Na | 140 |") is Verdict.OK
-
-
 @pytest.mark.parametrize(
-    "text", ["[?] [?] daily", "Amoxi [?] mg [?] a day", "dose \N{REPLACEMENT CHARACTER}"]
+    "text",
+    [
+        "Take 1 tablet [?] daily.\n\n| test | value |\n|---|---|\n| Na | 140 |",
+        19 * "[?] " + 81 * "word ",
+        "\N{REPLACEMENT CHARACTER}" + 100 * "x",
+    ],
 )
+def test_plain_text_is_what_the_engine_says_it_is(text: str) -> None:
+    assert verdict(text) is Verdict.OK
+
+
+@pytest.mark.parametrize("text", [20 * "[?] " + 80 * "word ", "\N{REPLACEMENT CHARACTER}" + 99 * "x"])
 def test_a_text_with_many_gaps_is_doubtful(text: str) -> None:
     assert verdict(text) is Verdict.LOW_CONFIDENCE
 
@@ -56,8 +62,8 @@ def test_a_text_without_a_letter_or_digit_is_unreadable(text: str) -> None:
 
 
 def test_lines_are_judged_by_their_mean_confidence() -> None:
-    assert judged(lines(0.9, 0.7)).verdict is Verdict.OK
-    assert judged(lines(0.9, 0.2)).verdict is Verdict.LOW_CONFIDENCE
+    assert judged(lines(0.9, 0.3)).verdict is Verdict.OK
+    assert judged(lines(0.9, 0.299)).verdict is Verdict.LOW_CONFIDENCE
 
 
 @given(text=st.text() | st.just("dose [?] [?]"), told=st.sampled_from(AGAINST))

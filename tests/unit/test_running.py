@@ -1,19 +1,16 @@
-"""How clients find the fleet that runs on their machine."""
+"""How clients find the fleets that run on their machine."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pecia_schemas import running
-from pecia_schemas.running import RunningFleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pecia_schemas.running import NoFleetError, RunningFleet
 
 
 @pytest.fixture(autouse=True)
@@ -21,69 +18,90 @@ def _own_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def _fleet(pid: int) -> RunningFleet:
+def _fleet(pid: int, home: str = "/h") -> RunningFleet:
     return RunningFleet(
-        pid=pid,
-        home="/h",
-        database_url="postgresql://d",
-        redis_url="unix:///r",
-        payload_url="/p",
-        flower_url=None,
+        pid=pid, home=home, database_url="postgresql://d", redis_url=f"unix://{home}/r", payload_url="/p"
     )
 
 
+@pytest.fixture
+def fleet() -> RunningFleet:
+    """One that is announced."""
+    fleet = _fleet(os.getpid())
+    running.announce(fleet)
+    return fleet
+
+
+@pytest.fixture
+def note(fleet: RunningFleet) -> Path:
+    """The file by which it is found."""
+    [path] = running.notes().iterdir()
+    assert fleet.home in path.read_text()
+    return path
+
+
 def test_nothing_is_found_before_anything_runs() -> None:
-    assert running.find() is None
+    with pytest.raises(NoFleetError, match="No fleet runs on this machine: start `pecia up`"):
+        running.find()
 
 
-def test_an_announced_fleet_is_found() -> None:
-    running.announce(_fleet(os.getpid()))
-    found = running.find()
-    assert found is not None
-    assert found.redis_url == "unix:///r"
+def test_an_announced_fleet_is_found_until_it_is_withdrawn(fleet: RunningFleet) -> None:
+    assert running.find().redis_url == fleet.redis_url
+    running.withdraw(fleet.home, fleet.pid)
+    assert running.running_fleets() == []
 
 
-def test_the_note_is_for_its_user_alone() -> None:
-    running.announce(_fleet(os.getpid()))
-    assert running.fleet_file().stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in running.fleet_file().parent.iterdir()] == ["fleet.json"]
+def test_two_fleets_are_told_apart_by_their_homes(fleet: RunningFleet) -> None:
+    other = _fleet(os.getpid(), "/other")
+    running.announce(other)
+    with pytest.raises(NoFleetError, match=r"choose one by --home or PECIA_HOME\. They are /h, /other\."):
+        running.find()
+    assert [running.find(home).home for home in ("/h", "/other", "/h/../other/")] == [
+        "/h",
+        "/other",
+        "/other",
+    ]
+    running.withdraw(other.home, other.pid)
+    assert running.find().home == fleet.home
 
 
-def test_a_withdrawn_fleet_is_not_found() -> None:
-    running.announce(_fleet(os.getpid()))
-    running.withdraw(os.getpid())
-    assert running.find() is None
+@pytest.mark.usefixtures("fleet")
+def test_a_home_in_which_no_fleet_runs_is_told_beside_those_in_which_one_does() -> None:
+    with pytest.raises(NoFleetError, match=r"No fleet runs in /other: .* Fleets run in /h\."):
+        running.find("/other")
 
 
-def test_a_fleet_is_not_withdrawn_by_another() -> None:
-    running.announce(_fleet(os.getpid()))
-    running.withdraw(os.getpid() + 1)
-    assert running.find() is not None
+def test_the_note_is_for_its_user_alone(note: Path) -> None:
+    assert note.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fleet_is_not_withdrawn_by_another_supervisor(fleet: RunningFleet) -> None:
+    running.withdraw(fleet.home, fleet.pid + 1)
+    assert running.find()
 
 
 def test_the_fleet_of_a_dead_process_is_not_found() -> None:
     supervisor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     running.announce(_fleet(supervisor.pid))
-    assert running.find() is not None
+    assert running.find()
     supervisor.communicate()
-    assert running.find() is None
+    assert running.running_fleets() == []
 
 
-def test_another_process_with_the_number_of_the_supervisor_is_not_taken_for_it() -> None:
-    note = _fleet(os.getpid()).model_copy(update={"started": 1})
-    running.announce(note)
-    running.fleet_file().write_text(note.model_dump_json())
-    assert running.find() is None
+def test_another_process_with_the_number_of_the_supervisor_is_not_taken_for_it(
+    fleet: RunningFleet, note: Path
+) -> None:
+    note.write_text(fleet.model_copy(update={"started": 1}).model_dump_json())
+    assert running.running_fleets() == []
 
 
-def test_a_note_that_cannot_be_read_is_none() -> None:
-    running.announce(_fleet(os.getpid()))
-    running.fleet_file().write_text("{")
-    assert running.find() is None
+def test_a_note_that_cannot_be_read_is_none(note: Path) -> None:
+    note.write_text("{")
+    assert running.running_fleets() == []
 
 
+@pytest.mark.usefixtures("fleet")
 def test_the_note_of_another_user_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    running.announce(_fleet(os.getpid()))
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    assert running.find() is None
+    assert running.running_fleets() == []

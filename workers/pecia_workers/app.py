@@ -24,6 +24,7 @@ from pecia_workers.broker import (
     task_name,
     transport,
 )
+from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.remote_control import restrict
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class FleetApp(Celery):  # type: ignore[misc]
             lease=self.settings.lease,
             hold_limit=self.settings.part_timeout + self.settings.lease,
             rules=LaneRules.of(self.settings),
+            clock=OUTAGE.clock,
         )
 
     @property

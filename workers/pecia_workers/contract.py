@@ -27,7 +27,7 @@ class PartRuntime(Protocol):
 
     @property
     def room(self) -> float:
-        """Share of that which may be claimed at this time, more than 0 and at most 1. Read on any thread."""
+        """Share of that which may be claimed at this time, from 0 to 1. Read on any thread."""
         ...
 
     async def lost(self) -> None:

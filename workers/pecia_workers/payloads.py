@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore, verify
-from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_schemas.sqlstates import outage_suppressed
 
 SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
@@ -120,5 +120,5 @@ async def keep_swept(spool: Spool, unheld: Callable[[Collection[str]], Awaitable
     """Sweep the spool now and then, for ever. While Postgres is away nobody knows what is held: then it rests."""
     while True:
         await asyncio.sleep(SWEPT_EVERY.total_seconds())
-        with suppress(*UNAVAILABLE):
+        with outage_suppressed():
             await spool.sweep(unheld)

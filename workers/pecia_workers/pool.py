@@ -107,8 +107,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def capacity(self) -> Capacity:
         """Return what may be claimed now; nothing beside a suspect, or once a signal asked the worker to stop."""
-        closed = self._is_closing or self._suspects
         budget, share = self._budget, self._runtime.room
+        closed = self._is_closing or self._suspects or not share
         slots = 0 if closed else max(1, math.floor(budget.slots * share)) - len(self._jobs)
         tokens = budget.tokens and max(0, max(1, math.floor(budget.tokens * share)) - self._tokens)
         return Capacity(slots=max(0, slots), tokens=tokens, idle=not self._jobs)

@@ -161,18 +161,22 @@ class PartRunner:
             return Ending.silent()
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
-        suspects = await self._give_back([job])
+        # What Postgres takes for running must not lie in Redis: whoever claimed it there would find it taken.
+        while (suspects := await self._give_back([job])) is None:  # noqa: ASYNC110  the other side is a database
+            await asyncio.sleep(_PAUSE_S)
         return Ending.given_back(_age(job), timed_out=timed_out, suspect=job.part in suspects)
 
     async def _abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
         tasks = [job.task for job in jobs if job.task]
         if tasks:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
-        return await self._give_back(jobs, limit_s=_STOP_S)
+        return await self._give_back(jobs, limit_s=_STOP_S) or ()
 
-    async def _give_back(self, jobs: Collection[Job], *, limit_s: float | None = None) -> Collection[UUID]:
+    async def _give_back(
+        self, jobs: Collection[Job], *, limit_s: float | None = None
+    ) -> Collection[UUID] | None:
         parts = [job.part for job in jobs]
-        return await _quietly(self._runtime.give_back(parts), limit_s=limit_s) or ()
+        return await _quietly(self._runtime.give_back(parts), limit_s=limit_s)
 
     async def _start_runtime(self) -> Budget:
         budget = await self._runtime.start(self._priced)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, time_ns
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -18,6 +19,7 @@ from pecia_schemas import Failure, FailureCode, Stage, tracing
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import outage_suppressed
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
@@ -50,7 +52,7 @@ from pecia_workers.ledger import (
     PartLostError,
     open_database,
 )
-from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_workers.ledger.database import OUTAGE, outlast
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
@@ -78,6 +80,7 @@ log = structlog.get_logger(__name__)
 _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
 
+R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
@@ -139,8 +142,8 @@ class Runtime:
             self._settings,
             self._stages_served,
             intake,
-            fields_filled=partial(fields_filled, self._database),
-            language_read=partial(language_read, self._database),
+            fields_filled=lambda: outlast(partial(fields_filled, self._database)),
+            language_read=lambda language: outlast(partial(language_read, self._database, language)),
         )
         if engine is None:
             return Budget(slots=decoder.slots, tokens=None)
@@ -180,7 +183,8 @@ class Runtime:
 
     async def _stages_served(self) -> frozenset[Stage]:
         """Return what the fleet can do: by its settings, whether or not it has started, and by who is on duty."""
-        return stages_served(self._settings) | await stages_on_duty(self._database)
+        on_duty = await outlast(partial(stages_on_duty, self._database))
+        return stages_served(self._settings) | on_duty
 
     def _open_scratch(self) -> Path:
         parent = self._settings.spool_dir
@@ -198,7 +202,11 @@ class Runtime:
 
     @property
     def room(self) -> float:
-        """Share of what may be claimed as a rule: less after the engine ran out of memory."""
+        """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres."""
+        return 0.0 if OUTAGE.is_on else self._memory
+
+    @property
+    def _memory(self) -> float:
         return self._admission.memory if self._admission else 1.0
 
     async def lost(self) -> None:
@@ -206,7 +214,7 @@ class Runtime:
         with suppress(EngineDeadError):
             while True:
                 if self._engine and self._engine_seen:
-                    self._engine_seen.saw(self._engine.load(), self.room)
+                    self._engine_seen.saw(self._engine.load(), self._memory)
                 await asyncio.sleep(_LOOK_S)
         self._died_on.update(self._running)  # the pool may cancel them before they find out
 
@@ -226,7 +234,7 @@ class Runtime:
 
     async def _run(self, part: UUID, *, redelivered: bool) -> None:
         asked = time_ns()
-        claimed = await self._claim(ClaimRequest(part=part, redelivered=redelivered))
+        claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, redelivered=redelivered)))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
         with about_part(claimed.job_id, claimed.id, claimed.attempt), processing(claimed, asked):
@@ -238,9 +246,10 @@ class Runtime:
         try:
             outcome = await self._work(part)
             with tracing.span("commit"):
-                committed = await self._ledger.commit(Finished(part=part, outcome=outcome))
+                written = await _finish(self._ledger.commit(Finished(part=part, outcome=outcome)))
         finally:
             self._cache.ended(part.id)
+        outcome, committed = written or outcome, written is not None
         recording.ended(part, outcome, monotonic() - began, committed=committed)
         ended(outcome, committed=committed)
         if not committed:
@@ -252,17 +261,8 @@ class Runtime:
 
     async def _publish_parts(self) -> None:
         """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
-        with suppress(RedisError, OSError, *UNAVAILABLE):
+        with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus.publish, limit=_PUBLISHED_AT_ONCE)
-
-    async def _claim(self, request: ClaimRequest) -> ClaimedPart | None:
-        """Claim even if the caller is cancelled meanwhile: what is claimed must be known, to be given back."""
-        claim = asyncio.ensure_future(self._ledger.claim(request))
-        try:
-            return await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            await claim
-            raise
 
     async def _work(self, part: ClaimedPart) -> Outcome:
         """Run the part's stage, visible to cancellation meanwhile; every error becomes an outcome."""
@@ -321,6 +321,19 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
+
+
+async def _finish(work: Coroutine[Any, Any, R]) -> R:
+    """Await work that goes on even if the caller is cancelled meanwhile.
+
+    What is claimed must be known, to be given back; and a result that waits for Postgres is not thrown away.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _claimable(budget: Budget, decoding: int) -> Budget:

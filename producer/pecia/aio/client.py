@@ -29,10 +29,10 @@ from pecia.configuration import resolve
 from pecia.dead import DeadPart
 from pecia.deliveries import Delivery
 from pecia.endpoints import DAY, Endpoint
-from pecia.errors import SubmitError, WrongLoopError
+from pecia.errors import DatabaseRefusedError, SubmitError, WrongLoopError
 from pecia.purging import Erasure
 from pecia.store import Listing
-from pecia.submission import Options
+from pecia.submission import NewJob, Options
 from pecia.usage import Usage
 from pecia_schemas.events import NoticeType, Webhook
 from pecia_schemas.failures import FailureCode
@@ -321,12 +321,24 @@ class AsyncClient:
         connections = self._open()
         prepared = await bulk.prepare(items, connections.payloads, asked, connections.keys)
         new = prepared.new
-        is_stored = within_work(connections.holds)
         with tracing.accepting(len(new)):
-            accepted = await connections.store.accept(new, is_stored=is_stored) if new else ()
+            accepted = await self._write(connections, new) if new else []
         connections.backlog.add(asked.lane, len(new))
         await connections.publish(messages(new, accepted))
         return prepared.outcomes(accepted)
+
+    async def _write(
+        self, connections: AsyncConnections, new: Sequence[NewJob]
+    ) -> list[Accepted | SubmitError]:
+        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
+        try:
+            return await connections.store.accept(new, is_stored=within_work(connections.holds))
+        except DatabaseRefusedError as error:
+            if len(new) == 1:
+                return [SubmitError(str(error))]
+            half = len(new) // 2
+            first = await self._write(connections, new[:half])
+            return first + await self._write(connections, new[half:])
 
     async def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""

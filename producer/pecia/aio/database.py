@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_
 
@@ -39,7 +38,7 @@ class AsyncDatabase:
             with self._answers.translated():
                 try:
                     return await attentive(self._run(work))
-                except OperationalError as error:
+                except Exception as error:
                     if (pause := tries.pause(error)) is None:
                         raise
             await asyncio.sleep(pause)

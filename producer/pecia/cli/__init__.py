@@ -5,12 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from typer.exceptions import TyperException
-
-from pecia.cli import endings
 from pecia.cli.app import app
-from pecia.cli.endings import Ending
-from pecia.errors import PeciaError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,13 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. What goes wrong is one line on standard error."""
     try:
-        return int(app(arguments, prog_name="pecia", standalone_mode=False) or Ending.DONE)
-    except TyperException as error:
-        endings.complain(endings.of_usage(error))
-        return error.exit_code
-    except PeciaError as error:
-        endings.complain(str(error))
-        return endings.of(error)
+        return int(app(arguments, prog_name="pecia", standalone_mode=False) or 0)
     except Exception as error:  # noqa: BLE001  a traceback helps nobody at a terminal; the place is enough to report
-        endings.complain(endings.of_fault(error))
-        return Ending.FAILED
+        from pecia.cli import endings  # noqa: PLC0415  brings the client
+
+        return endings.after(error)

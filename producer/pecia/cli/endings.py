@@ -67,6 +67,18 @@ def of_results(jobs: Iterable[AnyJob]) -> Ending:
     return Ending.DONE if all(there) else Ending.FAILED
 
 
+def after(error: Exception) -> int:
+    """Say what went wrong, and return the exit code."""
+    if isinstance(error, TyperException):
+        complain(of_usage(error))
+        return error.exit_code
+    if isinstance(error, PeciaError):
+        complain(str(error))
+        return of(error)
+    complain(of_fault(error))
+    return Ending.FAILED
+
+
 def of_usage(error: TyperException) -> str:
     """Return the sentence for a command line that cannot be meant."""
     context: Any = getattr(error, "ctx", None)

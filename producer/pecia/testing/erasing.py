@@ -79,9 +79,9 @@ def _erasure(memory: Memory, job: JobRecord, reasons: int) -> Erasure:
 def _erase(memory: Memory, job: JobRecord) -> None:
     for part in job.parts:
         part.content = None
-    del memory.by_key[job.key]
-    job.key = f"erased/{job.id}"
-    memory.by_key[job.key] = job
+    if job.key is not None:
+        del memory.by_key[job.key]
+    job.key = None
     memory.forget_deliveries(memory.deliveries_of(job.id))
     job.metadata, job.webhook, job.digest, job.payload = {}, None, "", ""
     job.task = {name: value for name, value in job.task.items() if name not in _OF_THE_DOCUMENT}

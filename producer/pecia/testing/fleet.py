@@ -206,7 +206,7 @@ class FakeFleet:
             task=task,
             content=task.source if job.payload and isinstance(task.source, bytes) else None,
             priority=job.lane,
-            idempotency_key=None if job.key in (str(job.id), f"erased/{job.id}") else job.key,
+            idempotency_key=None if job.key == str(job.id) else job.key,
             webhook=Webhook.model_validate(job.webhook) if job.webhook else None,
             metadata=dict(job.metadata),
             not_before=job.not_before,

@@ -104,7 +104,7 @@ class JobRecord(Aging):
     digest: str
     payload: str | None
     """The document's name; None: it lies at a URL, empty: it was purged."""
-    key: str
+    key: str | None
     client: str
     metadata: Mapping[str, str]
     webhook: Mapping[str, Any] | None

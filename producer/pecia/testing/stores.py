@@ -40,7 +40,7 @@ class MemoryStore(Store[D_co]):
     @transaction
     def accept(
         self, memory: Memory, batch: Sequence[NewJob], *, is_stored: Callable[[str], bool]
-    ) -> Sequence[Accepted | SubmitError]:
+    ) -> list[Accepted | SubmitError]:
         """Write the jobs and return what became of each; those whose key is known already are read back instead."""
         named = {new.job["payload"] for new in batch} & memory.removed
         gone = {payload for payload in named if not is_stored(payload)}
@@ -202,7 +202,7 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
         size=(first["width"], first["height"]) if first["width"] else None,
     )
     job.parts.append(part)
-    memory.jobs[job.id] = memory.open[job.id] = memory.by_key[job.key] = job
+    memory.jobs[job.id] = memory.open[job.id] = memory.by_key[new.key] = job
     memory.tell(job, JobState.QUEUED, f"client:{job.client}")
     return Accepted(view=job.view, created=True, flow=job.id)
 

@@ -40,6 +40,9 @@ class ConnectionSettings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
     )
 
+    home: str = ""
+    """Where `pecia up` keeps its servers' data; clients without store URLs choose a fleet by it. Empty: a directory of
+    the user's (of the system's for root); for clients the only fleet that runs on this machine."""
     database_url: SecretStr = SecretStr("")
     """Postgres, `postgresql://user:password@host/database`. Empty: the fleet that `pecia up` runs on this machine."""
     redis_url: SecretStr = SecretStr("")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pecia_schemas import lengths
 from pecia_schemas.settings.base import ConnectionSettings, Duration
 from pecia_schemas.states import Lane
 
@@ -14,7 +15,7 @@ from pecia_schemas.states import Lane
 class ClientSettings(ConnectionSettings):
     """What an application that submits and waits can set."""
 
-    client_name: str = ""
+    client_name: Annotated[str, Field(max_length=lengths.NAME)] = ""
     """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
     poll_interval: Duration = timedelta(seconds=1)
     """How often a waiting client looks by itself when no announcement comes."""

@@ -46,8 +46,6 @@ class WorkerSettings(
 ):
     """What a fleet can set."""
 
-    home: str = ""
-    """Where `pecia up` keeps its servers' data. Empty: a directory of the user's (of the system's for root)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much the fleet says about its work."""
     log_format: Literal["text", "json"] = "text"

@@ -265,7 +265,7 @@ class BusyWorker:
             parts = [part for part in await asyncio.gather(*map(ledger.claim, requests)) if part]
             given_back = {str(part) for part in await ledger.give_back([part.id for part in parts[:2]])}
             done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
-            self.committed += sum(await asyncio.gather(*map(ledger.commit, done)))
+            self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
             self._leases.give_back("busy", sorted(given_back))
             self._leases.ack("busy", [one.part for one in claim.parts if one.part not in given_back])
         await database.dispose()

@@ -57,8 +57,8 @@ def test_a_new_worker_under_an_old_name_does_not_keep_the_old_ones_parts(
 ) -> None:
     job_id = tables.add_job()
     tables.run_on("same", job_id)
-    tables.query("UPDATE parts SET started_at = now() - interval '2 hours'")
     tables.add_worker("same")
+    tables.query("UPDATE workers SET started_at = now()")
 
     assert reap() == 1
 

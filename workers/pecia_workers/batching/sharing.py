@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from pecia_schemas.sqlstates import is_transient, outage_suppressed
 from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
 from pecia_workers.batching.memory import Memory
-from pecia_workers.ledger.database import UNAVAILABLE
 from pecia_workers.ledger.engine_memory import memory_left, note_memory
 from pecia_workers.ledger.output_lengths import share_output_lengths
 
@@ -48,7 +48,7 @@ async def inherited_memory(database: AsyncEngine, worker: WorkerIdentity) -> Asy
         yield memory
     finally:
         if memory.engine_died:
-            with suppress(*UNAVAILABLE):
+            with outage_suppressed():
                 await note_memory(database, worker.name, memory.share)
 
 
@@ -63,8 +63,7 @@ async def _share(database: AsyncEngine, lengths: LearnedLengths) -> None:
     seen = lengths.take_seen()
     try:
         lengths.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
-    except UNAVAILABLE:
+    except BaseException as error:
         lengths.put_back(seen)
-    except asyncio.CancelledError:
-        lengths.put_back(seen)
-        raise
+        if not is_transient(error):
+            raise

@@ -69,9 +69,18 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, redis: Redis, *, lease: timedelta, hold_limit: timedelta, rules: LaneRules | None = None
+        self,
+        redis: Redis,
+        *,
+        lease: timedelta,
+        hold_limit: timedelta,
+        rules: LaneRules | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere."""
+        """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere.
+
+        `clock` tells how long parts are held: it stands still while they wait for Postgres.
+        """
         self.owner = new_owner()
         _keepers[self.owner] = self
         self.gate: Gate | None = None
@@ -79,6 +88,7 @@ class LeaseKeeper:
         self._leases = Leases(redis, rules)
         self._lease = lease
         self._hold_limit_s = hold_limit.total_seconds()
+        self._clock = clock
         self._held: dict[str, float] = {}
         self._moved_at = time.monotonic()
         self._finished: dict[str, None] = {}
@@ -135,7 +145,8 @@ class LeaseKeeper:
         return claim
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
-        now = self._moved_at = time.monotonic()
+        self._moved_at = time.monotonic()
+        now = self._clock()
         self._held.update((claimed.part, now) for claimed in parts)
         received(parts)
         metrics.CLAIMS.inc()
@@ -247,7 +258,7 @@ class LeaseKeeper:
 
     def renew(self) -> None:
         """Renew once; parts that were lost or held for too long are reported to `on_lost`."""
-        since = time.monotonic() - self._hold_limit_s
+        since = self._clock() - self._hold_limit_s
         held = self._held.copy()
         overdue = [part for part, begun in held.items() if begun < since]
         lost = self._leases.renew(self.owner, [part for part, begun in held.items() if begun >= since])

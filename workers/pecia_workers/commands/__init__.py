@@ -1,1 +1,1 @@
-"""The operators' verbs of the `pecia` command, found by entry points (group `pecia.commands`)."""
+"""The operators' verbs of the `pecia` command."""

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 from sqlalchemy import Engine, inspect, text
-from sqlalchemy.exc import ProgrammingError
 
 from pecia_schemas import refusals
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import Verdict, verdict_on
 from pecia_schemas.states import Lane
 from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
@@ -104,7 +104,9 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         if tables.ok:
             yield from _look_at_fleet(engine)
             yield from _look_at_lag(engine, settings)
-    except ProgrammingError:
+    except Exception as error:
+        if verdict_on(error) is not Verdict.FAULT:
+            raise
         yield Finding(subject=_TABLES, ok=False, detail="not this version's: run `pecia migrate`")
     finally:
         engine.dispose()

@@ -15,14 +15,15 @@ from obstore.exceptions import BaseError
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import refusals
 from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
-from pecia_workers.ledger.database import LONG_PATIENCE, UNAVAILABLE, open_database
+from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.rekeying import Holdings, holdings
 from pecia_workers.rekeying import Rekeyed, Rekeying
 
@@ -126,17 +127,15 @@ def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Corou
 
     try:
         return asyncio.run(run())
-    except UNAVAILABLE:
-        raise _refused(
-            "Postgres does not answer: start it, or correct PECIA_DATABASE_URL.", _UNAVAILABLE
-        ) from None
-    except ProgrammingError:
-        raise _refused("The tables are not this version's: run `pecia migrate`.", _UNAVAILABLE) from None
     except (BaseError, OSError) as error:
         name = type(error).__name__
         raise _refused(
             f"A document cannot be read or written ({name}): check PECIA_PAYLOAD_URL.", _UNAVAILABLE
         ) from None
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        raise _refused(refusals.explain(error, url), _UNAVAILABLE) from None
 
 
 def _status_json(held: list[Holdings], keyring: Keyring) -> dict[str, Any]:

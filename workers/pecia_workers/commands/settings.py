@@ -18,11 +18,18 @@ def settings_or_exit() -> WorkerSettings:
 
 
 def settings_of_fleet() -> WorkerSettings:
-    """Return the settings, pointing to the fleet that runs on this machine if they name no stores."""
+    """Return the settings, pointing to a fleet that runs on this machine if they name no stores.
+
+    Without such a fleet the stores stay unnamed. Exits 2 if it is open which fleet is meant.
+    """
     settings = settings_or_exit()
-    fleet = None if settings.database_url.get_secret_value() else running.find()
-    if fleet is None:
+    if settings.database_url.get_secret_value() or not (settings.home or running.running_fleets()):
         return settings
+    try:
+        fleet = running.find(settings.home)
+    except running.NoFleetError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
     return settings.with_stores(
         database_url=fleet.database_url, redis_url=fleet.redis_url, payload_url=fleet.payload_url
     )

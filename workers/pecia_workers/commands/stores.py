@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import typer
 from redis import RedisError
-from sqlalchemy.exc import DBAPIError
 
 from pecia_schemas import refusals
 from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
 
@@ -37,5 +37,7 @@ def _refusals(settings: WorkerSettings) -> Iterator[str]:
     if url:
         try:
             open_for_questions(url).connect().close()
-        except DBAPIError as error:
+        except Exception as error:
+            if verdict_on(error) is None:
+                raise
             yield from filter(None, [refusals.of_postgres(error, url)])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import text
-from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import (
@@ -79,6 +78,13 @@ class Failed:
     retry_in: timedelta | None = None
     spent: Spent | None = None
     """None if it reached no engine."""
+    sqlstate: str = ""
+    """By which Postgres refused the outcome that this one stands for."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in one word or two, for the part's event."""
+        return f"{self.failure.code} {self.sqlstate}".strip()
 
 
 Outcome = Done | Cut | Failed
@@ -90,6 +96,12 @@ class Finished:
 
     part: ClaimedPart
     outcome: Outcome
+
+    def refused(self, sqlstate: str) -> Finished:
+        """Return what is committed instead, once Postgres has refused the outcome."""
+        found = f"Postgres refused the result ({sqlstate})."
+        failure = Failure.of(FailureCode.INTERNAL, found, attempt=self.part.attempt)
+        return replace(self, outcome=Failed(failure, sqlstate=sqlstate))
 
 
 @dataclass(slots=True)
@@ -116,8 +128,9 @@ _MOVE = text(
     WITH asked AS (
         SELECT * FROM unnest(
             CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:states AS text[]),
-            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:delays AS float[]), {ARRAYS}
-        ) AS asked (id, attempt, state, content, failure, delay, {COLUMNS})
+            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:reasons AS text[]), CAST(:delays AS float[]),
+            {ARRAYS}
+        ) AS asked (id, attempt, state, content, failure, reason, delay, {COLUMNS})
     ), mine AS (
         SELECT parts.id, parts.attempt FROM parts JOIN asked USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :worker
@@ -132,10 +145,10 @@ _MOVE = text(
             {ADD_TO_PART}
         FROM asked JOIN mine USING (id, attempt)
         WHERE parts.id = asked.id
-        RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, parts.failure, asked.content
+        RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, asked.reason, asked.content
     ), told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, state, :worker, attempt, failure->>'code' FROM moved
+        SELECT job_id, id, state, :worker, attempt, reason FROM moved
     ), stored AS (
         INSERT INTO results (part_id, job_id, ordinal, attempt, content)
         SELECT id, job_id, ordinal, attempt, CAST(content AS jsonb) FROM moved WHERE content IS NOT NULL
@@ -181,26 +194,7 @@ _COUNT = text(
 async def commit_parts(
     database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring
 ) -> Committed:
-    """Commit a group. A result that the database refuses fails its own part and spoils nobody else's."""
-    try:
-        return await _commit(database, worker, group, keys)
-    except (DataError, IntegrityError, ValueError):  # ValueError: the result cannot even be written as UTF-8
-        if len(group) == 1:
-            return await _commit(database, worker, [_refused(group[0].part)], keys)
-    committed = Committed()
-    for finished in group:
-        alone = await commit_parts(database, worker, [finished], keys)
-        committed.attempts |= alone.attempts
-        committed.jobs |= alone.jobs
-    return committed
-
-
-def _refused(part: ClaimedPart) -> Finished:
-    failure = Failure.of(FailureCode.INTERNAL, "The database refused the result.", attempt=part.attempt)
-    return Finished(part=part, outcome=Failed(failure))
-
-
-async def _commit(database: AsyncEngine, worker: str, group: Sequence[Finished], keys: Keyring) -> Committed:
+    """Commit a group, all of it or nothing."""
     job_ids = list({finished.part.job_id for finished in group})
     async with database.begin() as connection:
         jobs = (await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})).all()
@@ -258,6 +252,7 @@ async def _move(
             "states": [_state_after(outcome) for outcome in outcomes],
             "contents": [_content(finished, keys) for finished in group],
             "failures": [failure and failure.model_dump_json() for failure in failures],
+            "reasons": [outcome.reason if isinstance(outcome, Failed) else None for outcome in outcomes],
             "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
             **values_of([_spent_on(outcome) for outcome in outcomes]),
         },

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
 import structlog
 from sqlalchemy import Engine, NullPool, create_engine, text
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
+from pecia_schemas.sqlstates import Verdict, is_transient, name_of, outage_suppressed, verdict_on
 from pecia_workers.metrics.health import PULSE
 
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
-
-UNAVAILABLE = (OperationalError, InterfaceError, NoFreeConnectionError)
-"""What SQLAlchemy raises when Postgres is away, restarts, does not let go of our connections, or wants a repetition."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -55,39 +53,77 @@ def open_database(database_url: str, *, connections: int = 4, patience: timedelt
 
 def open_for_questions(database_url: str, *, patience: timedelta = _PATIENCE_WITH_A_QUESTION) -> Engine:
     """Return an engine for those without a loop: each question is asked on a connection of its own."""
-    engine = create_engine(sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool)
+    engine = create_engine(
+        sqlalchemy_url(database_url), connect_args=CONNECT_ARGS, poolclass=NullPool, hide_parameters=True
+    )
     close_after(engine, patience)
     return engine
 
 
 def answers(database_url: str) -> bool:
     """Return whether Postgres does."""
-    try:
-        with open_for_questions(database_url).connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except UNAVAILABLE:
-        return False
-    return True
+    with outage_suppressed(), open_for_questions(database_url).connect() as connection:
+        connection.execute(text("SELECT 1"))
+        return True
+    return False
+
+
+class Outage:
+    """How long this process has waited for Postgres. What is held meanwhile is neither hung nor overdue."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._since = 0.0
+        self._past_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something waits now."""
+        return self._waiting > 0
+
+    def clock(self) -> float:
+        """Return the monotonic time, without that of outages."""
+        now = time.monotonic()
+        return now - self._past_s - (now - self._since if self.is_on else 0.0)
+
+    @contextmanager
+    def noted(self, error: Exception) -> Iterator[None]:
+        """Count the block as time of an outage, and say why if it is the first."""
+        if not self.is_on:
+            self._since = time.monotonic()
+            if is_transient(error):
+                log.warning("database_unavailable", error=name_of(error))
+            else:
+                log.error("database_unfit", error=name_of(error))
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            if self._waiting == 1:  # before the count: the clock must never run ahead
+                self._past_s += time.monotonic() - self._since
+            self._waiting -= 1
+
+
+OUTAGE = Outage()
+"""This process's. Written on the loop alone, read on any thread."""
 
 
 async def outlast(run: Callable[[], Awaitable[R]]) -> R:
-    """Run it, and again for as long as Postgres is away.
+    """Run it, and again for as long as Postgres is unavailable, or its schema or rights are not ours.
 
     Finished work waits here instead of being thrown away. What is run must be safe to repeat after it has been
-    committed but not acknowledged: the fence sees to that.
+    committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone.
     """
     pause = 0.0
-    while True:
-        try:
-            return await run()
-        except UNAVAILABLE as error:
-            if not pause:
-                log.warning("database_unavailable", error=name_of(error))
+    with ExitStack() as outage:
+        while True:
+            try:
+                return await run()
+            except Exception as error:
+                if verdict_on(error) not in (Verdict.TRANSIENT, Verdict.FAULT):
+                    raise
+                if not pause:
+                    outage.enter_context(OUTAGE.noted(error))
             PULSE.beat()  # who waits for Postgres does not stand still
             pause = min(max(pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
-
-
-def name_of(error: Exception) -> str:
-    """Return what went wrong in one word, the driver's if it has one; never the error's text."""
-    return type(getattr(error, "orig", None) or error).__name__

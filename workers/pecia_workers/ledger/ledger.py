@@ -6,19 +6,23 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, PayloadRef, Segment
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.sqlstates import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
-from pecia_workers.ledger.commit import Finished, commit_parts
-from pecia_workers.ledger.database import UNAVAILABLE, outlast
+from pecia_workers.ledger.commit import Finished, Outcome, commit_parts
+from pecia_workers.ledger.database import outlast
 from pecia_workers.ledger.giveback import find_withdrawn, give_back, revoke_part
 from pecia_workers.ledger.groups import Grouped
 from pecia_workers.ledger.intake import PartLostError, document_of, take_in
 from pecia_workers.ledger.result_cache import Earlier, find_results
 from pecia_workers.tracing.stores import job_finished
+
+log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP = 256
 
@@ -49,9 +53,20 @@ class Ledger:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
         return await self._claims(request)
 
-    async def commit(self, finished: Finished) -> bool:
-        """Write down what came of a part; False if it was no longer this worker's, then nothing has changed."""
-        return await self._commits(finished)
+    async def commit(self, finished: Finished) -> Outcome | None:
+        """Write down what came of a part and return it; None if the part was no longer this worker's.
+
+        An outcome that Postgres refuses becomes the part's failure. Then that is returned.
+        """
+        try:
+            taken = await self._commits(finished)
+        except Exception as error:
+            if verdict_on(error) is not Verdict.REFUSED:
+                raise
+            log.error("commit_refused", error=name_of(error), part=str(finished.part.id))  # noqa: TRY400  it quotes data
+            finished = finished.refused(name_of(error))
+            taken = await self._commits(finished)
+        return finished.outcome if taken else None
 
     async def document_of(self, part: ClaimedPart) -> PayloadRef | None:
         """Return the document that the part's job was given, perhaps by another worker; None if it has none yet.
@@ -114,7 +129,6 @@ class Ledger:
         return [finished.part.fence in committed.attempts for finished in group]
 
     async def _find_all(self, cache_keys: Sequence[bytes]) -> Sequence[Earlier | None]:
-        try:
+        with outage_suppressed():
             return await find_results(self._database, cache_keys, self._keys)
-        except UNAVAILABLE:  # reading once more is sooner done than waiting
-            return [None] * len(cache_keys)
+        return [None] * len(cache_keys)  # reading once more is sooner done than waiting

@@ -19,8 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
 from pecia_schemas.duty import ON_DUTY
+from pecia_schemas.sqlstates import name_of, outage_suppressed
 from pecia_workers.engines.base import Engine
-from pecia_workers.ledger.database import UNAVAILABLE, name_of, open_for_questions
+from pecia_workers.ledger.database import open_for_questions
 
 log = structlog.get_logger(__name__)
 
@@ -143,12 +144,10 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
 
 def is_registered(database_url: str, pid: int) -> bool:
     """Return whether the process of this machine has a row and is alive. False too if Postgres does not answer now."""
-    try:
-        with open_for_questions(database_url).connect() as connection:
-            found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
-            return bool(found.scalar())
-    except UNAVAILABLE:
-        return False
+    with outage_suppressed(), open_for_questions(database_url).connect() as connection:
+        found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
+        return bool(found.scalar())
+    return False
 
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
@@ -203,7 +202,7 @@ async def keep_registered(
         beating.cancel()
         with suppress(asyncio.CancelledError):
             await beating
-        with suppress(*UNAVAILABLE, TimeoutError):
+        with suppress(TimeoutError), outage_suppressed():
             await asyncio.wait_for(stopped(database, worker), _FAREWELL_S)
 
 

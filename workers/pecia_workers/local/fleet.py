@@ -201,7 +201,7 @@ class LocalFleet:
         for unit in (*self._workers, *self._pages):
             unit.start()
         if self._announce:
-            stack.callback(running.withdraw, os.getpid())
+            stack.callback(running.withdraw, str(self.home.path), os.getpid())
             running.announce(self._note())
 
     def _tend(self) -> None:

@@ -35,8 +35,12 @@ class ScratchDirectory:
         parent = parent or _parent()
         _remove_abandoned(parent)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        unheld = path / "unheld"
+        lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        unheld.rename(
+            path / _LOCK
+        )  # held before another process can find it and take the directory for abandoned
         return cls(path=path, lock=lock)
 
     def remove(self) -> None:

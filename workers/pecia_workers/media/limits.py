@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.errors import MediaError
 
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
     from pecia_schemas.page_ranges import PageRanges
     from pecia_schemas.settings import WorkerSettings
-
-MAX_SIDE = 30_000
-"""No page is wider or higher, in pixels: encoders and models count sides in 16 bits."""
 
 _SHARE_OF_TIMEOUT = 0.9
 

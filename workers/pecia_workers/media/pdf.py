@@ -12,8 +12,8 @@ import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.failures import FailureCode
+from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import MAX_SIDE
 from pecia_workers.media.pages import PageInfo
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from pecia_workers.broker.connection import connect
 from pecia_workers.engines.gpus import visible_gpus
-from pecia_workers.ledger.database import answers
+from pecia_workers.ledger.database import OUTAGE, answers
 from pecia_workers.metrics.declared import FLEET, REGISTRY, WORKER
 from pecia_workers.metrics.gpus import gpu_collector
 from pecia_workers.metrics.health import PULSE, Health, WorkerHealth
@@ -41,7 +41,7 @@ def worker_page(
     health = WorkerHealth(
         holder,
         backlog=partial(_backlog, redis, queues),
-        database_answers=partial(answers, settings.database_url.get_secret_value()),
+        database_answers=lambda: not OUTAGE.is_on and answers(settings.database_url.get_secret_value()),
         hold_limit_s=(settings.part_timeout + settings.lease).total_seconds(),
     )
     gpus = gpu_collector(gpu.handle for gpu in visible_gpus()) if role == "engine" else None

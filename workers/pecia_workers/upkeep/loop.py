@@ -11,7 +11,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import UNAVAILABLE
+from pecia_schemas.sqlstates import is_transient, name_of
 from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.service import serve
@@ -71,10 +71,9 @@ class Upkeep:
                 log.info("upkeep_step", step=name, count=count)
         except (RedisError, OSError) as error:
             return self._outage("redis_unavailable", error)
-        except UNAVAILABLE as error:
-            return self._outage("database_unavailable", error)
         except Exception as error:  # noqa: BLE001  the other steps must go on
-            return self._outage(f"{name}_failed", error)
+            code = "database_unavailable" if is_transient(error) else f"{name}_failed"
+            return self._outage(code, error)
         finally:
             PULSE.beat()
         return None
@@ -82,7 +81,7 @@ class Upkeep:
     def _outage(self, code: str, error: Exception) -> str:
         UPKEEP_FAILURES.labels(code).inc()
         if code not in self._outages:
-            log.warning("upkeep_outage", outage=code, error=type(error).__name__)
+            log.warning("upkeep_outage", outage=code, error=name_of(error))
             self._outages.add(code)
         return code
 

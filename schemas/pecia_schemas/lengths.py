@@ -1,0 +1,29 @@
+"""How long texts may be that are stored: one limit for the client that takes them, the fleet and the column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+IDEMPOTENCY_KEY: Final = 512
+METADATA: Final = 512
+"""A key, or a value."""
+METADATA_ENTRIES: Final = 64
+NAME: Final = 200
+"""Of a client, a worker, an adapter."""
+ACTOR: Final = NAME + len("client:")
+REASON: Final = 200
+SOURCE_URL: Final = 8_000
+"""Servers take no more; a signed URL may have thousands."""
+WEBHOOK_URL: Final = 2_048
+PASSWORD: Final = 1_000
+PAGES: Final = 2_000
+
+DIGEST: Final = 64
+"""SHA-256 in hexadecimal, or an HMAC of it."""
+TRACEPARENT: Final = 55
+"""By W3C."""
+
+
+def is_storable(text: str) -> bool:
+    """Return whether Postgres can hold it: no NUL, and no half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
