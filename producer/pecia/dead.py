@@ -90,7 +90,7 @@ class DeadParts(Statements[D_co]):
         connection: Connection,
         *,
         job_id: UUID | None,
-        code: FailureCode | None,
+        code: FailureCode | str | None,
         since: datetime | None,
         limit: int | None,
     ) -> list[DeadPart]:

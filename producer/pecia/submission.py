@@ -22,7 +22,7 @@ from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
-from pecia_schemas.tasks import ReadDocument, Task, UrlRef, task_to_json
+from pecia_schemas.tasks import DocumentType, ReadDocument, Task, UrlRef, task_to_json
 
 _INGEST_COST = 1
 
@@ -180,7 +180,7 @@ def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Opti
     }
     if isinstance(task, ReadDocument) and source.pixels and _wants_the_first(task):
         width, height = source.pixels
-        cost = page_cost(width, height, task.document_type)
+        cost = page_cost(width, height, DocumentType(task.document_type))
         part |= {"stage": Stage.READ, "width": width, "height": height, "cost": cost}
     return part
 

@@ -545,7 +545,7 @@ def test_path_bytes_file_and_stream_are_the_same_document(fleet: Any, client: Cl
     half_read = io.BytesIO(b"skipped" + PDF)
     half_read.seek(len(b"skipped"))
     with path.open("rb") as file, os.fdopen(reader, "rb") as stream:
-        sources = [path, str(path), PDF, file, stream, half_read]
+        sources: list[Any] = [path, str(path), PDF, file, stream, half_read]
         jobs = [client.submit(ReadDocument(source)) for source in sources]
     fleet.finish()
     assert [job.result(timeout=WAIT_S).text for job in jobs] == [PDF.decode()] * len(sources)

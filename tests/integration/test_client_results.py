@@ -66,8 +66,11 @@ def open_client(request: pytest.FixtureRequest, stores: dict[str, str]) -> Itera
 
         def run(*, poll_interval: timedelta = timedelta(minutes=5), **urls: str) -> Client:
             known = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-            client = request.param(**(known | urls), settings=ClientSettings(poll_interval=poll_interval))
-            return stack.enter_context(synced(client) if request.param is AsyncClient else client)
+            client: Any = request.param(
+                **(known | urls), settings=ClientSettings(poll_interval=poll_interval)
+            )
+            opened: Client = stack.enter_context(synced(client) if request.param is AsyncClient else client)
+            return opened
 
         yield run
 

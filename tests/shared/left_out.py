@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-_KEY = pytest.StashKey[Counter[str]]()
+_KEY: pytest.StashKey[Counter[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -54,7 +54,7 @@ def test_of_two_fleets_the_home_chooses_and_without_it_both_are_listed(
     assert Client(settings=ClientSettings(home="/two"))._settings.payload_url == "two"
     monkeypatch.setenv("PECIA_HOME", "/one")
     assert Client()._settings.payload_url == "one"
-    assert Client(**URLS)._settings.payload_url == URLS["payload_url"]
+    assert Client(*URLS.values())._settings.payload_url == URLS["payload_url"]
 
 
 @pytest.mark.usefixtures("fleets")

@@ -14,10 +14,11 @@ from PIL import Image
 
 from hand_made_pdfs import locked_pdf
 from pecia_schemas import FailureCode
+from pecia_schemas.media import MAX_SIDE
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, load_page
 from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import MAX_SIDE, Limits
+from pecia_workers.media.limits import Limits
 from pictures import encoded, marked
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings, tracing
+from pecia_schemas.tasks import CaptionStyle
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_segment
 from pecia_workers.engines.base import ClipTimes, EngineRequest, Generation, Generator
@@ -75,7 +76,7 @@ class CaptionSegment:
             clip=ClipTimes(fps=clip.fps, indices=_indices(clip), duration=max(end, clip.times[-1])),
             workload=f"caption-{task.style}",
             language=task.language,
-            instruction=instruction_for_segment(task.style, task.language),
+            instruction=instruction_for_segment(CaptionStyle(task.style), task.language),
             sampling=sampling,
             adapter=task.adapter,
             priority=part.lane.rank,

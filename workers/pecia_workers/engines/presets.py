@@ -88,13 +88,13 @@ def _page_values(task: ReadDocument) -> PresetValues:
     if task.preset is None:
         return PresetValues()
     changed = {"repetition_penalty": presets().documents.repetition_penalty, "caption_tokens": None}
-    return presets().presets[task.preset].model_copy(update=changed)
+    return presets().presets[Preset(task.preset)].model_copy(update=changed)
 
 
 def _caption_values(task: CaptionVideo, most_tokens: int) -> PresetValues:
     rules = presets().captions
-    values = presets().presets[task.preset or rules.preset]
-    tokens = values.caption_tokens or rules.tokens[task.style]
+    values = presets().presets[Preset(task.preset or rules.preset)]
+    tokens = values.caption_tokens or rules.tokens[CaptionStyle(task.style)]
     changed: dict[str, float] = {"caption_tokens": min(tokens, most_tokens or tokens)}
     if bounds := rules.languages.get(task.language):
         changed["temperature"] = _within(values.temperature, bounds.temperature)

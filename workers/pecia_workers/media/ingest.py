@@ -11,6 +11,7 @@ from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, S
 from pecia_schemas.cost import page_cost, segment_cost, summary_cost
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.tasks import CaptionStyle, DocumentType
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
 from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder
@@ -101,14 +102,16 @@ class Ingest:
         ]
         if count == 1:
             return Cut(Stage.CAPTION, parts)
-        return Cut(Stage.CAPTION, parts, NewPart(ordinal=count, cost=summary_cost(count, task.style)))
+        return Cut(
+            Stage.CAPTION, parts, NewPart(ordinal=count, cost=summary_cost(count, CaptionStyle(task.style)))
+        )
 
     def _price_segment(self, number: int, stretch: Stretch, info: VideoInfo, task: CaptionVideo) -> NewPart:
         frames = self._plan.count(stretch, info.fps)
         width, height = self._plan.size(frames, info.width, info.height)
         return NewPart(
             ordinal=number,
-            cost=segment_cost(frames, width, height, task.style),
+            cost=segment_cost(frames, width, height, CaptionStyle(task.style)),
             width=width,
             height=height,
             start_s=stretch.start,
@@ -122,5 +125,5 @@ def segment_count(duration: float, length: float) -> int:
 
 
 def _price(page: PageInfo, task: ReadDocument) -> NewPart:
-    cost = page_cost(page.width, page.height, task.document_type)
+    cost = page_cost(page.width, page.height, DocumentType(task.document_type))
     return NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height)

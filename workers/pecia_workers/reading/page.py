@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
+from pecia_schemas.tasks import DocumentType, Preparation
 from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -84,7 +85,7 @@ class ReadPage:
                 return await self._decoder.page(path, part.ordinal, self._plan(task), password)
 
     def _plan(self, task: ReadDocument) -> Plan:
-        steps = self._steps if task.prepare is None else task.prepare
+        steps = self._steps if task.prepare is None else tuple(map(Preparation, task.prepare))
         return Plan(steps=steps, most_pixels=self._engine.capabilities.most_pixels)
 
     async def _look(
@@ -130,7 +131,7 @@ def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineR
         images=(image.pixels,),
         workload=task.document_type,
         language=task.language,
-        instruction=instruction_for(task.document_type, task.language),
+        instruction=instruction_for(DocumentType(task.document_type), task.language),
         sampling=sampling,
         adapter=task.adapter,
         priority=part.lane.rank,
