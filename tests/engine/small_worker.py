@@ -1,4 +1,4 @@
-"""`python tests/engine/small_worker.py CHECKPOINT`: a worker in small. It says when it reads, and how the answer ended."""
+"""`python small_worker.py CHECKPOINT`: a worker in small. It says when it reads, and how the answer ended."""
 
 from __future__ import annotations
 
