@@ -1,11 +1,10 @@
-"""A worker in small, for a process of its own: it says when it reads, and how the answer ended."""
+"""`python small_worker.py CHECKPOINT`: a worker in small. It says when it reads, and how the answer ended."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from multiprocessing.connection import Connection
+import sys
 
 from offline import INSTRUCTION, KV_CACHE_BYTES, SIZES, picture
 from pecia_schemas import DocumentType
@@ -21,24 +20,26 @@ LONG = EngineRequest(
 )
 
 
-def work(model: str, told: Connection) -> None:
-    """Read one page, in a process group of its own."""
-    os.setsid()
-    asyncio.run(_work(model, told))
-
-
 async def under_way(engine: Engine) -> None:
     """Return when the engine has begun to read."""
     while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
         await asyncio.sleep(0.01)
 
 
-async def _work(model: str, told: Connection) -> None:
+def _tell(word: str) -> None:
+    print(word, flush=True)  # noqa: T201  what reads it waits for each line
+
+
+async def _work(model: str) -> None:
     engine = create_engine(WorkerSettings(engine="vllm", model=model, kv_cache_bytes=KV_CACHE_BYTES, **SIZES))
     await engine.start()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, told.send, "interrupted")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _tell, "interrupted")
     reading = asyncio.create_task(engine.generate(LONG))
     await under_way(engine)
-    told.send("reading")
-    told.send((await reading).verdict)
+    _tell("reading")
+    _tell((await reading).verdict)
     await engine.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(_work(sys.argv[1]))
