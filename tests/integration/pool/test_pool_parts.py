@@ -97,7 +97,7 @@ def test_nothing_is_claimed_while_nothing_may_be(fleet: Any) -> None:
 
     (fleet.directory / "room").unlink()
 
-    fleet.await_story(part, "run")
+    fleet.await_story(part, "run", "done")
     fleet.await_settled()
 
 
