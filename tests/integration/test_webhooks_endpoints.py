@@ -26,6 +26,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.lag import lag
+from pecia_workers.ledger.outbox import give_up
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal_secrets, spans
 from pecia_workers.metrics.declared import REGISTRY
 from receivers import (
@@ -386,6 +387,21 @@ def test_what_nobody_takes_in_time_is_dead(
 
     assert client.delivery(delivery).last_error == "given_up"
     assert [one.error for one in client.delivery(delivery).attempts] == ["http_500"]
+
+
+def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client) -> None:
+    endpoint = client.add_endpoint("https://example.org/hook")
+    failed = "INSERT INTO receivers (receiver, failures, failed_at) VALUES (%s, 1, now() - interval '5 days')"
+    outbox.execute(failed, "https://gone.example")
+    outbox.execute(failed, str(endpoint.id))
+
+    async def look() -> None:
+        database = open_database(outbox.database_url)
+        await give_up(database, age=timedelta(days=4))
+        await database.dispose()
+
+    asyncio.run(look())
+    assert [row["receiver"] for row in outbox.query("SELECT receiver FROM receivers")] == [str(endpoint.id)]
 
 
 def test_what_is_dead_can_be_replayed_under_its_id(

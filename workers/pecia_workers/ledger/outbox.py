@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas.states import DeliveryState
-from pecia_workers.ledger.receivers import PausePolicy, note_failure, note_gone, note_success
+from pecia_workers.ledger.receivers import PausePolicy, forget_hosts, note_failure, note_gone, note_success
 
 
 class ReceiverState(StrEnum):
@@ -115,9 +115,10 @@ _TURNS = text(
     """
 )
 
-# A statement of its own: it sees all that was queued before the receivers were locked. A failing receiver is tried by
-# one delivery; one for which more wait goes behind the others; the row of one for which none wait goes, if it is well.
-# A claim is a promise to record within `visibility`. If the worker dies, the row becomes due again.
+# A statement of its own, by its own clock: it sees all that was queued before the receivers were locked, and what is
+# queued meanwhile waits for that lock. A failing receiver is tried by one delivery; one for which more wait goes behind
+# the others; the row of one for which none wait goes, if it is well. A claim is a promise to record within
+# `visibility`. If the worker dies, the row becomes due again.
 _CLAIM = text(
     """
     WITH turns AS (
@@ -130,7 +131,7 @@ _CLAIM = text(
         SELECT one.id, one.endpoint_id, turns.receiver FROM turns
         CROSS JOIN LATERAL (
             SELECT id, endpoint_id, next_at FROM deliveries
-            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= now()
+            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= statement_timestamp()
             ORDER BY next_at LIMIT greatest(room, 0)
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS one
@@ -138,7 +139,7 @@ _CLAIM = text(
     ), served AS (
         SELECT receiver, receiver IN (SELECT receiver FROM next) AS took, EXISTS (
             SELECT FROM deliveries
-            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= now()
+            WHERE state = 'pending' AND deliveries.receiver = turns.receiver AND next_at <= statement_timestamp()
               AND id NOT IN (SELECT id FROM next)
         ) AS more
         FROM turns WHERE room > 0
@@ -260,6 +261,10 @@ async def _note(
 
 
 async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) -> int:
-    """End up to `limit` deliveries that were promised, or replayed last, longer ago than `age`; return how many."""
+    """End up to `limit` deliveries that were promised, or replayed last, longer ago than `age`; return how many.
+
+    Hosts that failed so long ago for the last time are forgotten: nothing waits for them.
+    """
     async with database.begin() as connection:
+        await forget_hosts(connection, age)
         return (await connection.execute(_GIVE_UP, {"age": age, "limit": limit})).rowcount

@@ -25,15 +25,19 @@ _FAILED = text(
     """
 )
 
-# Its row stays while something is queued, which may go out at once.
 _RECOVERED = text(
     """
-    WITH gone AS (
-        DELETE FROM receivers WHERE receiver = :receiver AND failures > 0 AND next_due IS NULL
-    )
-    UPDATE receivers SET failures = 0, failing_since = NULL, failed_at = NULL, paused_until = NULL, next_due = now()
-    WHERE receiver = :receiver AND failures > 0 AND next_due IS NOT NULL
+    UPDATE receivers
+    SET failures = 0, failing_since = NULL, failed_at = NULL, paused_until = NULL,
+        next_due = CASE WHEN next_due IS NOT NULL THEN now() END
+    WHERE receiver = :receiver AND failures > 0
     """
+)
+
+_IDLE = text("DELETE FROM receivers WHERE receiver = :receiver AND failures = 0 AND next_due IS NULL")
+
+_FORGET = text(
+    "DELETE FROM receivers WHERE failed_at < now() - :age AND next_due IS NULL AND receiver LIKE 'http%'"
 )
 
 # A try that began before the endpoint said that it is gone is no news.
@@ -74,14 +78,25 @@ async def note_success(
     connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, took: timedelta
 ) -> None:
     """Forget failures, and that the endpoint was gone before this try, which took so long."""
-    await connection.execute(_RECOVERED, {"receiver": receiver})
+    await _recover(connection, receiver)
     if endpoint is not None:
         await connection.execute(_ENABLE, {"endpoint": endpoint, "took": took})
 
 
 async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> int:
     """Disable the endpoint, and end what waits for that URL; return how many deliveries that were."""
-    await connection.execute(_RECOVERED, {"receiver": receiver})
+    await _recover(connection, receiver)
     if endpoint is not None:
         await connection.execute(_DISABLE, {"endpoint": endpoint})
     return (await connection.execute(_END, {"receiver": receiver, "url": url})).rowcount
+
+
+async def forget_hosts(connection: AsyncConnection, age: timedelta) -> None:
+    """Forget hosts for which nothing is queued and that failed that long ago for the last time."""
+    await connection.execute(_FORGET, {"age": age})
+
+
+async def _recover(connection: AsyncConnection, receiver: str) -> None:
+    """Forget its failures; its row goes if nothing is queued."""
+    if (await connection.execute(_RECOVERED, {"receiver": receiver})).rowcount:
+        await connection.execute(_IDLE, {"receiver": receiver})
