@@ -347,11 +347,12 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
     job = submit()
     if call == "retry":
         job.cancel()
-    change: Callable[[], object] = {
+    changes: dict[str, Callable[[], object]] = {
         "cancel": job.cancel,
         "retry": job.retry,
         "purge": lambda: client.purge([job]),
-    }[call]
+    }
+    change = changes[call]
     for sqlstate, kind in MEANING:
         books.fail(UPDATE_JOBS, sqlstate, times=1_000, part=None)
         with pytest.raises(PeciaError) as raised:

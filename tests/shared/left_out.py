@@ -22,13 +22,14 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["left_out"] = dict(session.config.stash[_KEY])
+        output["left_out"] = dict(session.config.stash[_KEY].items())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Each of xdist's processes collects all tests, so each leaves out the same."""
-    node.config.stash[_KEY] |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+    left_out: dict[str, int] = getattr(node, "workeroutput", {}).get("left_out", {})
+    node.config.stash[_KEY] |= Counter(left_out)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -113,7 +113,7 @@ class MemoryDeadParts(DeadParts[D_co]):
         memory: Memory,
         *,
         job_id: UUID | None,
-        code: FailureCode | None,
+        code: FailureCode | str | None,
         since: datetime | None,
         limit: int | None,
     ) -> list[DeadPart]:
