@@ -368,15 +368,15 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
     job = submit()
     if call == "retry":
         job.cancel()
-    change: Callable[[], object] = {
+    changes: dict[str, Callable[[], object]] = {
         "cancel": job.cancel,
         "retry": job.retry,
         "purge": lambda: client.purge([job]),
-    }[call]
+    }
     for sqlstate, kind in MEANING:
         books.fail(UPDATE_JOBS, sqlstate, times=1_000, part=None)
         with pytest.raises(PeciaError) as raised:
-            change()
+            changes[call]()
         assert type(raised.value) is (DatabaseRefusedError if kind is SubmitError else kind), sqlstate
 
 
