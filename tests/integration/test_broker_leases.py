@@ -139,8 +139,7 @@ def test_a_keeper_without_a_gate_claims_nothing(redis: Redis, keeper: LeaseKeepe
 
 def test_a_part_is_not_held_for_too_long_while_it_waits_for_postgres(redis: Redis) -> None:
     """Its lease is renewed for as long as the keeper's clock stands still."""
-    now: list[float] = [0.0]
-    lost: list[Any] = []
+    now, lost = [0.0], list[str]()
     keeper = LeaseKeeper(redis, lease=LEASE, hold_limit=timedelta(0), clock=lambda: now[0])
     keeper.gate, keeper.on_lost = OpenGate(), lost.append
     (part,) = queue_parts(redis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from failing_writes import fail_writes, let_writes_pass
 from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
@@ -119,6 +121,36 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(
 
     assert while_it_runs(settings, part, announce_late) == "to be given back"
     assert state_of(part, database_url) == "queued"
+
+
+def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    """Meanwhile the worker claims nothing."""
+
+    async def story() -> None:
+        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+        reader.may_end.set()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        fail_writes(database_url, "INSERT ON results", "25006")
+        running = asyncio.ensure_future(runtime.run(part, redelivered=False))
+        try:
+            async with asyncio.timeout(60):
+                while runtime.room:  # noqa: ASYNC110  the other side is a database
+                    await asyncio.sleep(0.02)
+            running.cancel()
+            await asyncio.sleep(0.1)
+            assert not running.done()
+        finally:
+            let_writes_pass(database_url)
+            with suppress(asyncio.CancelledError):
+                await running
+            assert runtime.room == 1
+            await runtime.stop()
+
+    asyncio.run(story())
+    assert state_of(part, database_url) == "done"
 
 
 def test_workers_that_share_a_spool_directory_do_not_share_their_copies(

@@ -220,6 +220,27 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
     play(story)
 
 
+def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
+    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+) -> None:
+    """It is given back, and tried again: nothing can be written down of it until a person has looked."""
+    jobs = [submit() for _ in range(3)]
+    parts = [books.part_of(job) for job in jobs]
+
+    async def story(one: Ledger) -> list[type]:
+        claims = [await claimed(one, part) for part in parts]
+        books.fail(PLACES["its callback"], "54000", times=1_000, part=parts[1])
+        committing = [commit(one, claim) for claim in claims]
+        outcomes = await asyncio.gather(*committing, return_exceptions=True)
+        assert await one.give_back([parts[1]]) == {parts[1]}
+        return [type(outcome) for outcome in outcomes]
+
+    first, second, third = play(story)
+    assert (first, third) == (Done, Done)
+    assert issubclass(second, Exception)
+    assert [job.refresh().state for job in jobs] == ["succeeded", "running", "succeeded"]
+
+
 def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
     books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
 ) -> None:
@@ -352,11 +373,10 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
         "retry": job.retry,
         "purge": lambda: client.purge([job]),
     }
-    change = changes[call]
     for sqlstate, kind in MEANING:
         books.fail(UPDATE_JOBS, sqlstate, times=1_000, part=None)
         with pytest.raises(PeciaError) as raised:
-            change()
+            changes[call]()
         assert type(raised.value) is (DatabaseRefusedError if kind is SubmitError else kind), sqlstate
 
 
