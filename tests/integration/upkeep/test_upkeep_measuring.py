@@ -56,11 +56,11 @@ def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
 def test_receivers_are_counted_that_are_paused_while_something_waits_for_them(tables: Any, run: Make) -> None:
     tables.query(
         """INSERT INTO receivers (receiver, failures, paused_until)
-           VALUES ('waited-for', 9, now()), ('forgotten', 9, now()), ('well', 1, NULL)"""
+           VALUES ('https://waited.for', 9, now()), ('https://forgotten', 9, now()), ('https://well', 1, NULL)"""
     )
     tables.query(
         """INSERT INTO deliveries (type, url, body)
-           VALUES ('webhook.test', 'waited-for', '{}'), ('webhook.test', 'well', '{}')"""
+           VALUES ('webhook.test', 'https://waited.for/hook', '{}'), ('webhook.test', 'https://well/hook', '{}')"""
     )
     run(Measurement())
     assert shown("pecia_paused_receivers") == 1
