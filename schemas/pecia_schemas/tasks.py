@@ -185,9 +185,7 @@ def _written_once(pages: str) -> str:
 
 
 # An error about a task must not quote what it was made of: that may be a document.
-_CONFIG = ConfigDict(
-    defer_build=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
-)
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, config=_CONFIG)

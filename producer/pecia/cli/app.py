@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -15,17 +16,23 @@ from typer.exceptions import TyperException
 from pecia.cli.verbs import OWN, PANELS, Verb, others
 
 _EXTRAS = {"up": "local", "demo": "local"}
+_HOME = re.compile(r"--home\b")
 
 
 class Verbs(TyperGroup):
     """All verbs. They are listed and completed by the table; only the one that is called is loaded."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the verb."""
+        """Parse the options before the verb. Typer has pydantic, slow to load, check all but a flag's true or false."""
+        known = self.params
+        self.params = [option for option in known if option.name != "home" or _HOME.match(" ".join(args))]
         for option in self.get_params(ctx):
             if option.default is None:
-                option.default = False  # Typer has pydantic, slow to load, check what is None
-        return super().parse_args(ctx, args)
+                option.default = False
+        try:
+            return super().parse_args(ctx, args)
+        finally:
+            self.params = known
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's signature, as below
         """Return the names of all verbs."""

@@ -22,7 +22,7 @@ def env(
     They hold the stores' passwords: let a shell read them, not a log. With several fleets on this machine, `--home`
     before the verb, or PECIA_HOME, chooses.
 
-    Example: `eval "$(pecia --home ./fleet env)"`
+    Example: `eval "$(pecia env)"`
     """
     settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
     variables = {
