@@ -20,6 +20,8 @@ from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope="module")
 def captioners(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:

@@ -22,6 +22,8 @@ from compose_stack import COMPOSE, assignments, fleet_services, stack
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
+pytestmark = pytest.mark.gate
+
 WORD = "Quillfeather"
 
 LONG_RUNNING = (*WORKERS, "flower")

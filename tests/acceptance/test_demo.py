@@ -15,6 +15,8 @@ import pytest
 
 from limits import WAIT_S
 
+pytestmark = pytest.mark.gate
+
 DEMO = (sys.executable, "-m", "pecia", "demo")
 EXHIBITS = {
     "hospital chart": "succeeded",

@@ -27,6 +27,8 @@ from pecia_schemas import DocumentType
 from pecia_workers.local.sample_documents import sample_document, write_damaged_png, write_pdf, write_png
 from snippets import GAP, ROOT, agrees, blocks, commands
 
+pytestmark = pytest.mark.gate
+
 PAGES: dict[str, list[str]] = {
     "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}"],
     "docs/tutorial.md": [

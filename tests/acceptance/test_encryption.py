@@ -21,6 +21,8 @@ from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas.encryption import new_key
 from tables import texts_of_tables
 
+pytestmark = pytest.mark.gate
+
 PRINTED = "Quillfeather"
 EMBEDDED = "Thistlewood"
 FILE_NAME = "Hartwigsen"

@@ -11,6 +11,8 @@ import pytest
 
 from command import run_pecia
 
+pytestmark = pytest.mark.gate
+
 
 def engine(*words: str, **settings: str) -> CompletedProcess[str]:
     return run_pecia("engine", *words, env={"COLUMNS": "200", **settings})

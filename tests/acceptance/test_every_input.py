@@ -20,6 +20,8 @@ from memory import memory_of, processes_of
 from pecia import Job, ReadDocument
 from pecia_schemas import Task
 
+pytestmark = pytest.mark.gate
+
 KEPT_BYTES = 150 * 10**6
 """What a worker with all its processes may hold more than before: allocators keep some of what is freed."""
 

@@ -28,6 +28,8 @@ from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
 from pecia_schemas import Stage
 
+pytestmark = pytest.mark.gate
+
 SAID = "Larkspurfield"
 PAGES = 40
 """More than a turn: the last ones wait behind a marker."""

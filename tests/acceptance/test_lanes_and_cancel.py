@@ -20,6 +20,8 @@ from pecia import (
     ReadDocument,
 )
 
+pytestmark = pytest.mark.gate
+
 SHEETS = 20 * (os.cpu_count() or 1)  # a second or two of work, however many read
 
 Draw = Callable[[str], bytes]

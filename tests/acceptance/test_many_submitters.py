@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from limits import WAIT_S
+
+pytestmark = pytest.mark.gate
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "many_submitters.py"
 

@@ -18,6 +18,8 @@ from memory import memory_of
 from pecia import DocumentType, Job, JobState, ReadDocument
 from pecia_workers.local import sample_documents as samples
 
+pytestmark = pytest.mark.gate
+
 SHORT, LONG = 30, 300
 """Pages."""
 ALLOWED_BYTES = 150 * 10**6

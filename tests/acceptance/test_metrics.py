@@ -20,6 +20,8 @@ from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import DocumentType
 
+pytestmark = pytest.mark.gate
+
 WORD = "Quillfeather"
 ROLES = {"ingest", "engine", "webhooks", "upkeep"}
 

@@ -35,6 +35,8 @@ from pecia import Client, Job, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 
+pytestmark = pytest.mark.gate
+
 PRINTED = "Quillfeather"
 EMBEDDED = "Thistlewood"
 FILE_NAME = "Hartwigsen"

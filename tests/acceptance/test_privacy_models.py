@@ -24,6 +24,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 from videos import video
 
+pytestmark = pytest.mark.gate
+
 WRITTEN = "Quillfeather"
 FILLED = "Thistlewood"
 ASKED = "Hartwigsen"

@@ -29,6 +29,8 @@ from pecia_workers.local.redis import start_redis
 from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured
 
+pytestmark = pytest.mark.gate
+
 WEBHOOK = "whsec_" + "SHVtcHR5RHVtcHR5U2F0T25BV2FsbEhhZEFHcmVhdEZhbGw="
 API_KEY = "Snickersnee"
 S3_KEY = "Vorpalblade"

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from chat_server import Behaviour, serving
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_schemas import JobState
+
+pytestmark = pytest.mark.gate
 
 KEY = "sesame"
 

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from limits import WAIT_S
+
+pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ("kill-engine", "flush-redis", "silence-postgres", "pause-engine", "kill-webhooks")

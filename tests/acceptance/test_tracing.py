@@ -26,6 +26,8 @@ from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.upkeep.queues import count_waiting
 
+pytestmark = pytest.mark.gate
+
 TEXT, FILE_NAME, METADATA, HOOK = "Quillfeather", "Hartwigsen", "Marigoldby", "Juniperstow"
 
 

@@ -25,6 +25,8 @@ from command import run_pecia
 from limits import WAIT_S
 from pecia_schemas import running
 
+pytestmark = pytest.mark.gate
+
 SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
 PECIA = (sys.executable, "-m", "pecia")
 

@@ -31,6 +31,8 @@ from compose_stack import (
 from pecia_schemas.settings import known_names
 from snippets import blocks
 
+pytestmark = pytest.mark.gate
+
 ROOT = COMPOSE.parent
 FILES = ("compose.yaml", "compose.gpu.yaml")
 SECRETS = [name for name, value in assignments(COMPOSE / ".env.example").items() if not value]

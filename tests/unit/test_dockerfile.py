@@ -13,6 +13,8 @@ import pytest
 
 from compose_stack import COMPOSE
 
+pytestmark = pytest.mark.gate
+
 ROOT = COMPOSE.parent
 DOCKERFILE = COMPOSE / "Dockerfile"
 IMAGES = ("fleet", "cpu", "gpu")

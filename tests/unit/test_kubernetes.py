@@ -16,6 +16,8 @@ from manifests import CUSTOM, MANIFESTS, Object, ScaledObject, files, named_imag
 from pecia.cli.app import app
 from pecia_schemas.settings import WorkerSettings, known_names, read_settings
 
+pytestmark = pytest.mark.gate
+
 OVERLAYS = ["cpu", "gpu", "migrate"]
 KUBERNETES = ["1.29", "1.37"]
 GIVING_BACK = timedelta(seconds=45)

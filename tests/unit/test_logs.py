@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+pytestmark = pytest.mark.gate
+
 SCRIPT = """
 import logging
 from pecia_schemas.settings import WorkerSettings

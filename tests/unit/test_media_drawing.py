@@ -24,6 +24,8 @@ from pecia_workers.media.drawing import as_read, compressed
 from pecia_workers.media.pictures import open_pictures
 from pecia_workers.media.preparation import prepare
 
+pytestmark = pytest.mark.gate
+
 
 def page(slope: float = 0.0, turns: int = 0) -> NDArray[np.uint8]:
     """Return a page of print, from edge to edge, that slopes, lies on its side or stands on its head."""

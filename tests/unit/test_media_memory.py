@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pypdfium2
+import pytest
 from PIL import Image
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.limits import Limits
 from pecia_workers.media.pdf import PdfPages
+
+pytestmark = pytest.mark.gate
 
 PAGES = 100
 SIDE = 1000  # pixels

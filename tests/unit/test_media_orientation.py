@@ -11,6 +11,8 @@ from pecia_workers.media.preparation import prepare
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")
 
+pytestmark = pytest.mark.gate
+
 PAGES: Final = 24
 
 

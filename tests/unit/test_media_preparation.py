@@ -27,6 +27,8 @@ from pecia_workers.reading.page import _moved
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the classifier")
 
+pytestmark = pytest.mark.gate
+
 LEVEL = Plan(steps=(Preparation.DESKEW,))
 
 

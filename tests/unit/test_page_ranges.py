@@ -71,5 +71,7 @@ def test_a_huge_range_costs_nothing_before_the_document_is_known() -> None:
     ["", " ", "0", "1,", "-3", "3-1", "1--3", "1-2-3", "one", "1;2", "\uff11", "1.5", "9" * 10, "1," * 1_500],
 )
 def test_what_is_no_range_is_refused_where_the_task_is_made(text: str) -> None:
-    with pytest.raises(ValidationError, match="pages are written like '1-3,7,9-'|pages have at most 2,000 characters"):
+    with pytest.raises(
+        ValidationError, match=r"pages are written like '1-3,7,9-'|pages have at most 2,000 characters"
+    ):
         ReadDocument(b"", pages=text)

@@ -34,6 +34,8 @@ from pecia_workers.simulation.formulas import in_flight
 from pecia_workers.simulation.requests import Mix, drawn
 from pecia_workers.simulation.scenarios import SHARE, simulated
 
+pytestmark = pytest.mark.gate
+
 app = typer.Typer(add_completion=False)
 app.command()(plan)
 MIXED = Mix()

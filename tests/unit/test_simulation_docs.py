@@ -16,6 +16,8 @@ from pecia_workers.commands.plan import plan
 from pecia_workers.commands.simulate import simulate
 from pecia_workers.simulation.scenarios import simulated_seed
 
+pytestmark = pytest.mark.gate
+
 PAGE = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
 COMMANDS = [
     line.split("#")[0].strip()

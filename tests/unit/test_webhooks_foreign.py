@@ -18,6 +18,8 @@ from korean import NothingThereError
 from pecia_schemas import new_id
 from pecia_workers.webhooks.signing import SignedNotice, Signer
 
+pytestmark = pytest.mark.gate
+
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 FORMER = "whsec_" + base64.b64encode(b"o" * 24).decode()
 NOTICE = {"type": "job.succeeded", "data": {"metadata": {"ward": "café 3 \u2028 漢字"}}}
