@@ -93,20 +93,18 @@ class Books:
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Make the database what a demoted primary is, for all sessions."""
+        """Make the database what a demoted primary is. Sessions that are opened meanwhile stay read-only for life."""
         name = sql.Identifier(str(conninfo_to_dict(self._url)["dbname"]))
-        self._alter(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
-        yield
-        self._alter(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
-
-    def _alter(self, statement: sql.Composed) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute("SET default_transaction_read_only = off")
-            connection.execute(statement)
+            connection.execute(
+                sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name)
+            )
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
+            yield
+            connection.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from pecia.errors import (
     ConfigurationError,
+    DatabaseRefusedError,
     IdempotencyConflictError,
     InvalidFormatError,
     InvalidSettingError,
@@ -46,6 +47,7 @@ _OF_ERRORS: dict[type[PeciaError], Ending] = {
     QueueFullError: Ending.UNAVAILABLE,
     IdempotencyConflictError: Ending.USAGE,
     SubmitError: Ending.USAGE,
+    DatabaseRefusedError: Ending.USAGE,
     JobNotFoundError: Ending.USAGE,
     RetryRefusedError: Ending.USAGE,
 }
