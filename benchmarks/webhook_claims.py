@@ -20,9 +20,9 @@ from harness.servers import servers
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import Room, claim_deliveries
 
-RECEIVERS = (1, 2_000)
-"""That the long backlog is for, and as many as there are callbacks; the short one is for one."""
 SHORT = 100
+RECEIVERS = (1, 2_000)
+"""That the long backlog is for. Both are also for as many as there are callbacks, so that a claim is full."""
 ROOM = Room(deliveries=64, each=4, busy={}, signs=True)
 
 _FILL = text(
@@ -82,7 +82,7 @@ async def is_queued(database: AsyncEngine) -> bool:
 
 async def measure(database_url: str, long: int, rounds: int) -> list[dict[str, float]]:
     """Return the figures of every backlog."""
-    backlogs = [(SHORT, 1), *((long, receivers) for receivers in (*RECEIVERS, long))]
+    backlogs = [(SHORT, 1), (SHORT, SHORT), *((long, receivers) for receivers in (*RECEIVERS, long))]
     database = open_database(database_url, patience=timedelta(minutes=2))
     try:
         return [await backlog(database, *one, rounds) for one in backlogs]

@@ -34,7 +34,7 @@ FIRST_COLUMNS = {
     "pdf": ["2"],
     "preparation": ["look", "blank", "orient", "deskew", "downscale"],
     "metrics": ["counting one part", "one scrape"],
-    "webhooks": ["100 for 1", "300 for 1", "300 for 2,000", "300 for 300"],
+    "webhooks": ["100 for 1", "100 for 100", "300 for 1", "300 for 2,000", "300 for 300"],
     "retention": ["retention alone", "workers alone", "both"],
 }
 WITHOUT_SERVERS = {"pdf", "preparation", "metrics"}
