@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import event, make_url
-from sqlalchemy.engine import URL, Engine, ExceptionContext
+from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext
 
 from pecia_schemas.sqlstates import ends_connection
 
@@ -23,6 +23,8 @@ _BEYOND_S = 0.5
 """What the server has beyond its own limit to say that it was reached."""
 _ALIVE_S = 4.0
 """What a connection that comes out of the pool has to answer the pool's ping; its work may have longer."""
+_PREPARED_AFTER = 5
+"""How often a statement runs on one connection before it is prepared there: half of what Postgres does is planning."""
 
 
 def sqlalchemy_url(database_url: str) -> URL:
@@ -39,8 +41,10 @@ CONNECT_ARGS = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
+    # Behind a pooler each transaction may run on another server connection, which does not know them.
+    "prepare_threshold": None,
 }
-"""Passed to libpq on every connection."""
+"""Passed to psycopg and libpq on every connection."""
 
 
 def close_after(engine: Engine, patience: timedelta) -> None:
@@ -50,22 +54,18 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     a primary which was demoted. Keepalives notice a peer that is gone; this
     notices a proxy or firewall between that has forgotten the connection, and on the server's side frees the locks of
     whoever fell silent.
+
+    The server's limits come with the BEGIN of each transaction: that costs no round trip, and leaves nothing on a
+    server connection that a pooler gives to others next.
     """
     limit_ms = int(patience.total_seconds() * 1000)
+    begin_bounded = (
+        f"BEGIN; SET LOCAL statement_timeout = {limit_ms};"
+        f" SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+    )
 
-    def connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
-        if dialect.is_async:
-            parameters["async_creator_fn"] = _PatientAsyncConnection.connect
-            return None
-        return _PatientConnection.connect(*arguments, **parameters)
-
-    def bound(connection: Any, *_: object) -> None:
-        cursor = connection.cursor()
-        cursor.execute(
-            f"SET statement_timeout = {limit_ms}; SET idle_in_transaction_session_timeout = {limit_ms}"
-        )
-        cursor.close()
-        connection.commit()
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin_bounded)
 
     def be_patient(connection: Any, *_: object) -> None:
         _driver(connection).patience_s = limit_ms / 1000 + _BEYOND_S
@@ -78,11 +78,28 @@ def close_after(engine: Engine, patience: timedelta) -> None:
         if ends_connection(context.original_exception):
             context.is_disconnect = True
 
-    event.listen(engine, "do_connect", connect)
+    event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
-    event.listen(engine, "connect", bound)
+    event.listen(engine, "connect", _prepare_if_direct)
+    event.listen(engine, "begin", begin)
     event.listen(engine, "checkout", be_patient)
     event.listen(engine, "checkin", be_impatient)
+
+
+def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
+    parameters["autocommit"] = True  # psycopg sends no BEGIN of its own
+    if dialect.is_async:
+        parameters["async_creator_fn"] = _PatientAsyncConnection.connect
+        return None
+    return _PatientConnection.connect(*arguments, **parameters)
+
+
+def _prepare_if_direct(connection: Any, *_: object) -> None:
+    driver, cursor = _driver(connection), connection.cursor()
+    cursor.execute("SELECT pg_backend_pid()")
+    if cursor.fetchone() == (driver.info.backend_pid,):  # a pooler tells a number of its own
+        driver.prepare_threshold = _PREPARED_AFTER
+    cursor.close()
 
 
 def _driver(connection: Any) -> Any:

@@ -153,6 +153,24 @@ def test_a_part_is_not_held_for_too_long_while_it_waits_for_postgres(redis: Redi
     assert lost == [part]
 
 
+def test_a_part_is_not_held_for_too_long_while_it_waits_for_others(redis: Redis) -> None:
+    now, waited, lost = [0.0], [5.0], []
+    keeper = LeaseKeeper(
+        redis, lease=LEASE, hold_limit=timedelta(0), clock=lambda: now[0], waited_s=lambda _part: waited[0]
+    )
+    keeper.gate, keeper.on_lost = OpenGate(), lost.append
+    (part,) = queue_parts(redis)
+    keeper.claim(ALL)
+
+    now[0] += 5
+    keeper.renew()
+    assert lost == []
+
+    now[0] += 0.001
+    keeper.renew()
+    assert lost == [part]
+
+
 def test_a_failed_acknowledgement_is_made_good(
     redis_server: Callable[..., Any], eventually: Callable[..., Any]
 ) -> None:

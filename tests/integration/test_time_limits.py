@@ -20,6 +20,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
+from pecia_workers.working import waited_s
 
 
 class Page:
@@ -136,6 +137,25 @@ def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_c
     assert page.job.refresh().state is JobState.FAILED
     (dead,) = client.dead_parts()
     assert (dead.failure.code, dead.attempts, dead.strikes) == (FailureCode.TIMEOUT, 2, 1)
+
+
+def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
+    settings: Callable[..., WorkerSettings], client: Client, database_url: str, picture: Callable[..., bytes]
+) -> None:
+    page = Page(client, database_url, picture())  # blank: the engine has no part in it
+    limit = timedelta(seconds=5)
+
+    async def story(runtime: Runtime) -> None:
+        decoders = runtime._handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
+        async with decoders._free:  # another page has the only one
+            reading = asyncio.create_task(runtime.run(page.part, redelivered=False))
+            done, _ = await asyncio.wait([reading], timeout=1.2 * limit.total_seconds())
+            assert not done
+            assert waited_s(str(page.part)) >= limit.total_seconds()
+        await reading
+
+    play(settings(part_timeout=limit), story)
+    assert page.job.refresh().state is JobState.SUCCEEDED
 
 
 def test_a_part_does_not_run_before_its_time(

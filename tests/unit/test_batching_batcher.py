@@ -19,6 +19,7 @@ from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.output_lengths import FixedLength
 from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+from pecia_workers.working import clocked, waited_s
 
 OUTPUT = 20
 BUDGET = 2_000
@@ -185,3 +186,18 @@ def test_packing_is_what_is_used_while_others_wait() -> None:
     assert alone is None
     assert crowded is not None
     assert crowded > 0.5  # by the clock of the wall, which a busy machine holds up between two
+
+
+def test_a_part_that_waits_for_room_does_not_work() -> None:
+    async def waited(desk: Desk, number: int) -> float:
+        request = asked(number)
+        assert request.part
+        with clocked(request.part):
+            await desk.batcher.generate(request)
+            return waited_s(str(request.part))
+
+    async def story() -> list[float]:
+        async with opened(Desk(engine(slots=1))) as desk:
+            return await asyncio.gather(waited(desk, 1), waited(desk, 2))
+
+    assert min(asyncio.run(story())) > 0

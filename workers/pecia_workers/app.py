@@ -26,6 +26,7 @@ from pecia_workers.broker import (
 )
 from pecia_workers.ledger.database import OUTAGE
 from pecia_workers.remote_control import restrict
+from pecia_workers.working import waited_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -89,6 +90,7 @@ class FleetApp(Celery):  # type: ignore[misc]
             hold_limit=self.settings.part_timeout + self.settings.lease,
             rules=LaneRules.of(self.settings),
             clock=OUTAGE.clock,
+            waited_s=waited_s,
         )
 
     @property

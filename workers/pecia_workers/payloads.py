@@ -13,6 +13,7 @@ from pathlib import Path
 from pecia_schemas import PayloadRef
 from pecia_schemas.payloads import PayloadStore, verify
 from pecia_schemas.sqlstates import outage_suppressed
+from pecia_workers.working import waiting
 
 SPOOL_BYTES = 4 * 1024**3
 """How much a worker keeps of what it fetched from S3, in bytes; what is in use stays in any case."""
@@ -58,10 +59,8 @@ class Spool:
         """
         copy = self._enter(reference)
         try:
-            async with copy.ready:
-                if not copy.verified:
-                    await self._provide(copy, reference)
-                    copy.verified = True
+            with waiting():
+                await self._make_ready(copy, reference)
             yield copy.path
         finally:
             copy.users -= 1
@@ -95,6 +94,12 @@ class Spool:
         copy.users += 1
         copy.idle = False
         return copy
+
+    async def _make_ready(self, copy: _Copy, reference: PayloadRef) -> None:
+        async with copy.ready:
+            if not copy.verified:
+                await self._provide(copy, reference)
+                copy.verified = True
 
     async def _provide(self, copy: _Copy, reference: PayloadRef) -> None:
         if copy.owned:

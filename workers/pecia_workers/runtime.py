@@ -74,6 +74,7 @@ from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
 from pecia_workers.tracing.parts import ended, processing
 from pecia_workers.tracing.requests import TracedGenerator
+from pecia_workers.working import clocked, limited
 
 log = structlog.get_logger(__name__)
 
@@ -237,7 +238,8 @@ class Runtime:
         claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, redelivered=redelivered)))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        with about_part(claimed.job_id, claimed.id, claimed.attempt), processing(claimed, asked):
+        about = about_part(claimed.job_id, claimed.id, claimed.attempt)
+        with about, clocked(part), processing(claimed, asked):
             await self._run_claimed(claimed)
 
     async def _run_claimed(self, part: ClaimedPart) -> None:
@@ -272,7 +274,7 @@ class Runtime:
         assert task is not None  # noqa: S101  the pool runs parts as tasks
         self._running[part.id] = (part.job_id, task)
         try:
-            async with asyncio.timeout(self._settings.part_timeout.total_seconds()):
+            async with limited(self._settings.part_timeout.total_seconds()):
                 outcome = await self._handlers[part.stage](part)
                 return self._meter.settled(part.id, outcome)
         except asyncio.CancelledError:

@@ -22,6 +22,7 @@ from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.metrics import recording
 from pecia_workers.tracing.requests import admitted, generate
+from pecia_workers.working import waiting
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
@@ -112,7 +113,9 @@ class Batcher:
         self._policy.offer(item)
         try:
             self._admit()
-            if await entering:
+            with waiting():
+                oversize = await entering
+            if oversize:
                 log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
             self._memory.enter(request.id, tokens)
             yield

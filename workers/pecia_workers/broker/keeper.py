@@ -76,10 +76,12 @@ class LeaseKeeper:
         hold_limit: timedelta,
         rules: LaneRules | None = None,
         clock: Callable[[], float] = time.monotonic,
+        waited_s: Callable[[str], float] = lambda _part: 0.0,
     ) -> None:
         """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere.
 
-        `clock` tells how long parts are held: it stands still while they wait for Postgres.
+        `clock` tells how long parts are held: it stands still while they wait for Postgres. `waited_s` tells how long
+        one of them has waited for others besides.
         """
         self.owner = new_owner()
         _keepers[self.owner] = self
@@ -89,6 +91,7 @@ class LeaseKeeper:
         self._lease = lease
         self._hold_limit_s = hold_limit.total_seconds()
         self._clock = clock
+        self._waited_s = waited_s
         self._held: dict[str, float] = {}
         self._moved_at = time.monotonic()
         self._finished: dict[str, None] = {}
@@ -260,8 +263,8 @@ class LeaseKeeper:
         """Renew once; parts that were lost or held for too long are reported to `on_lost`."""
         since = self._clock() - self._hold_limit_s
         held = self._held.copy()
-        overdue = [part for part, begun in held.items() if begun < since]
-        lost = self._leases.renew(self.owner, [part for part, begun in held.items() if begun >= since])
+        overdue = [part for part, begun in held.items() if begun + self._waited_s(part) < since]
+        lost = self._leases.renew(self.owner, list(held.keys() - set(overdue)))
         for part in lost + overdue:
             if self._held.get(part) == held[part] and part not in self._finished:
                 self._held.pop(part, None)

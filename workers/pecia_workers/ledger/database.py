@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
 from pecia_schemas.sqlstates import Verdict, is_transient, name_of, outage_suppressed, verdict_on
 from pecia_workers.metrics.health import PULSE
+from pecia_workers.working import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +116,7 @@ async def outlast(run: Callable[[], Awaitable[R]]) -> R:
     committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone.
     """
     pause = 0.0
-    with ExitStack() as outage:
+    with waiting(), ExitStack() as outage:
         while True:
             try:
                 return await run()

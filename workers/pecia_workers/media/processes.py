@@ -17,6 +17,7 @@ import structlog
 
 from pecia_workers.confinement import confine
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
+from pecia_workers.working import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -116,10 +117,14 @@ class BoundedProcesses:
         Raises what it raises, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process
         ended.
         """
-        async with self._free:
+        with waiting():
+            await self._free.acquire()
+        try:
             process = await self._ready()
             succeeded, answer = await self._ask(process, timeout, function, args)
             self._idle.append(process)
+        finally:
+            self._free.release()
         if succeeded:
             returned: T = answer
             return returned

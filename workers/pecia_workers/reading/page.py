@@ -22,6 +22,7 @@ from pecia_workers.reading.fields import Fields, closed, judge
 from pecia_workers.reading.instructions import fields_instruction, instruction_for
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
+from pecia_workers.working import worked_s
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -72,8 +73,8 @@ class ReadPage:
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
         if look.found:
             return Done(_moved(look.found, part, image, timings))
-        readings = await self._read(request, image, started)
-        fields = await self._fill(request, task, readings, started)
+        readings = await self._read(request, image)
+        fields = await self._fill(request, task, readings)
         took = timings.model_copy(update={"engine": clock() - asked})
         page = page_of(part.ordinal + 1, image, readings, fields, took)
         return look.done(page, whole=task.fields is None or page.fields is not None)
@@ -97,16 +98,16 @@ class ReadPage:
         requests = [request, *([_form(request, task)] if task.fields is not None else [])]
         return await self._cache.look(part, requests, Page)
 
-    async def _read(self, request: EngineRequest, image: PageImage, started: float) -> list[Reading]:
+    async def _read(self, request: EngineRequest, image: PageImage) -> list[Reading]:
         if image.blank:
             height, width = image.pixels.shape[:2]
             nothing = Generation(text="", verdict=Verdict.BLANK)
             name = self._engine.capabilities.name
             return [Reading(engine=name, change=None, generation=nothing, seen=(width, height))]
-        return await self._for_text.climb(request, started + _TEXT_UNTIL * self._patience)
+        return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL))
 
     async def _fill(
-        self, request: EngineRequest, task: ReadDocument, readings: list[Reading], started: float
+        self, request: EngineRequest, task: ReadDocument, readings: list[Reading]
     ) -> Fields | None:
         """Ask once more about the same picture, which the engine's prefix cache then holds.
 
@@ -115,12 +116,15 @@ class ReadPage:
         if task.fields is None or best(readings).generation.verdict in (Verdict.BLANK, Verdict.UNREADABLE):
             return None
         schema, form = _schema_of(task), _form(request, task)
-        deadline = started + _FIELDS_UNTIL * self._patience
         try:
-            answers = await self._for_fields.climb(form, deadline, judge=judge(schema))
+            answers = await self._for_fields.climb(form, self._end_of(_FIELDS_UNTIL), judge=judge(schema))
         except EngineRefusedError as error:  # the picture was read a moment ago, so the schema is too much
             raise EngineRefusedError(str(error), FailureCode.FIELDS_UNAVAILABLE) from None
         return Fields.of(answers, schema)
+
+    def _end_of(self, share: float) -> float:
+        """Return when a share of the part's time will be over, by the loop's clock."""
+        return asyncio.get_running_loop().time() - worked_s() + share * self._patience
 
 
 def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:

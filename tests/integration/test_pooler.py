@@ -1,0 +1,192 @@
+"""Everything works behind a PgBouncer in transaction mode, and leaves nothing on the connections that others get."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+import pecia_migrations
+from hand_made_pdfs import blank_pdf
+from pecia import AsyncClient, Client, JobState, ReadDocument
+from pecia_schemas import Page, Verdict
+from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.sqlstates import sqlstate_of
+from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger, open_database
+from pecia_workers.local.postgres import EmbeddedPostgres
+from pecia_workers.local.process import Account, spawn
+from pecia_workers.upkeep.loop import _duties, _retention
+from pecia_workers.upkeep.steps import open_stores
+
+_PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+pytestmark = pytest.mark.skipif(not _PROGRAM, reason="there is no pgbouncer here: apt-get install pgbouncer")
+
+SERVERS = 3
+"""Server connections of the pool. Each transaction gets another than the one before."""
+MANY = 12
+"""Times that a statement runs on one connection: more than it takes until a driver prepares it."""
+
+
+@pytest.fixture
+def pooled(session_postgres: EmbeddedPostgres, short_path: Path) -> Iterator[Callable[[str], str]]:
+    """Returns a database's URL through the pooler."""
+    owner = session_postgres.sockets.stat()
+    root = os.geteuid() == 0  # as which it refuses to run
+    account = Account(name="postgres", uid=owner.st_uid, gid=owner.st_gid) if root else None
+    (short_path / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host={session_postgres.sockets} user=postgres\n"
+        f"[pgbouncer]\npool_mode = transaction\ndefault_pool_size = {SERVERS}\nserver_round_robin = 1\n"
+        f"auth_type = any\nlisten_addr =\nunix_socket_dir = {short_path}\n"
+    )
+    if account:
+        os.chown(short_path, account.uid, account.gid)
+    assert _PROGRAM
+    pooler = spawn(
+        [_PROGRAM, short_path / "pgbouncer.ini"], log=short_path / "log", directory=Path("/"), account=account
+    )
+    yield lambda url: f"postgresql://anyone@{urlsplit(url).path}?host={short_path}&port=6432"
+    pooler.stop()
+
+
+@pytest.fixture
+def pooled_url(pooled: Callable[[str], str], database_url: str, eventually: Callable[..., None]) -> str:
+    """The test's database through the pooler, which has all its server connections."""
+    url = pooled(database_url)
+    eventually(lambda: all_are_open(url))
+    return url
+
+
+def all_are_open(url: str) -> bool:
+    with suppress(psycopg.OperationalError), ExitStack() as stack:
+        for _ in range(SERVERS):
+            stack.enter_context(psycopg.connect(url)).execute("SELECT 1")  # in a transaction, each its own
+        return True
+    return False
+
+
+def strangers_find(url: str) -> set[tuple[object, ...]]:
+    """What others find on the server connections of the pool: time limits, and how many prepared statements."""
+    query = (
+        "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'),"
+        " (SELECT count(*) FROM pg_prepared_statements)"
+    )
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as stranger:
+        return {stranger.execute(query).fetchall()[0] for _ in range(2 * SERVERS)}
+
+
+def test_a_client_submits_lists_and_cancels(
+    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
+) -> None:
+    with Client(pooled_url, redis_url, payload_url) as client:
+        jobs = [client.submit(ReadDocument(picture(shade=shade))) for shade in range(MANY)]
+        for job in jobs:
+            assert job.cancel()
+        assert [job.state for job in client.jobs()] == [JobState.CANCELLED] * MANY
+
+    assert strangers_find(pooled_url) == {("0", "0", 0)}
+
+
+def test_an_asynchronous_client_does_too(
+    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
+) -> None:
+    async def use() -> list[JobState]:
+        async with AsyncClient(pooled_url, redis_url, payload_url) as client:
+            jobs = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(MANY)]
+            await asyncio.gather(*(job.cancel() for job in jobs))
+            return [job.state async for job in client.jobs()]
+
+    assert asyncio.run(use()) == [JobState.CANCELLED] * MANY
+    assert strangers_find(pooled_url) == {("0", "0", 0)}
+
+
+def test_a_worker_claims_and_commits(pooled_url: str, client: Client, scribe: Any) -> None:
+    job = client.submit(ReadDocument(blank_pdf(MANY)))
+    scribe.cut(job.id, MANY)
+    with psycopg.connect(pooled_url, prepare_threshold=None) as connection:
+        rows = connection.execute("SELECT id FROM parts WHERE stage = 'read' ORDER BY ordinal").fetchall()
+
+    async def tell(_jobs: Mapping[UUID, JobState]) -> None:
+        pass
+
+    async def work() -> None:
+        database = open_database(pooled_url)
+        ledger = Ledger(database, "worker", announce=tell)
+        for number, part in enumerate((part for (part,) in rows), 1):
+            claimed = await ledger.claim(ClaimRequest(part=part))
+            assert claimed
+            page = Page(number=number, text="text", verdict=Verdict.OK, width=10, height=10, engine="test")
+            assert await ledger.commit(Finished(part=claimed, outcome=Done(page)))
+        await database.dispose()
+
+    asyncio.run(work())
+    assert job.refresh().state is JobState.SUCCEEDED
+    assert strangers_find(pooled_url) == {("0", "0", 0)}
+
+
+def test_upkeep_does_all_its_steps(
+    pooled_url: str, redis_url: str, client: Client, picture: Callable[..., bytes]
+) -> None:
+    expired = client.submit(ReadDocument(picture()), expires=timedelta(milliseconds=1))
+    settings = WorkerSettings(database_url=SecretStr(pooled_url), redis_url=SecretStr(redis_url))
+
+    async def keep() -> None:
+        async with open_stores(settings) as stores:
+            for step in [*_duties(stores, settings).values(), *_retention(stores, settings).values()] * MANY:
+                await step()
+
+    asyncio.run(keep())
+    assert expired.refresh().state is JobState.EXPIRED
+    assert strangers_find(pooled_url) == {("0", "0", 0)}
+
+
+def test_the_tables_are_made_and_kept(
+    pooled: Callable[[str], str], empty_database_url: str, eventually: Callable[..., None]
+) -> None:
+    url = pooled(empty_database_url)
+    eventually(lambda: all_are_open(url))
+
+    pecia_migrations.upgrade(url)
+
+    assert not pecia_migrations.has_pending_changes(url)
+    assert strangers_find(url) == {("0", "0", 0)}
+
+
+def test_a_statement_is_ended_by_the_server_in_time(pooled_url: str) -> None:
+    async def sleep() -> str | None:
+        database = open_database(pooled_url, patience=timedelta(seconds=1))
+        async with database.connect() as connection:
+            with pytest.raises(OperationalError) as raised:
+                await connection.execute(text("SELECT pg_sleep(60)"))
+        await database.dispose()
+        return sqlstate_of(raised.value)
+
+    assert asyncio.run(sleep()) == "57014"
+
+
+def test_statements_are_prepared_where_no_pooler_stands_between(database_url: str) -> None:
+    async def prepared() -> int:
+        database = open_database(database_url, connections=1)
+        for _ in range(MANY):
+            async with database.begin() as connection:
+                await connection.execute(text("SELECT 1"))
+        async with database.begin() as connection:
+            count: int = (
+                await connection.execute(text("SELECT count(*) FROM pg_prepared_statements"))
+            ).scalar_one()
+        await database.dispose()
+        return count
+
+    assert asyncio.run(prepared()) == 1

@@ -1,0 +1,114 @@
+"""How long a part has worked: its time limit counts that, and not its waits for what others hold.
+
+A page of a long document may wait for a decoder for longer than it may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+
+class _Clock:
+    """One part's. Its tasks may wait side by side: then it goes on after the last of them."""
+
+    def __init__(self) -> None:
+        self._began = monotonic()
+        self._limit: asyncio.Timeout | None = None
+        self._left_s = 0.0
+        self._waits = 0
+        self._since = 0.0
+        self._past_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which it stood still. Read on any thread."""
+        return self._past_s + (monotonic() - self._since if self._waits else 0.0)
+
+    @property
+    def worked_s(self) -> float:
+        """Seconds for which it went."""
+        return monotonic() - self._began - self.waited_s
+
+    @asynccontextmanager
+    async def limited(self, seconds: float) -> AsyncIterator[None]:
+        async with asyncio.timeout(seconds) as limit:
+            self._limit = limit
+            try:
+                yield
+            finally:
+                self._limit = None
+
+    def stop(self) -> None:
+        if not self._waits:
+            self._since = monotonic()
+            if self._limit and (end := self._limit.when()) is not None:
+                self._left_s = end - asyncio.get_running_loop().time()
+                self._reschedule(None)
+        self._waits += 1
+
+    def go_on(self) -> None:
+        if self._waits == 1:
+            self._past_s += monotonic() - self._since
+            self._reschedule(asyncio.get_running_loop().time() + self._left_s)
+        self._waits -= 1
+
+    def _reschedule(self, end: float | None) -> None:
+        if self._limit and not self._limit.expired():
+            self._limit.reschedule(end)
+
+
+_CLOCK: Final[ContextVar[_Clock | None]] = ContextVar("part_clock", default=None)
+_clocks: Final[dict[str, _Clock]] = {}
+
+
+@contextmanager
+def clocked(part: UUID) -> Iterator[None]:
+    """Clock the part that the block works on, with all tasks that it starts."""
+    clock = _clocks[str(part)] = _Clock()
+    token = _CLOCK.set(clock)
+    try:
+        yield
+    finally:
+        _CLOCK.reset(token)
+        del _clocks[str(part)]
+
+
+@asynccontextmanager
+async def limited(seconds: float) -> AsyncIterator[None]:
+    """End the block with `TimeoutError` once a clocked part has worked in it for so long."""
+    clock = _CLOCK.get()
+    assert clock is not None  # noqa: S101  only clocked parts are limited
+    async with clock.limited(seconds):
+        yield
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Count the block as a wait: for a free process, for room in the engine, for Postgres or the payload store."""
+    clock = _CLOCK.get()
+    if clock is None:
+        yield
+        return
+    clock.stop()
+    try:
+        yield
+    finally:
+        clock.go_on()
+
+
+def worked_s() -> float:
+    """Return the seconds for which the part of this task has worked; 0 outside of one."""
+    clock = _CLOCK.get()
+    return clock.worked_s if clock else 0.0
+
+
+def waited_s(part: str) -> float:
+    """Return the seconds for which a part that this process runs has waited. From any thread."""
+    clock = _clocks.get(part)
+    return clock.waited_s if clock else 0.0
