@@ -70,7 +70,7 @@ _SUBMIT = (
     """
     INSERT INTO parts (id, job_id, stage, ordinal, lane, cost)
     SELECT part, job, 'read', 0, 'bulk', 1
-    FROM unnest(CAST(:parts AS uuid[]), CAST(:jobs AS uuid[])) AS asked (part, job)
+    FROM unnest(CAST(:parts AS uuid[]), CAST(:jobs AS uuid[])) AS submitted (part, job)
     """,
 )
 
@@ -109,7 +109,7 @@ async def working(database_url: str) -> AsyncIterator[list[int]]:
     database, committed = open_database(database_url, connections=WORKERS), [0]
 
     async def announce(_jobs: object) -> None:
-        """Nobody listens."""
+        """No client listens."""
 
     async def work(name: str) -> None:
         ledger = Ledger(database, name, announce=announce)
@@ -133,11 +133,11 @@ async def working(database_url: str) -> AsyncIterator[list[int]]:
 
 async def submit(database: AsyncEngine) -> list[UUID]:
     """Write a few jobs of one page; return their parts."""
-    asked = {name: [new_id() for _ in range(AT_A_TIME)] for name in ("jobs", "parts")}
+    ids = {name: [new_id() for _ in range(AT_A_TIME)] for name in ("jobs", "parts")}
     async with database.begin() as connection:
         for statement in _SUBMIT:
-            await connection.execute(text(statement), asked)
-    return asked["parts"]
+            await connection.execute(text(statement), ids)
+    return ids["parts"]
 
 
 async def measure(shared: Servers, jobs: int, seconds: float) -> dict[str, float]:
@@ -170,16 +170,16 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--jobs", type=int, default=10_000, help="that are past their time")
     made.add_argument("--seconds", type=float, default=5, help="that the workers commit undisturbed")
-    asked = made.parse_args()
+    arguments = made.parse_args()
     with servers() as shared:
-        found = asyncio.run(measure(shared, asked.jobs, asked.seconds))
+        found = asyncio.run(measure(shared, arguments.jobs, arguments.seconds))
     rows = [
         ["retention alone", f"{found['alone_jobs_per_s']:,.0f}", ""],
         ["workers alone", "", f"{found['parts_per_s_alone']:,.0f}"],
         ["both", f"{found['beside_jobs_per_s']:,.0f}", f"{found['parts_per_s_beside']:,.0f}"],
     ]
     table = Table(headings=("at work", "jobs erased/s", "parts committed/s"), rows=rows)
-    Report(tables=[table], figures=found).tell(as_json=asked.json)
+    Report(tables=[table], figures=found).tell(as_json=arguments.json)
 
 
 if __name__ == "__main__":

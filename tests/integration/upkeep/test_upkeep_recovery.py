@@ -193,7 +193,7 @@ def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
     assert tables.job(job_id)["cancelled"] == 2
 
 
-def test_jobs_that_nobody_holds_expire_though_another_is_held_for_long(
+def test_jobs_that_are_free_expire_though_another_is_held_for_long(
     tables: Any, run: Callable[..., Any]
 ) -> None:
     held = tables.add_job(expires_in=timedelta(seconds=-2))

@@ -1,7 +1,7 @@
 """Puts right what nobody else will: parts whose worker is gone, jobs whose time is over.
 
-Locks are taken as a commit takes them, jobs before parts and each by id, so that nobody waits in a circle and all of it
-is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
+Locks are taken as a commit takes them, jobs before parts and each by id, so that no two wait for each other; all of
+it is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ async def requeue_orphaned(
 
     A worker that stopped of its own will has not died. Parts that somebody has claimed meanwhile stay as they are.
     """
-    asked = {
+    values = {
         **asdict(patience),
         "ids": [part.id for part in parts],
         "attempts": [part.attempt for part in parts],
@@ -165,8 +165,8 @@ async def requeue_orphaned(
         "actor": _ACTOR,
     }
     async with database.begin() as connection:
-        await connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": asked["ids"], "max_deaths": max_deaths})
-        moved = (await connection.execute(_REQUEUE, asked)).all()
+        await connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": values["ids"], "max_deaths": max_deaths})
+        moved = (await connection.execute(_REQUEUE, values)).all()
         touched = {job_id for job_id, state in moved if state == "failed"}
         if touched:
             await release_summaries(connection, touched, actor=_ACTOR)
