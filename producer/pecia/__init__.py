@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pecia.aio.client import AsyncClient
     from pecia.aio.job import AsyncJob, AsyncJobGroup
-    from pecia.audit import AuditAction, AuditEntry
     from pecia.client import Client
-    from pecia.dead import DeadPart
-    from pecia.deliveries import Delivery, DeliveryAttempt
-    from pecia.endpoints import Endpoint
     from pecia.errors import (
         ConfigurationError,
         DatabaseRefusedError,
@@ -45,8 +41,19 @@ if TYPE_CHECKING:
     )
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
-    from pecia.purging import DocumentFate, Erasure
-    from pecia.usage import Percentiles, Usage, UsageFigures
+    from pecia.records import (
+        AuditAction,
+        AuditEntry,
+        DeadPart,
+        Delivery,
+        DeliveryAttempt,
+        DocumentFate,
+        Endpoint,
+        Erasure,
+        Percentiles,
+        Usage,
+        UsageFigures,
+    )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
     from pecia_schemas.results import (
@@ -80,11 +87,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "pecia.aio.client": ["AsyncClient"],
     "pecia.aio.job": ["AsyncJob", "AsyncJobGroup"],
-    "pecia.audit": ["AuditAction", "AuditEntry"],
     "pecia.client": ["Client"],
-    "pecia.dead": ["DeadPart"],
-    "pecia.deliveries": ["Delivery", "DeliveryAttempt"],
-    "pecia.endpoints": ["Endpoint"],
     "pecia.errors": [
         "ConfigurationError",
         "DatabaseRefusedError",
@@ -114,8 +117,19 @@ _HOMES = {
     ],
     "pecia.formats": ["Format"],
     "pecia.job": ["Job", "JobGroup"],
-    "pecia.purging": ["DocumentFate", "Erasure"],
-    "pecia.usage": ["Percentiles", "Usage", "UsageFigures"],
+    "pecia.records": [
+        "AuditAction",
+        "AuditEntry",
+        "DeadPart",
+        "Delivery",
+        "DeliveryAttempt",
+        "DocumentFate",
+        "Endpoint",
+        "Erasure",
+        "Percentiles",
+        "Usage",
+        "UsageFigures",
+    ],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
     "pecia_schemas.results": [

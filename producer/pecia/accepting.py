@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -21,9 +20,9 @@ from pecia.errors import (
     SubmitError,
     UnsignedCallbackWarning,
 )
-from pecia.rows import JOBS
+from pecia.rows import JOBS, VIEW
 from pecia.submission import NewJob
-from pecia.view import VIEW, JobView, progress
+from pecia.view import Accepted, JobView, progress
 from pecia_schemas import discards
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.flows import FLOW_OF
@@ -60,16 +59,6 @@ _INSERT = text(
 
 
 _UNSIGNED = text(f"SELECT {UNSIGNED}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """A job in the database; `created` is False if its key named it before."""
-
-    view: JobView
-    created: bool
-    flow: UUID
-    """With what it takes turns as one."""
 
 
 def accept(

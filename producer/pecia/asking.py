@@ -10,18 +10,17 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from pecia import submission
-from pecia.dead import DeadPart
-from pecia.deliveries import Delivery
-from pecia.endpoints import CHOICE, Endpoint
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle
-from pecia.purging import Selection
-from pecia.store import Listing
+from pecia.records import DeadPart, Delivery, Endpoint, Listing, Selection
 from pecia.view import JobView
 from pecia_schemas import lengths
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.states import DeliveryState, JobState
 from pecia_schemas.tasks import Task
+
+_CHOICE = (*ENDINGS, NoticeType.PART_DONE)
+"""What an endpoint can ask for."""
 
 
 def listing(
@@ -86,9 +85,9 @@ def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     try:
         asked = ENDINGS if events is None else tuple(NoticeType(event) for event in events)
     except ValueError:
-        raise InvalidOptionError(f"An endpoint is told of {', '.join(CHOICE)}.") from None
+        raise InvalidOptionError(f"An endpoint is told of {', '.join(_CHOICE)}.") from None
     if not asked or NoticeType.TEST in asked:
-        raise InvalidOptionError(f"An endpoint is told of one or more of {', '.join(CHOICE)}.")
+        raise InvalidOptionError(f"An endpoint is told of one or more of {', '.join(_CHOICE)}.")
     try:
         return Webhook.model_validate({"url": url, "events": tuple(dict.fromkeys(asked))})
     except ValidationError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pecia.store import PartOutcome
+from pecia.records import PartOutcome
 from pecia_schemas.results import (
     Captions,
     Document,

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, text
 
 from pecia.database import Database
 from pecia.errors import JobErasedError
+from pecia.records import AuditAction, AuditEntry
 from pecia.statements import D_co, Statements, transaction
 
 _PAGE = 500
@@ -47,33 +46,6 @@ _ENTRIES = text(
     LIMIT :limit
     """
 )
-
-
-class AuditAction(StrEnum):
-    """What was done with a job's content."""
-
-    RESULT = "result"
-    """Its result was read as a whole."""
-    PAGES = "pages"
-    """Its pages were read one after the other, from then on."""
-    ERASED = "erased"
-    """Something of it was erased."""
-
-
-class AuditEntry(BaseModel):
-    """One line of the audit trail."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    at: datetime
-    job_id: UUID
-    actor: str
-    """`client:NAME`, by the name that the client gave itself, or `upkeep`."""
-    action: AuditAction
-    reason: str | None = None
-    """Why it was erased: what the purge was told, or `retention`."""
-    counts: dict[str, int] = Field(default_factory=dict)
-    """How much of each was erased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

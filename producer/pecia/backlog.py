@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import QueueFullError
 from pecia_schemas.states import Lane
 
@@ -26,19 +24,6 @@ _SHARE_OF_ROOM = 0.1
 _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
 """When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
 
-_LOAD = text(
-    """
-    SELECT (
-        SELECT count(*) FROM (
-            SELECT FROM parts WHERE state = 'queued' AND lane = :lane AND run_at <= now() LIMIT :limit
-        ) AS waiting
-    ) AS waiting, (
-        SELECT count(*) FROM parts
-        WHERE engine IS NOT NULL AND finished_at > now() - interval '1 minute' AND lane = :lane
-    ) AS ended
-    """
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -48,11 +33,6 @@ class Load:
     """Parts that are queued and may run now, counted up to the limit."""
     ended: int
     """Parts of that lane that the engines ended within the last minute."""
-
-
-def load(connection: Connection, lane: Lane, limit: int) -> Load:
-    """Count what waits in a lane, up to the limit; a short index scan however much there is."""
-    return Load(**connection.execute(_LOAD, {"lane": lane, "limit": limit}).mappings().one())
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from pecia import fields, sources, submission
-from pecia.accepting import Accepted
 from pecia.errors import (
     InvalidOptionError,
     QueueFullError,
@@ -24,6 +23,7 @@ from pecia.errors import (
 )
 from pecia.handles import GroupHandle
 from pecia.submission import NewJob, Options
+from pecia.view import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.ids import new_id

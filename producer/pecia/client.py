@@ -9,33 +9,29 @@ from datetime import datetime, timedelta
 from itertools import islice
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from pecia import asking, bulk, submission, tracing
-from pecia.accepting import Accepted
-from pecia.audit import AuditEntry
 from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
 from pecia.configuration import resolve
-from pecia.connections import Connections
-from pecia.dead import DeadPart
-from pecia.deliveries import Delivery
-from pecia.endpoints import DAY, Endpoint
 from pecia.errors import DatabaseRefusedError, SubmitError
 from pecia.job import Job, JobGroup
-from pecia.purging import Erasure
-from pecia.store import Listing
+from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, Listing, Usage
 from pecia.submission import NewJob, Options
-from pecia.usage import Usage
+from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
 from pecia_schemas.tasks import Task
+
+if TYPE_CHECKING:
+    from pecia.connections import Connections
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -259,7 +255,9 @@ class Client:
         """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
         self._open().endpoints.remove(asking.endpoint_id(endpoint))
 
-    def rotate_endpoint(self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = DAY) -> Endpoint:
+    def rotate_endpoint(
+        self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
+    ) -> Endpoint:
         """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
         return self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
 
@@ -329,6 +327,8 @@ class Client:
             return self._connections
 
     def _connect(self) -> Connections:
+        from pecia.connections import Connections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
+
         return Connections(self._settings)
 
     def _options(

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from pecia.connections import Connections
 from pecia.errors import DatabaseUnavailableError, JobNotFoundError, JobTimeoutError
 from pecia.view import JobView
 from pecia_schemas.messages import job_channel
 
 if TYPE_CHECKING:
+    from pecia.connections import Connections
     from pecia.publishing import Announcements
 
 CONFIRMATION_S = 2.0

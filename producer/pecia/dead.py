@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, text
 
 from pecia.errors import InvalidOptionError
+from pecia.records import DeadPart
 from pecia.statements import D_co, Statements, transaction
 from pecia_schemas.events import JobEvent
-from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.states import JobState, Lane, Stage
+from pecia_schemas.failures import FailureCode
 
 CODES = tuple(code for code in FailureCode if code.retryable or code is FailureCode.POISONED)
 """Failures that another attempt may mend: all attempts at the part are used up, or its workers died on it."""
@@ -45,40 +43,6 @@ _HISTORY = text(
     WHERE job_events.part_id = :part_id ORDER BY sequence
     """
 )
-
-
-class DeadPart(BaseModel):
-    """A part that failed for good although its document may be fine."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    id: UUID
-    job_id: UUID
-    job_state: JobState
-    """It can be tried again once this is terminal."""
-    kind: str
-    """Of its job's task, such as `document.read`."""
-    stage: Stage
-    number: int
-    """Page or segment, counted from 1."""
-    lane: Lane
-    failure: Failure
-    attempts: int
-    """How often it was begun, before an earlier retry too."""
-    strikes: int
-    """Attempts that failed and were tried again, since the last retry."""
-    deaths: int
-    """Workers that died on it, since the last retry."""
-    worker: str | None
-    """Who had it last."""
-    failed_at: datetime
-    events: tuple[JobEvent, ...] = ()
-    """All that has happened to it, if it was asked for alone: who made each attempt, and how it ended."""
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """Return the part of a row."""
-        return cls.model_validate({**row, "number": row["ordinal"] + 1})
 
 
 class DeadParts(Statements[D_co]):

@@ -8,17 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, text
 
 from pecia.errors import InvalidOptionError
+from pecia.records import NO_SECRET, Delivery, DeliveryAttempt
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia_schemas.duty import UNSIGNED
-from pecia_schemas.events import NoticeType
 from pecia_schemas.states import DeliveryState
-
-NO_SECRET = "no_secret"  # noqa: S105  a code
-"""Why a delivery waits: no webhook worker has `PECIA_WEBHOOK_SECRET`."""
 
 _FOUND = f"""
     SELECT id, job_id, endpoint_id, type, url, state, created_at, next_at, finished_at, last_status,
@@ -59,49 +55,6 @@ _REPLAY = text(
     WHERE id = ANY(CAST(:ids AS uuid[]))
     """
 )
-
-
-class DeliveryAttempt(BaseModel):
-    """One try, and what came of it."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    number: int
-    """Counted from 1."""
-    at: datetime
-    """When it began."""
-    duration: timedelta
-    status: int | None = None
-    """HTTP; None: there was no answer."""
-    error: str | None = None
-    """Why it was no delivery, in one word: `http_500`, `timeout`, `unreachable`, …"""
-    reply: str | None = None
-    """How the answer's body began: at most 512 bytes, the receiver's own words."""
-
-
-class Delivery(BaseModel):
-    """One notice to one receiver."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    id: UUID
-    """The `webhook-id`: the same in every try, and after a replay."""
-    job_id: UUID | None
-    """None: it was a test."""
-    endpoint_id: UUID | None
-    """None: the webhook came with the job."""
-    type: NoticeType
-    url: str
-    state: DeliveryState
-    created_at: datetime
-    next_at: datetime | None
-    """When it is tried next; None: not at all. While it is tried: when it would come again."""
-    finished_at: datetime | None
-    last_status: int | None
-    last_error: str | None
-    """As in an attempt; also `endpoint_gone`, `given_up` or `refused_…`, if it was not tried for that, and `no_secret`
-    while it waits because no webhook worker has `PECIA_WEBHOOK_SECRET`."""
-    attempts: tuple[DeliveryAttempt, ...] = ()
 
 
 def missing(delivery: UUID) -> InvalidOptionError:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, text
 
 from pecia.errors import InvalidOptionError
+from pecia.records import Endpoint
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.events import ENDINGS, NoticeType, Webhook, new_secret
+from pecia_schemas.events import NoticeType, Webhook, new_secret
 from pecia_schemas.ids import new_id
 from pecia_schemas.outbox import utc
-
-DAY = timedelta(days=1)
-CHOICE = (*ENDINGS, NoticeType.PART_DONE)
-"""What an endpoint can ask for."""
 
 _ADD = text(
     """
@@ -77,33 +73,6 @@ _TEST = text(
     RETURNING id
     """  # noqa: S608  a constant
 )
-
-
-class Endpoint(BaseModel):
-    """A receiver that is told of every job, and how it does."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    id: UUID
-    url: str
-    events: tuple[NoticeType, ...]
-    """What it is told."""
-    secret: str | None = Field(default=None, repr=False)
-    """`whsec_…`: what its notices verify with. Told once, when the endpoint is added or its secret rotated."""
-    former_until: datetime | None = None
-    """Until when notices bear the signature of the former secret too."""
-    client: str
-    """Who registered it."""
-    created_at: datetime
-    disabled_at: datetime | None = None
-    """Since when it is told nothing, because it answered 410. A test that it takes enables it again."""
-    failures: int = 0
-    """Tries that failed since the last that did not."""
-    failing_since: datetime | None = None
-    paused_until: datetime | None = None
-    """It failed so often that one delivery at a time tries it, and none before then."""
-    waiting: int = 0
-    """Deliveries that are due, or wait to be tried again."""
 
 
 def body_of_test() -> dict[str, Any]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from pecia import assembly
 from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
-from pecia.store import PartOutcome
+from pecia.records import PartOutcome
 from pecia.view import JobView
-from pecia_schemas.duty import Lack
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import ReadDocument
+
+if TYPE_CHECKING:
+    from pecia_schemas.duty import Lack
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)

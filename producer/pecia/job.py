@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from pecia import assembly, saving, streaming
-from pecia.audit import AuditAction
 from pecia.completion import Deadline, finished, look
-from pecia.connections import Connections
 from pecia.errors import JobNotFoundError
 from pecia.formats import Format
 from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
-from pecia.usage import UsageFigures
+from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
+
+if TYPE_CHECKING:
+    from pecia.connections import Connections
 
 
 class Job(JobHandle[R_co]):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from pecia.database import Database
 from pecia.errors import PayloadStoreUnavailableError
+from pecia.records import DocumentFate, Erasure, Selection
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia.transitions import checked_reason, end_jobs
 from pecia_schemas import discards
@@ -85,41 +83,6 @@ _ERASE = text(
     SELECT job_id, results, deliveries, reasons FROM counted
     """
 )
-
-
-class DocumentFate(StrEnum):
-    """What became of a purged job's document in the payload store."""
-
-    ERASED = "erased"
-    SHARED = "shared"
-    """Another job was given the same document and holds it: purge that one too, if it is meant."""
-    PENDING = "pending"
-    """The payload store did not answer: upkeep removes it once it does."""
-
-
-class Erasure(BaseModel):
-    """What was erased of one job, or what would be."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-    job_id: UUID
-    results: int
-    """Pages, segments and summaries."""
-    deliveries: int
-    """Callbacks, those not delivered yet among them."""
-    reasons: int
-    """Events that said why."""
-    document: DocumentFate | None = None
-    """None if it was only asked what would be erased."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which jobs are meant: those to which all of it applies."""
-
-    job_ids: Collection[UUID] | None = None
-    before: datetime | None = None
-    metadata: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,23 @@ PARTS = table(
     column("published_at", DateTime(timezone=True)),
     column("failure", JSONB),
 )
+VIEW = [
+    JOBS.c.id,
+    JOBS.c.kind,
+    JOBS.c.lane,
+    JOBS.c.state,
+    JOBS.c.metadata,
+    JOBS.c.total,
+    JOBS.c.done,
+    JOBS.c.failed,
+    JOBS.c.cancelled,
+    JOBS.c.failure,
+    JOBS.c.created_at,
+    JOBS.c.started_at,
+    JOBS.c.finished_at,
+    JOBS.c.erased_at,
+]
+"""What of a row of `jobs` makes a view of it."""
 RESULTS = table("results", column("part_id", Uuid), column("content", JSONB))
 EVENTS = table(
     "job_events",

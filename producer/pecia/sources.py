@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from obstore.exceptions import BaseError
-from PIL import Image
 
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas import lengths
 from pecia_schemas.media import MAX_SIDE, MediaType
 from pecia_schemas.payloads import Deposit, PayloadStore
 from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Its debug logs quote a picture's notes.
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
@@ -184,6 +186,8 @@ def _measure(file: IO[bytes], payload: PayloadRef) -> tuple[int, int] | None:
 
 def _header(file: IO[bytes], media_type: MediaType) -> Image.Image:
     """Return the picture, undecoded. `Image.open` would warn of a large one; only the fleet knows what is too large."""
+    from PIL import Image  # noqa: PLC0415  slow to load, and for pictures alone
+
     if media_type.name not in Image.OPEN:
         Image.init()
     opened, _ = Image.OPEN[media_type.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,46 +19,41 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     true,
     update,
 )
 
-from pecia import accepting, backlog
-from pecia.accepting import Accepted
-from pecia.audit import AuditAction, note_read
+from pecia import accepting
+from pecia.audit import note_read
+from pecia.backlog import Load
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
 from pecia.originals import Original
-from pecia.rows import EVENTS, JOBS, PARTS, RESULTS
+from pecia.records import AuditAction, Listing, PartOutcome
+from pecia.rows import EVENTS, JOBS, PARTS, RESULTS, VIEW
 from pecia.statements import D_co, Statements, transaction
 from pecia.submission import NewJob
-from pecia.view import VIEW, JobView
+from pecia.view import Accepted, JobView
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
-from pecia_schemas.states import JobState, Lane, PartState, Stage
+from pecia_schemas.states import Lane, PartState, Stage
 
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """Which jobs a caller wants to see. Empty fields mean any."""
-
-    states: Collection[JobState] = ()
-    kind: str | None = None
-    metadata: Mapping[str, str] | None = None
-    since: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartOutcome:
-    """How a part ended: with `content`, with a `failure`, or, cancelled, with neither."""
-
-    stage: Stage
-    ordinal: int
-    content: Mapping[str, Any] | None
-    failure: Failure | None
+_LOAD = text(
+    """
+    SELECT (
+        SELECT count(*) FROM (
+            SELECT FROM parts WHERE state = 'queued' AND lane = :lane AND run_at <= now() LIMIT :limit
+        ) AS waiting
+    ) AS waiting, (
+        SELECT count(*) FROM parts
+        WHERE engine IS NOT NULL AND finished_at > now() - interval '1 minute' AND lane = :lane
+    ) AS ended
+    """
+)
 
 
 class Store(Statements[D_co]):
@@ -82,9 +76,10 @@ class Store(Statements[D_co]):
         return accepting.accept(connection, batch, is_stored)
 
     @transaction
-    def load(self, connection: Connection, lane: Lane, limit: int) -> backlog.Load:
+    def load(self, connection: Connection, lane: Lane, limit: int) -> Load:
         """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
-        return backlog.load(connection, lane, limit)
+        asked = {"lane": lane, "limit": limit}
+        return Load(**connection.execute(_LOAD, asked).mappings().one())
 
     @transaction
     def mark_published(self, connection: Connection, part_ids: Collection[UUID]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pecia.audit import AuditAction
 from pecia.completion import Deadline, announcements, outlast
-from pecia.connections import Connections
-from pecia.store import PartOutcome
+from pecia.records import AuditAction, PartOutcome
 from pecia_schemas.events import JobEvent
+
+if TYPE_CHECKING:
+    from pecia.connections import Connections
 
 FETCH = 100
 """Outcomes in one query, so that a long document does not come all at once."""

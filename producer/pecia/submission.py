@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,6 @@ from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import Webhook
-from pecia_schemas.flows import flow_digest
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
@@ -144,8 +144,9 @@ def new_job(
 
 
 def _turns(asked: Options) -> bytes | None:
+    """Return what the jobs that take turns as one are found by: Redis knows them by a random id, made of nothing."""
     value = asked.metadata.get(asked.fair_by)
-    return None if value is None else flow_digest(asked.fair_by, value)
+    return None if value is None else hashlib.sha256(f"{asked.fair_by}\0{value}".encode()).digest()
 
 
 def _digests(

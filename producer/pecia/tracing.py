@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from pecia.accepting import Accepted
 from pecia.bulk import Item, Outcome
 from pecia.errors import SubmitError
+from pecia.view import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.messages import SYSTEM, PartMessage
 from pecia_schemas.states import Lane

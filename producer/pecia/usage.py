@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, TextClause, text
 
 from pecia.errors import InvalidOptionError
+from pecia.records import Usage, UsageFigures
 from pecia.statements import D_co, Statements, transaction
-from pecia_schemas.results import TokenUsage
 
 _METADATA = "metadata:"
 _GROUPS = {
@@ -42,69 +41,6 @@ _SUMS = """
 """
 _ENDED_SINCE = "parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')"
 _OF_JOB = "parts.job_id = :job_id"
-
-
-_COUNTS = ("name", "jobs", "parts", "pages", "segments", "reused", "saved")
-
-
-class _Figures(BaseModel):
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-
-class Percentiles(_Figures):
-    """Seconds that half of the parts, and 95 of 100, stayed below."""
-
-    p50: float
-    p95: float
-
-
-class UsageFigures(_Figures):
-    """Sums over parts that an engine has worked on, all their attempts counted."""
-
-    name: str | None = None
-    """What they have in common, by `Usage.by`; None if they lack it, or for a total."""
-    jobs: int
-    parts: int
-    pages: int
-    """Of the parts, the pages that were read."""
-    segments: int
-    """Of the parts, the stretches of videos that were captioned."""
-    reused: int
-    """Of the parts, those whose result was that of an earlier reading."""
-    saved: int
-    """Tokens that those earlier readings took, prompt and output, and that were not spent again."""
-    tokens: TokenUsage
-    decode_s: float
-    """Seconds in which parts were fetched and decoded, side by side."""
-    engine_s: float
-    """Seconds in which the engine had parts, side by side: ten at a time for one second are ten."""
-    queued_s: Percentiles | None
-    """How long they waited in their lane; None without parts."""
-    first_token_s: Percentiles | None
-    """How long the engine took to the first token; None for an engine that cannot tell."""
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """Return the figures of a row of sums."""
-        return cls(
-            **{name: row[name] for name in _COUNTS},
-            tokens=TokenUsage(**{name: row[name] for name in TokenUsage.model_fields}),
-            decode_s=row["decode_s"],
-            engine_s=row["engine_s"],
-            queued_s=_percentiles(row["queued_s"]),
-            first_token_s=_percentiles(row["first_token_s"]),
-        )
-
-
-class Usage(_Figures):
-    """What ended since a point in time: all of it, and in groups."""
-
-    since: datetime | None
-    by: str | None
-    """What the groups are told apart by."""
-    total: UsageFigures
-    groups: tuple[UsageFigures, ...]
-    """In the order of their names; empty without `by`."""
 
 
 class Accounts(Statements[D_co]):
@@ -141,7 +77,3 @@ def _sums(by: str | None, which: str) -> TextClause:
     if key in ("", by):
         raise InvalidOptionError(f"Usage is told apart by {', '.join(_GROUPS)} or {_METADATA}KEY.")
     return text(_SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)).bindparams(key=key)
-
-
-def _percentiles(seconds: list[float] | None) -> Percentiles | None:
-    return Percentiles(p50=seconds[0], p95=seconds[1]) if seconds and seconds[0] is not None else None

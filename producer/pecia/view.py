@@ -10,28 +10,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from pecia.rows import JOBS
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
-
-VIEW = [
-    JOBS.c.id,
-    JOBS.c.kind,
-    JOBS.c.lane,
-    JOBS.c.state,
-    JOBS.c.metadata,
-    JOBS.c.total,
-    JOBS.c.done,
-    JOBS.c.failed,
-    JOBS.c.cancelled,
-    JOBS.c.failure,
-    JOBS.c.created_at,
-    JOBS.c.started_at,
-    JOBS.c.finished_at,
-    JOBS.c.erased_at,
-]
-"""What of a row of `jobs` makes a view of it."""
 
 
 @lru_cache(maxsize=1024)
@@ -72,3 +53,13 @@ class JobView:
             finished_at=row["finished_at"],
             erased_at=row["erased_at"],
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A job in the database; `created` is False if its key named it before."""
+
+    view: JobView
+    created: bool
+    flow: UUID
+    """With what it takes turns as one."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from sqlalchemy import text
 
 # A value that another client writes at this very moment is not seen: then the job takes turns alone.
@@ -29,8 +27,3 @@ FORGET_FLOWS = text(
     """
 )
 """Deletes the flows whose jobs are over."""
-
-
-def flow_digest(key: str, value: str) -> bytes:
-    """Return what a value of the metadata is found by. Ids are random, so that Redis holds nothing made of it."""
-    return hashlib.sha256(f"{key}\0{value}".encode()).digest()

@@ -10,35 +10,30 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Se
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from pecia import asking, submission, tracing
-from pecia.accepting import Accepted
 from pecia.aio import bulk
 from pecia.aio.completion import look
-from pecia.aio.connections import AsyncConnections
-from pecia.aio.database import within_work
 from pecia.aio.job import AsyncJob, AsyncJobGroup
-from pecia.audit import AuditEntry
 from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, messages
 from pecia.configuration import resolve
-from pecia.dead import DeadPart
-from pecia.deliveries import Delivery
-from pecia.endpoints import DAY, Endpoint
 from pecia.errors import DatabaseRefusedError, SubmitError, WrongLoopError
-from pecia.purging import Erasure
-from pecia.store import Listing
+from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, Listing, Usage
 from pecia.submission import NewJob, Options
-from pecia.usage import Usage
+from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
 from pecia_schemas.tasks import Task
+
+if TYPE_CHECKING:
+    from pecia.aio.connections import AsyncConnections
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -243,7 +238,9 @@ class AsyncClient:
         """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
         await self._open().endpoints.remove(asking.endpoint_id(endpoint))
 
-    async def rotate_endpoint(self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = DAY) -> Endpoint:
+    async def rotate_endpoint(
+        self, endpoint: Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
+    ) -> Endpoint:
         """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
         return await self._open().endpoints.rotate(asking.endpoint_id(endpoint), asking.overlap(overlap))
 
@@ -313,6 +310,8 @@ class AsyncClient:
         return self._connections
 
     def _connect(self) -> AsyncConnections:
+        from pecia.aio.connections import AsyncConnections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
+
         return AsyncConnections(self._settings)
 
     def _options(self, **asked: Any) -> Options:
@@ -334,7 +333,7 @@ class AsyncClient:
     ) -> list[Accepted | SubmitError]:
         """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
         try:
-            return await connections.store.accept(new, is_stored=within_work(connections.holds))
+            return await connections.store.accept(new, is_stored=connections.holds)
         except DatabaseRefusedError as error:
             if len(new) == 1:
                 return [SubmitError(str(error))]

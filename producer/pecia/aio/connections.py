@@ -10,11 +10,12 @@ from uuid import UUID
 
 from pecia.aio.database import AsyncDatabase, within_work
 from pecia.aio.publishing import AsyncBus
-from pecia.audit import AuditEntry, Place, TrailPages
+from pecia.audit import Place, TrailPages
 from pecia.configuration import redis_url
 from pecia.connections import Holdings, store_answers
 from pecia.errors import UnavailableError
-from pecia.purging import FIRST, Erasure, PurgingSteps, Selection, batches
+from pecia.purging import FIRST, PurgingSteps, batches
+from pecia.records import AuditEntry, Erasure, Selection
 from pecia.tracing import sending
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
@@ -77,10 +78,10 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         self.purging = AsyncPurging(self._database, client=self.client)
         self.bus = AsyncBus(redis_url(settings), connect_timeout=patience)
 
-    async def holds(self, payload: str) -> bool:
-        """Return whether the payload store holds something of that name."""
+    def holds(self, payload: str) -> bool:
+        """Return whether the payload store holds something of that name, to the work of a transaction."""
         with store_answers():
-            return await self.payloads.holds_async(payload_named(payload))
+            return within_work(self.payloads.holds_async)(payload_named(payload))
 
     async def remove(self, payload: str) -> None:
         """Take what has that name out of the payload store."""

@@ -8,23 +8,24 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from pecia import asking, assembly, saving
 from pecia.aio import streaming
 from pecia.aio.completion import finished, look
-from pecia.aio.connections import AsyncConnections
-from pecia.audit import AuditAction
 from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
-from pecia.usage import UsageFigures
+from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
 from pecia_schemas.threads import finish_in_thread
+
+if TYPE_CHECKING:
+    from pecia.aio.connections import AsyncConnections
 
 
 class AsyncJob(JobHandle[R_co]):

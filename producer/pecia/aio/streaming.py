@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pecia.aio.completion import announcements, outlast
-from pecia.aio.connections import AsyncConnections
 from pecia.completion import Deadline
-from pecia.store import PartOutcome
+from pecia.records import PartOutcome
 from pecia.streaming import FETCH, ReadEvents, ReadParts
 from pecia_schemas.events import JobEvent
+
+if TYPE_CHECKING:
+    from pecia.aio.connections import AsyncConnections
 
 
 async def parts(

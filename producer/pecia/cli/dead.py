@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pecia.cli import output, values
 from pecia.client import Client
-from pecia.dead import DeadPart
+from pecia.records import DeadPart
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import FailureCode
 

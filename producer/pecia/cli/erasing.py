@@ -11,11 +11,10 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pecia.audit import AuditEntry
 from pecia.cli import output, values
 from pecia.cli.endings import Ending
 from pecia.client import Client
-from pecia.purging import DocumentFate, Erasure
+from pecia.records import AuditEntry, DocumentFate, Erasure
 
 _FATES = {
     DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",

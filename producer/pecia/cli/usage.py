@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pecia.cli import output, values
 from pecia.client import Client
-from pecia.usage import Percentiles, Usage, UsageFigures
+from pecia.records import Percentiles, Usage, UsageFigures
 
 _COLUMNS = (
     "jobs",

@@ -18,8 +18,7 @@ from pecia.cli.endings import Ending
 from pecia.cli.listening import Heard, Listener
 from pecia.client import Client
 from pecia.configuration import from_environment
-from pecia.deliveries import NO_SECRET, Delivery
-from pecia.endpoints import Endpoint
+from pecia.records import NO_SECRET, Delivery, Endpoint
 from pecia_schemas import running
 from pecia_schemas.events import NoticeType
 from pecia_schemas.settings.webhooks import LISTENER_PORT

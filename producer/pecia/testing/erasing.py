@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from pecia.audit import AuditAction
 from pecia.errors import PayloadStoreUnavailableError
-from pecia.purging import DocumentFate, Erasure, Purged, PurgingSteps, Selection
+from pecia.purging import Purged, PurgingSteps
+from pecia.records import AuditAction, DocumentFate, Erasure, Selection
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.testing.memory import Memory
 from pecia.testing.records import AuditRecord, JobRecord, now

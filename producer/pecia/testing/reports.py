@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pecia.audit import AuditAction, AuditEntry, Place, TrailPages
-from pecia.dead import CODES, DeadPart, DeadParts
+from pecia.audit import Place, TrailPages
+from pecia.dead import CODES, DeadParts
 from pecia.errors import InvalidOptionError
+from pecia.records import AuditAction, AuditEntry, DeadPart, Percentiles, Usage, UsageFigures
 from pecia.statements import D_co, transaction
 from pecia.testing.memory import Memory
 from pecia.testing.records import PartRecord
-from pecia.usage import Accounts, Percentiles, Usage, UsageFigures
+from pecia.usage import Accounts
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.states import JobState, PartState, Stage

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from pecia.accepting import Accepted
-from pecia.audit import AuditAction
 from pecia.backlog import Load
 from pecia.errors import (
     IdempotencyConflictError,
@@ -19,13 +17,14 @@ from pecia.errors import (
     SubmitError,
 )
 from pecia.originals import Original
+from pecia.records import AuditAction, Listing, PartOutcome
 from pecia.statements import D_co, transaction, unrepeatable
-from pecia.store import Listing, PartOutcome, Store
+from pecia.store import Store
 from pecia.submission import NewJob, moment
 from pecia.testing.memory import Memory
 from pecia.testing.records import AuditRecord, JobRecord, PartRecord, now
 from pecia.transitions import Transitions, checked_reason
-from pecia.view import JobView
+from pecia.view import Accepted, JobView
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.events import JobEvent
 from pecia_schemas.messages import PartMessage

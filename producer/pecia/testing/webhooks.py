@@ -6,9 +6,10 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from pecia.deliveries import Deliveries, Delivery, DeliveryAttempt, missing, unreplayable
-from pecia.endpoints import Endpoint, Endpoints, body_of_test
+from pecia.deliveries import Deliveries, missing, unreplayable
+from pecia.endpoints import Endpoints, body_of_test
 from pecia.endpoints import missing as missing_endpoint
+from pecia.records import Delivery, DeliveryAttempt, Endpoint
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.testing.memory import Memory
 from pecia.testing.records import DeliveryRecord, EndpointRecord, now
