@@ -70,9 +70,10 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
     screen.add_row("")
     screen.add_row("In another terminal:")
-    screen.add_row("  pecia read scan.png report.pdf --wait    read documents")
-    screen.add_row("  pecia watch                              see jobs move")
-    screen.add_row("  pecia doctor                             check that all is well")
+    screen.add_row("  pecia sample papers             draw documents to try it with")
+    screen.add_row("  pecia read papers/ --wait       read them")
+    screen.add_row("  pecia watch                     see jobs move")
+    screen.add_row("  pecia doctor                    check that all is well")
     return screen
 
 
