@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Self
 
@@ -18,8 +19,9 @@ _LOOPBACK = ("127.0.0.0/8",)
 class DemoStage:
     """A fleet of its own in a temporary home, gone with everything in it when the block ends."""
 
-    def __init__(self, *, webhook_secret: str) -> None:
+    def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
         self._secret = SecretStr(webhook_secret)
+        self._tell = tell
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -34,7 +36,7 @@ class DemoStage:
             settings = WorkerSettings.model_construct(
                 webhook_secret=self._secret, webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
             )
-            self._fleet = LocalFleet(home / "fleet", settings=settings, announce=False)
+            self._fleet = LocalFleet(home / "fleet", settings=settings, announce=False, tell=self._tell)
             starting.enter_context(self._fleet)
             self._fleet.wait_ready()
             self._resources = starting.pop_all()
