@@ -1,7 +1,7 @@
 """Runs mypy and pyright on the Python of README and docs: what a reader copies passes in a project that is strict.
 
-`python tests/typed_docs.py`, or `make types`. The blocks of a page are one program, as they build on each other; one that
-opens a client of its own is a program by itself. Each stands on the lines that it has in its page.
+`python tests/typed_docs.py`, or `make types`. The blocks of a page are one program, as they build on each other; one
+that opens a client of its own is a program by itself. Each stands on the lines that it has in its page.
 """
 
 from __future__ import annotations
