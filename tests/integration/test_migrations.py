@@ -84,7 +84,12 @@ def test_a_migration_tries_again_when_the_table_is_free(
     empty_database_url: str, report: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused: list[float] = []
-    monkeypatch.setattr(locks, "sleep", lambda pause: (paused.append(pause), report.rollback()))
+
+    def sleep(pause: float) -> None:
+        paused.append(pause)
+        report.rollback()
+
+    monkeypatch.setattr(locks, "sleep", sleep)
 
     pecia_migrations.upgrade(empty_database_url)
 
