@@ -59,6 +59,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python tests/typed_docs.py
 
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import NullPool, create_engine, inspect, text
 
+from pecia_migrations.locks import patiently
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.tables import REVISION
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -15,23 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["downgrade", "has_pending_changes", "upgrade"]
 
 _HERE = Path(__file__).parent
-_NEWEST = max(path.name for path in _HERE.glob("versions/[0-9]*.py")).partition("_")[0]
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
-    """Bring the database to a revision. Safe to call again, and from several processes at once."""
+    """Bring the database to a revision. Safe to call again, from several processes at once, and beside a working fleet.
+
+    Raises `LockedError` if another transaction is in the way for long.
+    """
     if revision == "head" and _is_current(database_url):
         return
     from alembic import command  # noqa: PLC0415  takes longer to load than the question whether it is needed
 
-    command.upgrade(_config(database_url), revision)
+    patiently(lambda: command.upgrade(_config(database_url), revision), database_url)
 
 
 def downgrade(database_url: str, revision: str = "base") -> None:
-    """Take the database back to a revision. Everything stored in what goes away is lost."""
+    """Take the database back to a revision. Everything stored in what goes away is lost. Raises `LockedError`."""
     from alembic import command  # noqa: PLC0415  as above
 
-    command.downgrade(_config(database_url), revision)
+    patiently(lambda: command.downgrade(_config(database_url), revision), database_url)
 
 
 def has_pending_changes(database_url: str) -> bool:
@@ -52,7 +56,7 @@ def _is_current(database_url: str) -> bool:
     with engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return False
-        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == _NEWEST
+        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == REVISION
 
 
 def _config(database_url: str) -> Config:

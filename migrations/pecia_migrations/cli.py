@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pecia_migrations import downgrade, upgrade
+from pecia_migrations.locks import LockedError
 from pecia_schemas import refusals
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
 from pecia_schemas.sqlstates import verdict_on
@@ -24,6 +25,9 @@ def migrate(
     url = _database_url()
     try:
         (downgrade if down else upgrade)(url, to)
+    except LockedError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(4) from None
     except Exception as error:
         if verdict_on(error) is None:
             raise

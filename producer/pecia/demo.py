@@ -91,10 +91,13 @@ def demo() -> None:
     """
     console = Console(highlight=False)
     secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
-    open_stage = _stage()
-    console.print("Starting a throw-away fleet: Postgres, Redis, four workers …")
-    with open_stage(webhook_secret=secret) as stage, _receiver(secret) as (address, notices):
+    console.print("A throw-away fleet: Postgres, Redis, four workers")
+    with (
+        _stage()(webhook_secret=secret, tell=console.print) as stage,
+        _receiver(secret) as (address, notices),
+    ):
         with Client(stage.database_url, stage.redis_url, stage.payload_url) as client:
+            console.print("Drawing documents and handing them over …")
             showings = _submit(client, stage.draw(), address)
             started = time.monotonic()
             _follow(showings, console)

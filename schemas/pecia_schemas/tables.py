@@ -6,7 +6,7 @@ Only the ledger (fleet) and the client's store hold SQL; only Alembic changes th
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
@@ -46,6 +46,10 @@ _Actor = Annotated[str, mapped_column(String(lengths.ACTOR))]
 _Digest = Annotated[str, mapped_column(String(lengths.DIGEST))]
 _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
+
+
+REVISION: Final = "0007"
+"""Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
 class Base(DeclarativeBase):

@@ -66,6 +66,9 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
         assert state in row
         assert "verified" in row
     assert "pages/s" in demo.stdout
+    steps = demo.stdout.partition("Drawing documents")[0].splitlines()
+    assert steps[1:3] == ["Starting postgres …", "Starting redis …"]
+    assert "engine: ready" in steps
     assert list(temporary.iterdir()) == []
     assert processes_with(temporary) == []
 

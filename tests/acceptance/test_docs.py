@@ -23,17 +23,15 @@ from PIL import Image
 from chat_server import Behaviour, serving
 from limits import WAIT_S
 from pecia import ReadDocument
-from pecia_schemas import DocumentType
-from pecia_workers.local.sample_documents import sample_document, write_damaged_png, write_pdf, write_png
-from snippets import GAP, ROOT, agrees, blocks, commands
+from pecia_workers.local.exhibits import write_exhibits
+from snippets import GAP, ROOT, agrees, blocks, commands, fenced
 
 pytestmark = pytest.mark.gate
 
 PAGES: dict[str, list[str]] = {
     "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}"],
     "docs/tutorial.md": [
-        "",
-        "1 HOSPITAL CHART\n2 DISCHARGE\n2 pages, succeeded\n",
+        f"1 Hospital Chart\n{GAP}4 pages, succeeded\n",
         f"damaged\n{GAP}scan it again{GAP}",
     ],
     "docs/clients.md": [f"{GAP}1 ok\n", f"{GAP}1 ok\n", "ok\n"],
@@ -78,22 +76,30 @@ class Desk:
 
 @pytest.fixture
 def desk(fleet: Any, tmp_path: Path) -> Desk:
-    write_png(sample_document(DocumentType.PRESCRIPTION), tmp_path / "scan.png")
-    write_png(sample_document(DocumentType.PRESCRIPTION, 1), tmp_path / "letter.png")
-    write_pdf(sample_document(DocumentType.CHART), tmp_path / "report.pdf")
-    write_damaged_png(sample_document(DocumentType.LAB_RESULT), tmp_path / "cut.png")
     return Desk(tmp_path, fleet)
+
+
+def draw_papers(directory: Path) -> None:
+    """Draw what `pecia sample papers` does, for a page that takes them as given."""
+    papers = directory / "papers"
+    papers.mkdir()
+    write_exhibits(papers)
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_snippet_and_command_prints_what_the_page_shows(desk: Desk, name: str) -> None:
     page = (ROOT / name).read_text()
-    for program, shown in zip(blocks(page, "python"), PAGES[name], strict=True):
-        printed = desk.python(program)
-        assert agrees(printed, shown), printed
-    for command, shown in commands(page):
-        printed = desk.run("/bin/sh", "-c", command)
-        assert agrees(printed, shown), f"{command}\n{printed}"
+    outputs = iter(PAGES[name])
+    if not any("$ pecia sample" in terminal for terminal in blocks(page, "console")):
+        draw_papers(desk.directory)
+    for language, block in fenced(page):
+        if language == "python":
+            printed = desk.python(block)
+            assert agrees(printed, next(outputs)), printed
+        for command, shown in commands(block) if language == "console" else ():
+            printed = desk.run("/bin/sh", "-c", command)
+            assert agrees(printed, shown), f"{command}\n{printed}"
+    assert list(outputs) == []
 
 
 @pytest.fixture
@@ -124,11 +130,12 @@ def test_fields_are_printed_as_the_page_on_reading_shows(desk_with_a_model: Desk
 
 @pytest.mark.parametrize("example", ["read_documents.py", "read_documents_async.py"])
 def test_the_examples_tell_texts_and_failures(desk: Desk, example: str) -> None:
-    files = ("scan.png", "report.pdf", "cut.png")
+    draw_papers(desk.directory)
+    files = ("papers/lab.png", "papers/chart.pdf", "papers/damaged.png")
     printed = desk.run(sys.executable, "-W", "error", str(ROOT / "examples" / example), *files)
-    assert {line.partition(":")[0] for line in printed.splitlines()} == set(files)
-    assert "report.pdf: 4 pages, 'Hospital Chart" in printed
-    assert "cut.png: damaged: " in printed
+    assert {line.partition(":")[0] for line in printed.splitlines()} == {Path(file).name for file in files}
+    assert "chart.pdf: 4 pages, 'Hospital Chart" in printed
+    assert "damaged.png: damaged: " in printed
 
 
 def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
@@ -147,7 +154,8 @@ def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
     ) as receiver:
         try:
             eventually(lambda: listens(port))
-            task = ReadDocument(desk.directory / "scan.png")
+            draw_papers(desk.directory)
+            task = ReadDocument(desk.directory / "papers/lab.png")
             desk.fleet.client.submit(task, webhook=f"http://127.0.0.1:{port}/")
             assert receiver.stdout is not None
             told = receiver.stdout.readline().split()

@@ -171,6 +171,14 @@ def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
         assert command in desk.screen
 
 
+def test_the_start_tells_each_step_before_it_is_done(desk: Desk) -> None:
+    told = desk.screen.partition("service ")[0].splitlines()
+
+    assert told[0].startswith("A fleet in ")
+    assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
+    assert {f"{service}: ready" for service in SERVICES} <= set(told)
+
+
 def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
     said = re.search(r"Flower +(\S+) +user (\S+), password\s+(\S+)", desk.screen)
     assert said
@@ -190,6 +198,15 @@ def test_documents_are_read_from_the_other_terminal(desk: Desk, papers: Path) ->
     assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
     assert [page["text"] for page in scan["pages"]] == ["Scanned at the desk"]
     assert [(page["number"], page["text"]) for page in report["pages"]] == [(1, "Page one"), (2, "Page two")]
+
+
+def test_the_screen_goes_on_to_say_how_the_jobs_stand(
+    desk: Desk, papers: Path, eventually: Eventually
+) -> None:
+    desk.run("read", str(papers / "scan.png"), "--wait")
+
+    shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
+    eventually(lambda: re.search(shown, desk.screen), what="A line about the job")
 
 
 def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:

@@ -28,6 +28,7 @@ from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
+from pecia_schemas.tables import REVISION
 
 _PECIA = (sys.executable, "-m", "pecia")
 
@@ -289,7 +290,21 @@ def test_doctor_asks_for_migrate_where_the_tables_are_of_a_version_before(
     for step in (["migrate"], ["migrate", "--down", "--to", "0001"]):
         assert former.run(*step).returncode == 0
     examined = former.run("doctor", "--json")
-    assert json.loads(examined.stdout.splitlines()[-1])["detail"] == "not this version's: run `pecia migrate`"
+    tables = json.loads(examined.stdout.splitlines()[-1])["detail"]
+    assert tables == f"schema 0001, this version's is {REVISION}; older: run `pecia migrate`"
+    assert (examined.returncode, examined.stderr) == (4, "")
+
+
+def test_doctor_asks_for_an_upgrade_where_the_tables_are_of_a_version_after(
+    shell: Shell, empty_database_url: str
+) -> None:
+    later = Shell(shell.stores | {"PECIA_DATABASE_URL": empty_database_url}, shell.directory)
+    assert later.run("migrate").returncode == 0
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    examined = later.run("doctor", "--json")
+    tables = json.loads(examined.stdout.splitlines()[-1])["detail"]
+    assert tables == f"schema 9999, this version's is {REVISION}; newer: upgrade Pecia"
     assert (examined.returncode, examined.stderr) == (4, "")
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
+import pytest
 from sqlalchemy import create_engine, inspect
 
 import pecia_migrations
+from pecia_migrations import locks
 from pecia_schemas.database import sqlalchemy_url
-from pecia_schemas.tables import Base
+from pecia_schemas.tables import REVISION, Base
 
 
 def tables_in(url: str) -> set[str]:
@@ -45,3 +50,48 @@ def test_a_table_that_no_migration_makes_is_noticed(empty_database_url: str) -> 
 def test_a_current_database_is_left_alone_without_loading_alembic(database_url: str) -> None:
     again = "import sys, pecia_migrations; pecia_migrations.upgrade(sys.argv[1]); sys.exit('alembic' in sys.modules)"
     subprocess.run([sys.executable, "-c", again, database_url], check=True)
+
+
+def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
+    versions = Path(pecia_migrations.__file__).parent.glob("versions/[0-9]*.py")
+    assert max(path.name for path in versions).partition("_")[0] == REVISION
+
+
+@pytest.fixture
+def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
+    """A long transaction that reads a table which the next migration changes."""
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_S", 0.05)
+    pecia_migrations.upgrade(empty_database_url, "0006")
+    with psycopg.connect(empty_database_url, application_name="a long report") as connection:
+        connection.execute("SELECT FROM deliveries")
+        yield connection
+
+
+def test_a_migration_gives_up_a_table_that_it_cannot_have_and_names_who_has_it(
+    empty_database_url: str, report: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_PAUSES_S", (0.0, 0.0))
+
+    with pytest.raises(
+        locks.LockedError, match=rf"process {report.info.backend_pid} .*a long report.*open for"
+    ):
+        pecia_migrations.upgrade(empty_database_url)
+
+    assert report.execute("SELECT version_num FROM alembic_version").fetchone() == ("0006",)
+
+
+def test_a_migration_tries_again_when_the_table_is_free(
+    empty_database_url: str, report: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    def sleep(pause: float) -> None:
+        paused.append(pause)
+        report.rollback()
+
+    monkeypatch.setattr(locks, "sleep", sleep)
+
+    pecia_migrations.upgrade(empty_database_url)
+
+    assert len(paused) == 1
+    assert report.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISION,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -11,15 +10,19 @@ GAP = "[…]"
 """In what a command prints: whatever comes here."""
 
 
+def fenced(page: str) -> list[tuple[str, str]]:
+    """Return the language and the text of each fenced block, in order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
 def blocks(page: str, language: str) -> list[str]:
     """Return the fenced blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return [block for named, block in fenced(page) if named == language]
 
 
-def commands(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the commands of a page's terminals, and what each is shown to print."""
-    for block in blocks(page, "console"):
-        yield from re.findall(r"^\$ (.*?)\n(.*?)(?=^\$ |\Z)", block, re.DOTALL | re.MULTILINE)
+def commands(terminal: str) -> list[tuple[str, str]]:
+    """Return the commands of a `console` block, and what each is shown to print."""
+    return re.findall(r"^\$ (.*?)\n(.*?)(?=^\$ |\Z)", terminal, re.DOTALL | re.MULTILINE)
 
 
 def agrees(printed: str, shown: str) -> bool:

@@ -93,7 +93,7 @@ def test_the_snippets_on_webhooks_run_one_after_the_other() -> None:
         exec(first, names)  # noqa: S102  the page
         fleet.client().submit(ReadDocument(b"a scan"))
         (callback,) = fleet.callbacks
-        names |= {"headers": callback.headers, "body": callback.body}
+        names |= {"headers": callback.headers, "body": callback.body, "secret": names["endpoint"].secret}
         for block in others:
             exec(block, names)  # noqa: S102  the page
         assert names["notice"].type == "part.done"

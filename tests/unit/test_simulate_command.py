@@ -109,3 +109,9 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
         result = typed(*words)
         assert result.exit_code == 2
         assert said in result.output
+
+
+def test_a_preset_is_not_drawn_by_another_seed() -> None:
+    refused = typed("--preset", "seed", "--seed", "7")
+    assert refused.exit_code == 2
+    assert "a preset is always the same" in refused.stderr

@@ -33,6 +33,10 @@ PANELS: Final = {
             "Describe what videos show, segment by segment, and as a whole. "
             "Prints the jobs' ids, or with --wait the captions.",
         ),
+        "sample": Verb(
+            "pecia_workers.commands.sample:sample",
+            "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
+        ),
         "backfill": Verb(
             "pecia.cli.backfill:backfill",
             "Read all documents below a prefix, in the bulk lane. "

@@ -15,6 +15,7 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import Verdict, verdict_on
 from pecia_schemas.states import Lane
+from pecia_schemas.tables import REVISION
 from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
@@ -100,14 +101,17 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         return
     engine = open_for_questions(url, patience=LONG_PATIENCE)
     try:
-        tables = _look(
+        postgres = _look(
             _POSTGRES,
-            lambda: _look_at_tables(engine),
+            lambda: _look_at_postgres(engine),
             "check PECIA_DATABASE_URL and that it runs",
             lambda error: refusals.of_postgres(error, url),
         )
-        yield tables
-        if tables.ok:
+        yield postgres
+        tables = _look_at_tables(engine) if postgres.ok else None
+        if tables:
+            yield tables
+        if tables and tables.ok:
             yield from _look_at_fleet(engine)
             yield from _look_at_lag(engine, settings)
     except Exception as error:
@@ -159,16 +163,23 @@ def _look_at_redis(settings: WorkerSettings) -> str:
     return f"version {info['redis_version']}; waiting: {waiting}{suspects}"
 
 
-def _look_at_tables(engine: Engine) -> str:
-    if not inspect(engine).has_table("jobs"):
-        message = "no tables: run `pecia migrate`"
-        raise LookupError(message)
+def _look_at_postgres(engine: Engine) -> str:
     with engine.connect() as connection:
-        jobs = connection.execute(
-            text("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')")
-        ).scalar()
-        revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return f"schema {revision}; {jobs} jobs under way"
+        return f"version {connection.execute(text('SHOW server_version')).scalar()}"
+
+
+def _look_at_tables(engine: Engine) -> Finding:
+    """Compare the schema's version with ours; a newer one may be no fault, but is for code that knows it."""
+    if not inspect(engine).has_table("alembic_version"):
+        return Finding(subject=_TABLES, ok=False, detail="there are none: run `pecia migrate`")
+    with engine.connect() as connection:
+        found = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
+        if found == REVISION:
+            count = text("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')")
+            jobs = connection.execute(count).scalar()
+            return Finding(subject=_TABLES, ok=True, detail=f"schema {found}; {jobs} jobs under way")
+    cure = "older: run `pecia migrate`" if found < REVISION else "newer: upgrade Pecia"
+    return Finding(subject=_TABLES, ok=False, detail=f"schema {found}, this version's is {REVISION}; {cure}")
 
 
 def _look_at_fleet(engine: Engine) -> Iterator[Finding]:

@@ -93,6 +93,8 @@ def simulate(
     if plot:
         drawing_or_exit()
     if preset is PresetName.SEED:
+        if seed:
+            raise _refused("--seed draws another workload; that of a preset is always the same.")
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
     model = IterationModel(

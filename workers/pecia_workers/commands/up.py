@@ -5,22 +5,29 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy import Engine
 
+from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.commands.stores import admitted_or_exit
+from pecia_workers.ledger.database import open_for_questions
+from pecia_workers.ledger.glance import MOST, WINDOW_S, glance
 from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
 from pecia_workers.local.supervised import Service, ServiceState
 
-_LOOK_S = 0.5
+_LOOK_S = 1.0
+_LOOK_WITHOUT_TERMINAL_S = 10.0
 _STARTING_S = 120
 _LOADING_S = 3600  # tens of gigabytes may have to come through the network first
 
@@ -44,11 +51,11 @@ def up(
     console = Console(highlight=False)
     place = home or Path(settings.home or default_home())
     try:
-        with LocalFleet(place, settings=settings) as fleet:
+        console.print(f"A fleet in {place}")
+        with LocalFleet(place, settings=settings, tell=console.print) as fleet:
             loads = settings.engine in ("vllm", "ray")
-            console.print(
-                "Starting … a model takes minutes to load, and to download first" if loads else "Starting …"
-            )
+            if loads:
+                console.print("A model takes minutes to load, and to download first.")
             fleet.wait_ready(_LOADING_S if loads else _STARTING_S, unless=stopping.is_set)
             if not stopping.is_set():
                 console.print(_screen(fleet))
@@ -70,9 +77,10 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")
     screen.add_row("")
     screen.add_row("In another terminal:")
-    screen.add_row("  pecia read scan.png report.pdf --wait    read documents")
-    screen.add_row("  pecia watch                              see jobs move")
-    screen.add_row("  pecia doctor                             check that all is well")
+    screen.add_row("  pecia sample papers             draw documents to try it with")
+    screen.add_row("  pecia read papers/ --wait       read them")
+    screen.add_row("  pecia watch                     see jobs move")
+    screen.add_row("  pecia doctor                    check that all is well")
     return screen
 
 
@@ -91,10 +99,32 @@ def _state(service: Service) -> str:
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:
-    """Say what changes until somebody asks to stop."""
-    known = {service.name: service.state for service in fleet.services()}
-    while not stopping.wait(_LOOK_S):
-        for service in fleet.services():
-            if known.get(service.name) != service.state:
-                known[service.name] = service.state
-                console.print(f"{service.name}: {_state(service)}")
+    """Show how the jobs stand until somebody asks to stop: on one line of a terminal, or a line whenever it changes."""
+    engine = open_for_questions(fleet.settings.database_url.get_secret_value())
+    shown = ""
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+        while not stopping.wait(_LOOK_S if live else _LOOK_WITHOUT_TERMINAL_S):
+            figures = _figures(engine)
+            if live:
+                live.update(figures, refresh=True)
+            elif figures != shown:
+                console.print(figures)
+            shown = figures
+
+
+def _figures(engine: Engine) -> str:
+    try:
+        with engine.connect() as connection:
+            now = glance(connection)
+    except Exception as error:
+        if verdict_on(error) is None:
+            raise
+        return "Postgres does not answer"
+    return (
+        f"{_counted(now.queued)} queued, {_counted(now.running)} running; in the last minute {now.done:,} done, "
+        f"{now.failed:,} failed, {now.parts / WINDOW_S:.1f} pages/s"
+    )
+
+
+def _counted(jobs: int) -> str:
+    return f"{jobs:,} or more" if jobs == MOST else f"{jobs:,}"

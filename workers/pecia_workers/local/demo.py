@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from pydantic import SecretStr
 
-from pecia_schemas import DocumentType, Lane
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local import sample_documents as samples
-from pecia_workers.local.accuracy import accuracy
+from pecia_workers.local.exhibits import Exhibit, write_exhibits
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.scratch import ScratchDirectory
 
 _LOOPBACK = ("127.0.0.0/8",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
-    """One document of the demo and what is expected of it."""
-
-    title: str
-    path: Path
-    document_type: DocumentType
-    lane: Lane
-    text: str | None
-    """What stands on it, a form feed between pages; None for the one that cannot be read."""
-
-    def accuracy(self, read: str) -> float:
-        """Return how well a text agrees with what stands on it: 1.0 is exact."""
-        return accuracy(read, self.text or "")
-
-
 class DemoStage:
     """A fleet of its own in a temporary home, gone with everything in it when the block ends."""
 
-    def __init__(self, *, webhook_secret: str) -> None:
+    def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
         self._secret = SecretStr(webhook_secret)
+        self._tell = tell
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -54,7 +36,7 @@ class DemoStage:
             settings = WorkerSettings.model_construct(
                 webhook_secret=self._secret, webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
             )
-            self._fleet = LocalFleet(home / "fleet", settings=settings, announce=False)
+            self._fleet = LocalFleet(home / "fleet", settings=settings, announce=False, tell=self._tell)
             starting.enter_context(self._fleet)
             self._fleet.wait_ready()
             self._resources = starting.pop_all()
@@ -80,36 +62,4 @@ class DemoStage:
 
     def draw(self) -> list[Exhibit]:
         """Draw the documents, in the order in which they are to be handed over: bulk first, the urgent one last."""
-        chart = samples.sample_document(DocumentType.CHART)
-        diagnosis = samples.sample_document(DocumentType.DIAGNOSIS)
-        lab = samples.sample_document(DocumentType.LAB_RESULT)
-        turned = samples.sample_document(DocumentType.DIAGNOSIS, seed=1)
-        damaged = samples.sample_document(DocumentType.LAB_RESULT, seed=1)
-        urgent = samples.sample_document(DocumentType.PRESCRIPTION)
-        exhibits = [
-            self._exhibit("hospital chart", "chart.pdf", chart, Lane.BULK),
-            self._exhibit("diagnosis certificate", "diagnosis.png", diagnosis, Lane.BULK),
-            self._exhibit("lab result", "lab.png", lab, Lane.BULK),
-            self._exhibit("scan turned by 90°", "turned.jpg", turned, Lane.NORMAL),
-            self._exhibit("damaged upload", "damaged.png", damaged, Lane.NORMAL, readable=False),
-            self._exhibit("prescription, sent last", "prescription.png", urgent, Lane.URGENT),
-        ]
-        samples.write_pdf(chart, self._documents / "chart.pdf")
-        samples.write_png(diagnosis, self._documents / "diagnosis.png")
-        samples.write_png(lab, self._documents / "lab.png")
-        samples.write_scan(turned, self._documents / "turned.jpg")
-        samples.write_damaged_png(damaged, self._documents / "damaged.png")
-        samples.write_png(urgent, self._documents / "prescription.png")
-        return exhibits
-
-    def _exhibit(
-        self, title: str, name: str, document: samples.SampleDocument, lane: Lane, *, readable: bool = True
-    ) -> Exhibit:
-        text = document.text if name.endswith(".pdf") else document.text.partition("\f")[0]
-        return Exhibit(
-            title=title,
-            path=self._documents / name,
-            document_type=document.document_type,
-            lane=lane,
-            text=text if readable else None,
-        )
+        return write_exhibits(self._documents)

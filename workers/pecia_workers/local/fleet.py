@@ -108,7 +108,8 @@ class LocalFleet:
     """A whole fleet in one home. Nothing of it outlives this process, however that ends.
 
     One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
-    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet.
+    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet; `tell`
+    hears of each step of the start, and of each service that becomes ready or dies.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class LocalFleet:
         workers: Sequence[WorkerCommand] | None = None,
         migrate: Sequence[str] = MIGRATE,
         announce: bool = True,
+        tell: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self.home = Home(path=home.expanduser().absolute())
         self.settings = settings
@@ -130,8 +132,10 @@ class LocalFleet:
             name="migrate", command=tuple(migrate), forked=tuple(migrate) == MIGRATE
         )
         self._announce = announce
+        self._tell = tell
+        self._told: dict[str, ServiceState] = {}
         self._template: Template | None = None
-        self._stores = Stores(home=self.home, settings=settings)
+        self._stores = Stores(home=self.home, settings=settings, tell=tell)
         self._workers: list[Supervised[ChildProcess]] = []
         self._pages: list[Supervised[ChildProcess]] = []
         self._begun = threading.Event()
@@ -217,6 +221,7 @@ class LocalFleet:
             stack.callback(self._template.stop)
         self.settings = self._with_callbacks(stack.enter_context(self._stores.started()))
         variables = environment(self.settings)
+        self._tell("Bringing the database up to date …")
         self._run_migrations(variables)
         janitor = Janitor()
         stack.callback(janitor.dismiss)
@@ -225,6 +230,7 @@ class LocalFleet:
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
         self._pages = self._flower(variables, janitor)
         for unit in (*self._workers, *self._pages):
+            self._tell(f"Starting {unit.name} …")
             unit.start()
         if self._announce:
             stack.callback(running.withdraw, str(self.home.path), os.getpid())
@@ -248,6 +254,13 @@ class LocalFleet:
         self._stores.tend()
         for unit in (*self._workers, *self._pages):
             unit.tend()
+        self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        for service in self.services():
+            if service.state not in (self._told.get(service.name), ServiceState.STARTING):
+                self._told[service.name] = service.state
+                self._tell(f"{service.name}: {service.state}")
 
     def _run_migrations(self, variables: Mapping[str, str]) -> None:
         log = self.home.log("migrate")

@@ -24,8 +24,11 @@ _STOP_S = 30.0
 class Stores:
     """Postgres, Redis and the documents. A server of ours that dies comes back at the same address."""
 
-    def __init__(self, *, home: Home, settings: WorkerSettings) -> None:
+    def __init__(
+        self, *, home: Home, settings: WorkerSettings, tell: Callable[[str], None] = lambda _sentence: None
+    ) -> None:
         self._home = home
+        self._tell = tell
         self._settings = settings
         self._units: dict[str, Supervised[EmbeddedPostgres | EmbeddedRedis]] = {}
         self._external: list[Service] = []
@@ -62,6 +65,7 @@ class Stores:
         sockets = scratch.path
         unit = Supervised(name=name, where="", launch=lambda: server_in(sockets), ready=lambda: True)
         stack.callback(unit.stop, _STOP_S)
+        self._tell(f"Starting {name} …")
         unit.where = unit.start().url
         self._units[name] = unit
         return unit.where
