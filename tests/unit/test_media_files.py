@@ -162,7 +162,9 @@ def test_a_file_that_is_no_document_gets_a_precise_code(
     assert code_of(lambda: inspect_file(file(content), limits)) is code
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF"])
+@pytest.mark.parametrize(
+    "kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF", "JPEG2000", "PPM", "PCX"]
+)
 def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Path], limits: Limits) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
     whole = encoded(Image.fromarray(noise), kind)
