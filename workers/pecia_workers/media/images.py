@@ -140,7 +140,7 @@ def translated_errors(what: str = "The picture") -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     """Return what is wrong with a file, as far as the kind of error tells. Its text may quote the file."""
-    if isinstance(error, EOFError | struct.error | IndexError) or "truncated" in str(error):
+    if isinstance(error, EOFError | struct.error | IndexError) or "truncated" in str(error).lower():
         return "it ends early"
     if isinstance(error, SyntaxError | UnidentifiedImageError):
         return "its header is broken"
