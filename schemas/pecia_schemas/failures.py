@@ -29,7 +29,7 @@ class FailureCode(StrEnum):
     UNSUPPORTED_TYPE = (
         "unsupported_type",
         "The content is of no type that can be worked on in this way, whatever its name says.",
-        "Send PNG, JPEG, WebP, BMP, GIF, TIFF, HEIC, AVIF, PDF or DICOM, or to caption MP4, WebM, MKV, AVI or MPEG-TS.",
+        "Send PNG, JPEG, TIFF, PDF, DICOM or a kind in docs/inputs.md, or to caption MP4, WebM, MKV, AVI or MPEG-TS.",
     )
     EMPTY = (
         "empty",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from typing import Final
 
 HEAD_BYTES = 1280
 """How much of a file `sniff` wants to see."""
@@ -23,6 +25,9 @@ class MediaType(StrEnum):
     TIFF = "image/tiff"
     HEIC = "image/heic"  # HEIF with any codec but AV1
     AVIF = "image/avif"
+    JPEG2000 = "image/jp2"  # a bare codestream too
+    PPM = "image/x-portable-anymap"  # PBM and PGM too, as text or as bytes
+    PCX = "image/vnd.zbrush.pcx"
     PDF = "application/pdf"
     DICOM = "application/dicom"
     MP4 = "video/mp4"  # QuickTime too
@@ -51,6 +56,8 @@ _SIGNATURES = (
     (b"MM\x00*", MediaType.TIFF),
     (b"II+\x00", MediaType.TIFF),  # BigTIFF
     (b"MM\x00+", MediaType.TIFF),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", MediaType.JPEG2000),
+    (b"\xff\x4f\xff\x51", MediaType.JPEG2000),
 )
 
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
@@ -60,6 +67,18 @@ _PDF_BYTES = (
     1024  # how far readers look for its first line: mail and print systems put lines of theirs before it
 )
 _DICOM_AT = 128
+_BARE_DICOM: Final = re.compile(
+    rb"\x02\0\0\0UL\x04\0"  # the file's own group
+    rb"|\x08\0[\0-\x18]\0(?:CS|DA|TM|UI|UL)"  # the first of the others, with the kinds of values
+    rb"|\x08\0(?:\0\0\x04\0\0\0|\x05\0.\0\0\0ISO|\x08\0.\0\0\0(?:ORIG|DERI)|\x16\0.\0\0\x001\.2\.)",
+    re.DOTALL,
+)
+"""How a DICOM file begins that has no preamble, as those that archives cut from a transfer."""
+_PNM: Final = re.compile(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*\d{1,9}\s+(?:#[^\n]*\n\s*)*\d{1,9}\s")
+_PCX_HEADER: Final = 128
+_PCX_VERSIONS, _PCX_DEPTHS, _PCX_PLANES = (
+    frozenset(known) for known in ((0, 2, 3, 5), (1, 2, 4, 8), (1, 2, 3, 4))
+)
 _BMP_HEADERS = frozenset({12, 16, 40, 52, 56, 64, 108, 124})  # bytes of the second header
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # what an MP4, or an old QuickTime file, may begin with
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
@@ -77,7 +96,25 @@ def sniff(head: bytes) -> MediaType | None:
         return MediaType.BMP
     found = next((media for signature, media in _SIGNATURES if head.startswith(signature)), None)
     found = found or _sniff_boxes(head) or _sniff_video(head)
-    return found or (MediaType.PDF if b"%PDF-" in head[:_PDF_BYTES] else None)
+    found = found or (MediaType.PDF if b"%PDF-" in head[:_PDF_BYTES] else None)
+    return found or _sniff_unsigned(head)
+
+
+def _sniff_unsigned(head: bytes) -> MediaType | None:
+    """Tell files whose first bytes are few or common by what must follow them."""
+    if _PNM.match(head):
+        return MediaType.PPM
+    if _BARE_DICOM.match(head):
+        return MediaType.DICOM
+    return MediaType.PCX if _is_pcx(head) else None
+
+
+def _is_pcx(head: bytes) -> bool:
+    if len(head) < _PCX_HEADER or head[0] != 0x0A or head[2] != 1 or head[64]:  # noqa: PLR2004  mark, encoding, reserved
+        return False
+    left, top, right, bottom = (int.from_bytes(head[at : at + 2], "little") for at in range(4, 12, 2))
+    known = head[1] in _PCX_VERSIONS and head[3] in _PCX_DEPTHS and head[65] in _PCX_PLANES
+    return known and left <= right and top <= bottom
 
 
 def _sniff_boxes(head: bytes) -> MediaType | None:

@@ -106,7 +106,7 @@ def test_documents_come_out_as_upright_pages(tmp_path: Path) -> None:
 def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
     pillow_heif.register_heif_opener()
     picture = Image.new("RGB", (60, 100), "white")
-    for form in ("GIF", "TIFF", "HEIF", "AVIF", "JPEG2000"):
+    for form in ("GIF", "TIFF", "HEIF", "AVIF", "JPEG2000", "PPM", "PCX"):
         options = {"no_jp2": True} if form == "JPEG2000" else {}
         picture.save(tmp_path / form, form, **options)
     jpeg_2000 = (tmp_path / "JPEG2000").read_bytes()
@@ -119,7 +119,7 @@ def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with decoding(decode_processes=1) as decoder:
-            for name in ("GIF", "TIFF", "HEIF", "AVIF", "DICOM", "PDF in DICOM"):
+            for name in ("GIF", "TIFF", "HEIF", "AVIF", "JPEG2000", "PPM", "PCX", "DICOM", "PDF in DICOM"):
                 path = tmp_path / name
                 (info,) = await decoder.inspect(path, PageRanges.parse("1"), password)
                 page = await decoder.page(path, 0, password=password)

@@ -134,7 +134,10 @@ def test_the_limits_hold_for_objects_too(options: dict[str, str]) -> None:
     asked = {"source_options": options, "source_buckets": ("archive",)}
     large, empty = put(options, "archive/large", b"x" * (LIMIT + 1)), put(options, "archive/empty", b"")
 
-    assert failure(large, **asked) == (FailureCode.TOO_LARGE, f"The file has {LIMIT + 1} bytes.")
+    assert failure(large, **asked) == (
+        FailureCode.TOO_LARGE,
+        f"The file has {LIMIT + 1} bytes: {LIMIT} are allowed (PECIA_MAX_PAYLOAD_BYTES).",
+    )
     assert failure(empty, **asked)[0] is FailureCode.EMPTY
 
 

@@ -204,7 +204,10 @@ def test_what_is_announced_as_too_large_is_not_waited_for(server: DocumentServer
     file = io.BytesIO()
     url = server.plan("/large", Answer(length=LIMIT + 1, then="hang"))
 
-    assert failure(url, file) == (FailureCode.TOO_LARGE, f"The file has {LIMIT + 1} bytes.")
+    assert failure(url, file) == (
+        FailureCode.TOO_LARGE,
+        f"The file has {LIMIT + 1} bytes: {LIMIT} are allowed (PECIA_MAX_PAYLOAD_BYTES).",
+    )
     assert file.getvalue() == b""
     assert server.cut.wait(WAIT_S)
 

@@ -124,6 +124,12 @@ def pictures_that_are_read() -> Iterator[Input]:
     yield good("GIF", _picture("GIF", "P"))
     yield good("animated GIF, of which the first picture counts", partial(pictures.animation, "GIF"))
     yield good("animated WebP, of which the first picture counts", partial(pictures.animation, "WEBP"))
+    yield good("JPEG 2000", _picture("JPEG2000"))
+    yield good("JPEG 2000, a bare codestream", _picture("JPEG2000", "L", no_jp2=True))
+    for form, mode in {"PBM": "1", "PGM": "L", "PPM": "RGB"}.items():
+        yield good(form, _picture("PPM", mode))
+    yield good("PCX", _picture("PCX"))
+    yield good("PCX, 1 bit", _picture("PCX", "1"))
     yield good("HEIC", _picture("HEIF"))
     yield good("AVIF", _picture("AVIF"))
     for form in ("group3", "group4", "tiff_lzw", "tiff_adobe_deflate", "packbits", "raw"):
@@ -153,6 +159,7 @@ def pdfs_that_are_read() -> Iterator[Input]:
 def dicom_files() -> Iterator[Input]:
     """What the archive of a radiology department sends."""
     yield good("DICOM, secondary capture", pictures.secondary_capture)
+    yield good("DICOM without a preamble", lambda: pictures.secondary_capture()[132:])
     yield good("DICOM with a PDF in it", lambda: pictures.encapsulated(pdfs.blank_pdf(2)), 2)
     yield bad("DICOM without a picture", pictures.without_picture, FailureCode.UNSUPPORTED_TYPE)
     yield bad("DICOM cut in half", partial(_cut, pictures.secondary_capture, 5), FailureCode.DAMAGED)

@@ -11,6 +11,7 @@ import pydicom
 import pytest
 from PIL import Image
 from pydicom import uid
+from pydicom.filebase import DicomIO
 
 from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from hand_made_pdfs import blank_pdf, locked_pdf
@@ -156,14 +157,50 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
             ),
             0,
         ),
+        (
+            secondary_capture(
+                np.full((100, 60), 1, dtype=np.uint8),
+                "PALETTE COLOR",
+                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
+                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
+                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
+                RedPaletteColorLookupTableData=b"\0\0\xc8\0",
+                GreenPaletteColorLookupTableData=bytes(4),
+                BluePaletteColorLookupTableData=bytes(4),
+            ),
+            0,
+        ),
     ],
-    ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette"],
+    ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette", "8 bits in 16"],
 )
 def test_colours_become_rgb(content: bytes, accuracy: int, file: Callable[[bytes], Path]) -> None:
     path = file(content)
 
     assert len(inspect_file(path, LIMITS)) == 1
     assert np.abs(page_pixels(path, 0, LIMITS).astype(int) - RED).max() <= accuracy
+
+
+@pytest.mark.parametrize("syntax", [uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian])
+@pytest.mark.parametrize("with_meta", [True, False])
+def test_a_file_without_a_preamble_is_read(
+    syntax: uid.UID, with_meta: bool, file: Callable[[bytes], Path]
+) -> None:
+    dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RAMP, syntax=syntax)))
+    buffer = io.BytesIO()
+    if with_meta:
+        buffer.write(secondary_capture(RAMP, syntax=syntax)[132:])
+    else:
+        pydicom.filewriter.write_dataset(_writer(buffer, syntax), dataset)
+    content = buffer.getvalue()
+
+    assert sniff(content[:HEAD_BYTES]) is MediaType.DICOM
+    assert (shades(file(content)) == RAMP).all()
+
+
+def _writer(buffer: io.BytesIO, syntax: uid.UID) -> DicomIO:
+    writer = DicomIO(buffer)
+    writer.is_little_endian, writer.is_implicit_VR = True, syntax.is_implicit_VR
+    return writer
 
 
 def test_run_lengths_are_read(file: Callable[[bytes], Path]) -> None:

@@ -16,10 +16,11 @@ from hand_made_pdfs import locked_pdf
 from pecia_schemas import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, load_page
+from pecia_workers.media.decoding import inspect_file, load_page, probe_video
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 from pictures import encoded, marked
+from videos import video
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +164,9 @@ def test_a_file_that_is_no_document_gets_a_precise_code(
     assert code_of(lambda: inspect_file(file(content), limits)) is code
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF"])
+@pytest.mark.parametrize(
+    "kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF", "JPEG2000", "PPM", "PCX"]
+)
 def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Path], limits: Limits) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
     whole = encoded(Image.fromarray(noise), kind)
@@ -267,6 +270,49 @@ def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(
 
     assert path.stat().st_size < 10_000
     assert code_of(lambda: inspect_file(path, tight)) is FailureCode.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("small", "says"),
+    [
+        ({"file_bytes": 9}, "9 are allowed (PECIA_MAX_PAYLOAD_BYTES)."),
+        ({"page_pixels": 99}, "99 in all (PECIA_MAX_PAGE_PIXELS) and 30000 a side are allowed."),
+    ],
+)
+def test_what_is_too_large_is_told_the_limit_and_its_setting(
+    small: dict[str, int], says: str, file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    with pytest.raises(MediaError) as caught:
+        inspect_file(file(encoded(marked(), "PNG")), replace(limits, **small))
+
+    assert caught.value.found.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (encoded(marked(), "PNG")[:-40], "The picture cannot be decoded: it ends early."),
+        (b"\x89PNG\r\n\x1a\n" + b"\xff" * 40, "The picture cannot be decoded: its header is broken."),
+        (b"BM" + bytes(12) + b"\x28" + bytes(60), "The picture cannot be decoded: its data is broken."),
+    ],
+    ids=["pixels", "header", "data"],
+)
+def test_what_is_damaged_is_told_how(
+    content: bytes, says: str, file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    with pytest.raises(MediaError) as caught:
+        load_page(file(content), 0, limits)
+
+    assert caught.value.found == says
+
+
+def test_pages_and_videos_are_told_the_verb_that_is_theirs(
+    file: Callable[[bytes], Path], limits: Limits
+) -> None:
+    with pytest.raises(MediaError, match=r"have it captioned \(`caption`"):
+        inspect_file(file(video(1)), limits)
+    with pytest.raises(MediaError, match=r"have it read \(`read`"):
+        probe_video(file(pdf((100, 100))), limits)
 
 
 def test_a_replaced_file_is_opened_again(file: Callable[[bytes], Path], limits: Limits) -> None:

@@ -49,6 +49,12 @@ def numbered(count: int, **options: Any) -> bytes:
     return encoded(first, "TIFF", save_all=True, append_images=others, **options)
 
 
+def as_text(image: Image.Image) -> bytes:
+    """A PPM as its text form writes it, with a comment."""
+    samples = " ".join(map(str, image.tobytes()))
+    return f"P3\n# a scanner\n{image.width} {image.height}\n255\n{samples}\n".encode()
+
+
 def deep_tiff(samples: NDArray[np.uint16], photometric: int, order: str = "<") -> bytes:
     """A TIFF of 16 bits a sample, uncompressed, as Pillow does not write it."""
     height, width, count = samples.shape
@@ -98,6 +104,11 @@ def corner_and_middle(path: Path) -> tuple[list[int], list[int]]:
         (encoded(marked(), "HEIF", quality=95), MediaType.HEIC),
         (encoded(marked(), "HEIF", quality=95, tile_size=64), MediaType.HEIC),
         (encoded(marked(), "AVIF", quality=95), MediaType.AVIF),
+        (encoded(marked(), "JPEG2000"), MediaType.JPEG2000),
+        (encoded(marked(), "JPEG2000", no_jp2=True), MediaType.JPEG2000),
+        (encoded(marked(), "PPM"), MediaType.PPM),
+        (as_text(marked()), MediaType.PPM),
+        (encoded(marked(), "PCX"), MediaType.PCX),
         *(
             (encoded(marked(), "TIFF", compression=one), MediaType.TIFF)
             for one in ("raw", "tiff_lzw", "jpeg", "tiff_adobe_deflate", "packbits", "zstd")
@@ -118,6 +129,11 @@ def corner_and_middle(path: Path) -> tuple[list[int], list[int]]:
             "heic",
             "tiled heic",
             "avif",
+            "jpeg 2000",
+            "jpeg 2000 codestream",
+            "ppm",
+            "ppm as text",
+            "pcx",
         ),
         *(
             "tiff",

@@ -75,7 +75,7 @@ class WorkerSettings(
     retry_delay: Duration = timedelta(seconds=2)
     """Wait before the second attempt; doubles with each further one, with jitter."""
     part_timeout: Duration = timedelta(minutes=5)
-    """How long one attempt at a part may take."""
+    """How long one attempt at a part may work; waits for a decoder, the engine or a store do not count."""
 
     upkeep_interval: Duration = timedelta(seconds=2)
     """How often the relay and the reapers look."""

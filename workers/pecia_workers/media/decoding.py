@@ -124,7 +124,10 @@ _open_files = _OpenFiles()
 def _open_source(path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
     media = _media_type(path, limits)
     if media.is_video:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a video: it has no pages.")
+        raise MediaError(
+            FailureCode.UNSUPPORTED_TYPE,
+            "The file is a video: have it captioned (`caption`, `CaptionVideo`).",
+        )
     if media is MediaType.PDF:
         return PdfPages(path, limits, password)
     if media is MediaType.DICOM:
@@ -146,7 +149,9 @@ def _open_dicom(path: Path, limits: Limits, password: SecretStr | None) -> PageS
 def _video_type(path: Path, limits: Limits) -> MediaType:
     media = _media_type(path, limits)
     if not media.is_video:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is no video.")
+        raise MediaError(
+            FailureCode.UNSUPPORTED_TYPE, "The file is no video: have it read (`read`, `ReadDocument`)."
+        )
     return media
 
 
@@ -167,4 +172,6 @@ def _bounded_memory() -> Iterator[None]:
         yield
     except MemoryError:
         _open_files.close()
-        raise MediaError(FailureCode.TOO_LARGE, "Decoding needs more memory than is allowed.") from None
+        raise MediaError(
+            FailureCode.TOO_LARGE, "Decoding needs more memory than PECIA_DECODE_MEMORY_BYTES."
+        ) from None

@@ -66,9 +66,9 @@ _FULL: Final = 255
 def open_dicom(path: Path, limits: Limits, password: SecretStr | None = None) -> PageSource:
     """Return the pages of a DICOM file. Raises `MediaError` if it holds neither a picture nor a PDF."""
     with _errors():
-        header = dcmread(path, stop_before_pixels=True, specific_tags=_HEADER)
+        header = _read(path, stop_before_pixels=True, specific_tags=_HEADER)
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
-            document = dcmread(path, specific_tags=_PDF).get("EncapsulatedDocument")
+            document = _read(path, specific_tags=_PDF).get("EncapsulatedDocument")
             return PdfPages(_checked_pdf(document), limits, password)
         if "SOPClassUID" not in header:
             raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
@@ -87,8 +87,8 @@ class DicomPages:
         self._limits = limits
         self._source: Path | Dataset = path
         self._syntax = uid.UID(header.file_meta.TransferSyntaxUID)
-        if self._syntax.is_deflated:  # nobody can seek in it
-            self._source = dcmread(path, specific_tags=[*_HEADER, "PixelData"])
+        if self._syntax.is_deflated or header.preamble is None:  # pydicom cannot seek in it
+            self._source = _read(path, specific_tags=[*_HEADER, "PixelData"])
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each frame asked for; reads the header only."""
@@ -106,7 +106,7 @@ class DicomPages:
         with _errors():
             stored = pixel_array(self._source, index=index)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
-                stored = _eight_bits(apply_color_lut(stored, self._header))
+                stored = self._coloured(stored)
             elif stored.ndim == 2:  # noqa: PLR2004  as above
                 stored = np.repeat(self._grey(stored)[:, :, np.newaxis], 3, axis=2)
             else:
@@ -134,6 +134,13 @@ class DicomPages:
         grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
 
+    def _coloured(self, stored: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return colours of the palette. Some writers keep 8 bits in entries of 16: then none of them is larger."""
+        entries, first, _bits = self._header.RedPaletteColorLookupTableDescriptor
+        palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
+        colours = apply_color_lut(stored, self._header)
+        return colours.astype(np.uint8) if palette.max() <= _FULL else _eight_bits(colours)
+
     def _refuse_compression(self) -> None:
         name = self._syntax.name if self._syntax.name != self._syntax else "something that no standard names"
         if not _decodable(self._syntax, self._header.BitsStored):
@@ -142,6 +149,16 @@ class DicomPages:
                 f"The pixels of the DICOM file are compressed as {name}, which is not decoded here: "
                 "export it uncompressed (Explicit VR Little Endian).",
             )
+
+
+def _read(path: Path, **options: Any) -> Dataset:
+    """Return a file's elements. One without a preamble may not say how they are written; then reading them told."""
+    dataset = dcmread(path, force=True, **options)  # what it is was judged before
+    if "TransferSyntaxUID" not in dataset.file_meta:
+        implicit, _little = dataset.original_encoding
+        syntax = uid.ImplicitVRLittleEndian if implicit else uid.ExplicitVRLittleEndian
+        dataset.file_meta.TransferSyntaxUID = syntax
+    return dataset
 
 
 def _decodable(syntax: uid.UID, bits: int) -> bool:

@@ -29,8 +29,6 @@ _SIGNATURES: Final = (
     (b"BZh", _ARCHIVE),
     (b"\xfd7zXZ", _ARCHIVE),
     (b"8BPS", _PICTURE),
-    (b"\0\0\0\x0cjP  ", _PICTURE),  # JPEG 2000
-    (b"\xff\x4f\xff\x51", _PICTURE),
     (b"\0\0\0\x0cJXL ", _PICTURE),
     (b"\xff\x0a", _PICTURE),
     (b"II\xbc\x01", _PICTURE),  # JPEG XR

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
@@ -32,6 +33,9 @@ _FORMATS: Final = {
     MediaType.GIF: "GIF",
     MediaType.AVIF: "AVIF",
     MediaType.HEIC: "HEIF",
+    MediaType.JPEG2000: "JPEG2000",
+    MediaType.PPM: "PPM",
+    MediaType.PCX: "PCX",
 }
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG markers that begin a picture
 _ORIENTATION_TAG = 0x0112
@@ -128,6 +132,16 @@ def translated_errors(what: str = "The picture") -> Iterator[None]:
     except (MediaError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise MediaError(FailureCode.TOO_LARGE, "A picture has too many pixels.") from None
+        allowed = f"{Image.MAX_IMAGE_PIXELS} pixels are allowed (PECIA_MAX_PAGE_PIXELS)"
+        raise MediaError(FailureCode.TOO_LARGE, f"A picture is larger: {allowed}.") from None
     except Exception as error:  # noqa: BLE001  a broken file can break a decoder in any way
-        raise MediaError(FailureCode.DAMAGED, f"{what} cannot be decoded ({type(error).__name__}).") from None
+        raise MediaError(FailureCode.DAMAGED, f"{what} cannot be decoded: {_reason(error)}.") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a file, as far as the kind of error tells. Its text may quote the file."""
+    if isinstance(error, EOFError | struct.error | IndexError) or "truncated" in str(error).lower():
+        return "it ends early"
+    if isinstance(error, SyntaxError | UnidentifiedImageError):
+        return "its header is broken"
+    return "its data is broken" if isinstance(error, OSError) else "its content contradicts itself"

@@ -51,13 +51,17 @@ class Limits:
         if width < 1 or height < 1:
             raise MediaError(FailureCode.DAMAGED, "A page or frame has no pixels.")
         if width * height > self.page_pixels or max(width, height) > MAX_SIDE:
-            raise MediaError(FailureCode.TOO_LARGE, f"A page or frame has {width} x {height} pixels.")
+            allowed = f"{self.page_pixels} in all (PECIA_MAX_PAGE_PIXELS) and {MAX_SIDE} a side are allowed"
+            raise MediaError(
+                FailureCode.TOO_LARGE, f"A page or frame has {width} x {height} pixels: {allowed}."
+            )
 
     def check_total(self, pixels: int) -> None:
         """Raise `MediaError` if all pages together have too many pixels."""
         if pixels > self.total_pixels:
             raise MediaError(
-                FailureCode.TOO_LARGE, f"The pages have more than {self.total_pixels} pixels in all."
+                FailureCode.TOO_LARGE,
+                f"The pages have more than {self.total_pixels} pixels in all (PECIA_MAX_TOTAL_PIXELS).",
             )
 
     def check_video(self, seconds: float) -> None:
@@ -65,12 +69,16 @@ class Limits:
         if not seconds > 0:
             raise MediaError(FailureCode.EMPTY, "The video has no frames.")
         if seconds > self.video_s:
-            raise MediaError(FailureCode.TOO_LONG, f"The video lasts {seconds:.0f} s.")
+            raise MediaError(
+                FailureCode.TOO_LONG,
+                f"The video lasts {seconds:.0f} s: {self.video_s:.0f} s are allowed (PECIA_MAX_VIDEO_DURATION).",
+            )
 
     def check_segments(self, segments: int) -> None:
         """Raise `MediaError` if a video has too many segments."""
         if segments > self.segments:
-            raise MediaError(FailureCode.TOO_LONG, f"The video has {segments} segments.")
+            allowed = f"{self.segments} are allowed (PECIA_MAX_SEGMENTS)"
+            raise MediaError(FailureCode.TOO_LONG, f"The video has {segments} segments: {allowed}.")
 
     def choose(self, count: int, pages: PageRanges | None) -> Sequence[int]:
         """Return the pages to read, counted from 0, of a document of so many.
@@ -97,11 +105,14 @@ class Limits:
 
     def _check_count(self, pages: int, what: str) -> None:
         if pages > self.pages:
-            raise MediaError(FailureCode.TOO_MANY_PAGES, f"{what} more than {self.pages} pages.")
+            raise MediaError(
+                FailureCode.TOO_MANY_PAGES, f"{what} more than {self.pages} pages (PECIA_MAX_PAGES)."
+            )
 
     def check_bytes(self, size: int) -> None:
         """Raise `MediaError` if the file is empty or too long."""
         if size == 0:
             raise MediaError(FailureCode.EMPTY, "The file has no bytes.")
         if size > self.file_bytes:
-            raise MediaError(FailureCode.TOO_LARGE, f"The file has {size} bytes.")
+            allowed = f"{self.file_bytes} are allowed (PECIA_MAX_PAYLOAD_BYTES)"
+            raise MediaError(FailureCode.TOO_LARGE, f"The file has {size} bytes: {allowed}.")
