@@ -61,12 +61,12 @@ def _at(above: int, block: str, before: str = "") -> str:
 
 
 def _mypy(folder: Path) -> int:
-    command = [sys.executable, "-m", "mypy", "--config-file", _ROOT / "pyproject.toml", folder]
+    command: list[str | Path] = [sys.executable, "-m", "mypy", "--config-file", _ROOT / "pyproject.toml", folder]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 
 def _pyright(folder: Path) -> int:
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, folder]
+    command: list[str | Path] = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, folder]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 
