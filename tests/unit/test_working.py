@@ -26,7 +26,7 @@ async def wait() -> None:
         await asyncio.sleep(LONG_S)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run the work of one part under the limit."""
 
     async def limited_work() -> None:
