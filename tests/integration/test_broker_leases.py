@@ -154,7 +154,8 @@ def test_a_part_is_not_held_for_too_long_while_it_waits_for_postgres(redis: Redi
 
 
 def test_a_part_is_not_held_for_too_long_while_it_waits_for_others(redis: Redis) -> None:
-    now, waited, lost = [0.0], [5.0], []
+    now, waited = [0.0], [5.0]
+    lost: list[str] = []
     keeper = LeaseKeeper(
         redis, lease=LEASE, hold_limit=timedelta(0), clock=lambda: now[0], waited_s=lambda _part: waited[0]
     )
