@@ -198,6 +198,6 @@ def test_a_part_that_waits_for_room_does_not_work() -> None:
 
     async def story() -> tuple[float, float]:
         async with opened(Desk(engine(slots=1))) as desk:
-            return await asyncio.gather(waited(desk, 1), waited(desk, 2))
+            return list(await asyncio.gather(waited(desk, 1), waited(desk, 2)))
 
     assert min(asyncio.run(story())) > 0

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from pydicom import uid
 from pydicom.filebase import DicomIO
+from pydicom.filewriter import write_dataset
 
 from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from hand_made_pdfs import blank_pdf, locked_pdf
@@ -190,7 +191,7 @@ def test_a_file_without_a_preamble_is_read(
     if with_meta:
         buffer.write(secondary_capture(RAMP, syntax=syntax)[132:])
     else:
-        pydicom.filewriter.write_dataset(_writer(buffer, syntax), dataset)
+        write_dataset(_writer(buffer, syntax), dataset)
     content = buffer.getvalue()
 
     assert sniff(content[:HEAD_BYTES]) is MediaType.DICOM
