@@ -61,12 +61,13 @@ def _at(above: int, block: str, before: str = "") -> str:
 
 
 def _mypy(folder: Path) -> int:
-    command: list[str | Path] = [sys.executable, "-m", "mypy", "--config-file", _ROOT / "pyproject.toml", folder]
+    settings = str(_ROOT / "pyproject.toml")
+    command = [sys.executable, "-m", "mypy", "--config-file", settings, str(folder)]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 
 def _pyright(folder: Path) -> int:
-    command: list[str | Path] = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, folder]
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(folder)]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 

@@ -66,7 +66,9 @@ def close_after(engine: Engine, patience: timedelta) -> None:
 
     def begin(connection: Connection) -> None:
         # Whatever the transaction streams: its BEGIN is read by no cursor of the server's.
-        connection.exec_driver_sql(begin_bounded, execution_options={"stream_results": False, "yield_per": None})
+        connection.exec_driver_sql(
+            begin_bounded, execution_options={"stream_results": False, "yield_per": None}
+        )
 
     def be_patient(connection: Any, *_: object) -> None:
         _driver(connection).patience_s = limit_ms / 1000 + _BEYOND_S

@@ -196,7 +196,7 @@ def test_a_part_that_waits_for_room_does_not_work() -> None:
             await desk.batcher.generate(request)
             return waited_s(str(request.part))
 
-    async def story() -> tuple[float, float]:
+    async def story() -> list[float]:
         async with opened(Desk(engine(slots=1))) as desk:
             return list(await asyncio.gather(waited(desk, 1), waited(desk, 2)))
 

@@ -137,7 +137,8 @@ def run_program(output: int, words: Sequence[str], environment: dict[str, str]) 
 
     if words[0] == "-m":
         sys.argv[:] = words[1:]
-        sys.modules.pop(f"{words[1]}.__main__", None)  # which the template has imported; runpy would warn of it
+        # The template has imported it: runpy would warn.
+        sys.modules.pop(f"{words[1]}.__main__", None)
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv[:] = words
