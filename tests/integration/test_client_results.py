@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -69,8 +69,8 @@ def open_client(request: pytest.FixtureRequest, stores: dict[str, str]) -> Itera
             client: Any = request.param(
                 **(known | urls), settings=ClientSettings(poll_interval=poll_interval)
             )
-            opened: Client = stack.enter_context(synced(client) if request.param is AsyncClient else client)
-            return opened
+            opened: Any = stack.enter_context(synced(client) if request.param is AsyncClient else client)
+            return cast("Client", opened)
 
         yield run
 

@@ -29,7 +29,8 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 def fleets() -> Iterator[list[RunningFleet]]:
     """Two fleets of this machine."""
     fleets = [
-        RunningFleet(pid=os.getpid(), home=f"/{n}", **URLS | {"payload_url": n}) for n in ("one", "two")
+        RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
+        for n in ("one", "two")
     ]
     for fleet in fleets:
         running.announce(fleet)
