@@ -154,8 +154,8 @@ class RealFleet:
         if one is None:
             return False
         del self._running[one.part.id]
-        self._run(self._ledger.commit(Finished(part=one.part, outcome=_outcome(one))))
-        return True
+        written = self._run(self._ledger.commit(Finished(part=one.part, outcome=_outcome(one))))
+        return written is not None
 
     def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
         while self.step(job):
