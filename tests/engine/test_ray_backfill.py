@@ -114,7 +114,7 @@ def test_an_archive_whose_reading_was_killed_is_read_to_its_end_by_the_same_comm
 ) -> None:
     said = tmp_path / "said"
     first = backfill(archive, fleet, checkpoint, said)
-    eventually(lambda: len(pages_read(fleet)) >= SOME or first.poll() is not None, timeout=240)
+    eventually(lambda: len(pages_read(fleet)) >= SOME or first.poll() is not None)
     assert first.poll() is None, said.read_text()
     processes = kill(first)
     before = pages_read(fleet)
