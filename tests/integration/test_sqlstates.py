@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
-from failing_writes import PATIENT, fail_writes
+from failing_writes import PATIENT, fail_writes, let_writes_pass
 from pecia import (
     AsyncClient,
     Client,
@@ -108,8 +108,9 @@ class Books:
 
 
 @pytest.fixture
-def books(database_url: str) -> Books:
-    return Books(database_url)
+def books(database_url: str) -> Iterator[Books]:
+    yield Books(database_url)
+    let_writes_pass(database_url)
 
 
 @pytest.fixture
