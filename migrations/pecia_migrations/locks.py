@@ -7,7 +7,6 @@ from time import sleep
 from typing import Final
 
 from sqlalchemy import NullPool, create_engine, text
-from sqlalchemy.exc import DBAPIError
 
 from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
 from pecia_schemas.sqlstates import sqlstate_of
@@ -40,7 +39,7 @@ def patiently(migrate: Callable[[], None], database_url: str) -> None:
     for pause in (*_PAUSES_S, None):
         try:
             return migrate()
-        except DBAPIError as error:
+        except Exception as error:
             if sqlstate_of(error) != _NOT_AVAILABLE:
                 raise
             if pause is None:
