@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from forking import Programs
+from forking import Programs, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.encryption import Keyring
@@ -39,9 +39,7 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.accounts import Spent
-from pecia_workers.local.fleet import MODULES
 from pecia_workers.runtime import Runtime
-from pecia_workers.template import Template
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -138,7 +136,7 @@ def scribe(database_url: str, redis_url: str) -> Scribe:
 @pytest.fixture(scope="session")
 def programs() -> Iterator[Programs]:
     """Starts workers by forking a process that has imported what they need."""
-    template = Template("pecia.cli", *MODULES)
+    template = own_template()
     yield Programs(template)
     template.stop()
 

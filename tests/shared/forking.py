@@ -7,10 +7,17 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from pecia_workers.local.fleet import MODULES
 from pecia_workers.local.process import ChildProcess, fork, wait_until
 from pecia_workers.template import Template
 
 _ENDS_S = 60
+_OWN_MODULE = b"pecia.cli"  # no process of the product has this one imported
+
+
+def own_template() -> Template:
+    """Start the template of the tests themselves."""
+    return Template(_OWN_MODULE.decode(), *MODULES)
 
 
 class Program:
@@ -51,8 +58,13 @@ class Programs:
 
 
 def templates_of(pid: int | str = "self") -> list[int]:
-    """Return the templates that a process has started."""
-    return [child for child in _children(pid) if b"pecia_workers.template" in _command(child)]
+    """Return the templates that a process has started, but for the one of `own_template`."""
+    commands = {child: _command(child).split(b"\0") for child in _children(pid)}
+    return [
+        child
+        for child, command in commands.items()
+        if b"pecia_workers.template" in command and _OWN_MODULE not in command
+    ]
 
 
 def forked_for(pid: int | str = "self") -> list[int]:

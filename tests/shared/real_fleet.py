@@ -155,7 +155,7 @@ class RealFleet:
             return False
         del self._running[one.part.id]
         written = self._run(self._ledger.commit(Finished(part=one.part, outcome=_outcome(one))))
-        return written is not None
+        return written is not None or self.step(job)  # nothing is written of what was cancelled
 
     def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
         while self.step(job):
