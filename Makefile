@@ -7,7 +7,7 @@ ENGINE_VENV ?= $(VENV)-engine
 # Where the libraries live that Pecia is measured beside.
 BENCH_VENV ?= $(VENV)-bench
 # How many tests run at a time: most of them wait most of the time, for a lease to end or a server to start.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # Which mutants are tried, by the ends of their names: every tenth.
 MUTANTS ?= *1
 # The first interpreter that Pecia runs on; `make PYTHON=…` overrides it.

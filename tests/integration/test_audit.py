@@ -17,6 +17,8 @@ import pecia.audit
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas import FailureCode
 
+pytestmark = pytest.mark.gate
+
 PAGE = (Path(__file__).parents[2] / "docs" / "retention.md").read_text()
 
 

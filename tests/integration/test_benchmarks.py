@@ -23,6 +23,8 @@ from harness.servers import Servers
 from pecia_workers.local.postgres import EmbeddedPostgres
 from ready_cluster import TEMPLATE
 
+pytestmark = pytest.mark.gate
+
 LONG = {"lanes", "waiters", "memory", "cache", "tracing"}
 FIRST_COLUMNS = {
     "rivals": ["Pecia", "Celery"],

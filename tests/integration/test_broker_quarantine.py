@@ -21,6 +21,8 @@ from pecia_workers.upkeep.queues import count_waiting, held_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.gate
+
 LISTS = [f"read.{lane}" for lane in Lane]
 MAX_DEATHS = 3
 

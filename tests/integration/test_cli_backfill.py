@@ -19,6 +19,8 @@ from pecia.cli import endings
 from pecia.cli.app import app
 from pecia.cli.endings import Ending
 
+pytestmark = pytest.mark.gate
+
 REGION = "eu-central-1"
 CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
 NAME = "Quillfeather"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -15,6 +16,8 @@ from contract_fleets import real_fleet
 from pecia import CaptionVideo, FailureCode, Lane, PeciaError, ReadDocument
 from pecia.testing import FakeFleet
 from real_fleet import RealFleet
+
+pytestmark = pytest.mark.gate
 
 __all__ = ["real_fleet"]
 

@@ -25,6 +25,8 @@ from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.processes import BoundedProcesses
 from videos import video
 
+pytestmark = pytest.mark.gate
+
 
 def in_a_decoder(function: Callable[..., Any], *args: Any) -> Any:
     """Return what a function returns in a process that is ready to decode."""

@@ -37,6 +37,8 @@ from videos import second_of, video
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+pytestmark = pytest.mark.gate
+
 MEGABYTE = 1024**2
 
 

@@ -17,6 +17,8 @@ from pecia import CaptionVideo, Client, Job, ReadDocument
 from pecia_schemas.database import sqlalchemy_url
 from pecia_workers.ledger.roster import engines_on_duty, roles_on_duty, waiting_in_vain
 
+pytestmark = pytest.mark.gate
+
 OCR = {
     "model": "PP-OCR",
     "languages": ["en", "zh"],

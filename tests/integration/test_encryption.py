@@ -35,6 +35,8 @@ from pecia_workers.rekeying import Rekeyed, Rekeying
 from pecia_workers.runtime import failure_of
 from tables import texts_of_tables
 
+pytestmark = pytest.mark.gate
+
 R = TypeVar("R")
 
 PLANTED = "Quillfeather"

@@ -20,6 +20,8 @@ from pecia_workers.local.sample_documents import sample_document
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
+pytestmark = pytest.mark.gate
+
 
 def rapidocr() -> Engine:
     return create_engine(WorkerSettings(engine="rapidocr", engine_processes=1))

@@ -18,6 +18,8 @@ from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 
+pytestmark = pytest.mark.gate
+
 KEPT = 3
 
 

@@ -23,6 +23,8 @@ from pecia_schemas.database import close_after
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import is_registered
 
+pytestmark = pytest.mark.gate
+
 PATIENCE = timedelta(seconds=1)
 
 

@@ -17,6 +17,8 @@ from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_workers.bus import Bus
 
+pytestmark = pytest.mark.gate
+
 JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
 
 

@@ -17,6 +17,8 @@ from pecia_schemas.messages import PartMessage, bell_name, publish
 from pecia_workers.broker import Capacity, LeaseKeeper, Leases, connect, reap
 from pecia_workers.broker.leases import AGAIN
 
+pytestmark = pytest.mark.gate
+
 QUEUE = "read.normal"
 
 

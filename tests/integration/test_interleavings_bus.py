@@ -12,6 +12,8 @@ from redis.asyncio import Redis
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_workers.bus import Bus
 
+pytestmark = pytest.mark.gate
+
 
 def test_one_cancellation_that_cannot_be_passed_on_does_not_deafen_the_worker(
     redis_url: str, caplog: pytest.LogCaptureFixture

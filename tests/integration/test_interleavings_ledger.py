@@ -33,6 +33,8 @@ from pecia_workers.ledger import (
 )
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
 
+pytestmark = pytest.mark.gate
+
 R = TypeVar("R")
 BROKEN_TEXT = "half of a pair: \ud800"
 

@@ -27,6 +27,8 @@ from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime, failure_of
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def settings(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> WorkerSettings:

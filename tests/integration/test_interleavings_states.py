@@ -39,6 +39,8 @@ from pecia_workers.ledger import (
 )
 from pecia_workers.ledger.recovery import OrphanedPart, Patience, expire_jobs, requeue_orphaned
 
+pytestmark = pytest.mark.gate
+
 R = TypeVar("R")
 Rows = list[dict[str, Any]]
 

@@ -24,6 +24,8 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.preparation import prepare
 
+pytestmark = pytest.mark.gate
+
 Work = Callable[..., Job[Document]]
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")

@@ -14,6 +14,8 @@ from manifests import rendered
 from pecia import Client, Lane, ReadDocument
 from snippets import blocks
 
+pytestmark = pytest.mark.gate
+
 PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from pecia_workers.local.supervised import Service
 
+pytestmark = pytest.mark.gate
+
 _NO_FLOWER = WorkerSettings(flower_port=0)
 _SLEEPER = WorkerCommand(
     name="sleeper", command=("/bin/sh", "-c", 'cd "$PECIA_PAYLOAD_URL"; sleep 600 & sleep 600')

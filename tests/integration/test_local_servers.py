@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pecia_workers.local.postgres import EmbeddedPostgres
     from pecia_workers.local.redis import EmbeddedRedis
 
+pytestmark = pytest.mark.gate
+
 _PARENT = """
 import sys, time
 from pathlib import Path

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from limits import WAIT_S
+
+pytestmark = pytest.mark.gate
 
 LOAD_EVERY_MODEL = """
 from pecia_workers.engines import rapidocr_process

@@ -15,6 +15,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, create_engine
 from pecia_workers.local.sample_documents import sample_document
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope="module")
 def make_engine() -> Iterator[Callable[[], Engine]]:

@@ -23,6 +23,8 @@ from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_name
 from pecia_workers.engines import EngineDeadError, EngineError, EngineRefusedError, EngineUnavailableError
 from pecia_workers.engines.base import Generation, Load
 
+pytestmark = pytest.mark.gate
+
 LONG = " ".join(map(str, range(300)))
 
 

@@ -12,6 +12,8 @@ from pecia_workers.batching.sharing import shared_lengths
 from pecia_workers.ledger import open_database
 from pecia_workers.ledger.output_lengths import share_output_lengths
 
+pytestmark = pytest.mark.gate
+
 HALF_LIFE = 100
 
 

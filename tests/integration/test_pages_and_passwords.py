@@ -26,6 +26,8 @@ from pecia_workers.errors import PartFailedError
 from pecia_workers.runtime import Runtime
 from snippets import blocks
 
+pytestmark = pytest.mark.gate
+
 PASSWORD = "Quillfeather-1987"
 Revision = Literal[3, 4, 6]  # of PDF's standard security handler
 RC4: Final = 3

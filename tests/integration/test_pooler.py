@@ -32,7 +32,10 @@ from pecia_workers.upkeep.loop import _duties, _retention
 from pecia_workers.upkeep.steps import open_stores
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-pytestmark = pytest.mark.skipif(not _PROGRAM, reason="there is no pgbouncer here: apt-get install pgbouncer")
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.skipif(not _PROGRAM, reason="there is no pgbouncer here: apt-get install pgbouncer"),
+]
 
 SERVERS = 3
 """Server connections of the pool. Each transaction gets another than the one before."""

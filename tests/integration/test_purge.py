@@ -27,6 +27,8 @@ from pecia import (
 from pecia_schemas import FailureCode, JobState, discards, new_id
 from tables import texts_of_tables
 
+pytestmark = pytest.mark.gate
+
 PRINTED = "Quillfeather"
 METADATA = "Marigoldby"
 KEY = "Saffronwick"

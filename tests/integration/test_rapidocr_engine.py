@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
+pytestmark = pytest.mark.gate
+
 
 def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:
     return EngineRequest(id=str(number), images=(pixels,), workload=DocumentType.MIXED)

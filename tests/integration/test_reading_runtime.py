@@ -23,6 +23,8 @@ from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.reading.fields import closed
 from pecia_workers.reading.instructions import instruction_for
 
+pytestmark = pytest.mark.gate
+
 SAMPLE = sample_document(DocumentType.PRESCRIPTION)
 Work = Callable[..., Job[Document]]
 

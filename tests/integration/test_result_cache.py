@@ -29,6 +29,8 @@ from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.runtime import Runtime
 from videos import video
 
+pytestmark = pytest.mark.gate
+
 REVISION = {"cache_revision": "1"}
 
 

@@ -25,6 +25,8 @@ from pecia_workers.local.wheels import postgres_programs
 from runbook import RUNBOOK, Typed, typed
 from snippets import blocks
 
+pytestmark = pytest.mark.gate
+
 HOME = "/var/lib/pecia"
 
 

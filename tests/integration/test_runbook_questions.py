@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from pecia.cli.app import app
 from runbook import ALERTS, RUNBOOK, typed
 
+pytestmark = pytest.mark.gate
+
 LISTS = {"audit", "dead list", "list", "webhook deliveries", "webhook list"}
 """Verbs that may say nothing, of a fleet in which nothing has happened yet."""
 QUESTIONS = LISTS | {"doctor", "keys new", "keys status", "purge"}

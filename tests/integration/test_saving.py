@@ -45,6 +45,8 @@ from pecia.cli.app import app
 from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring, new_key
 
+pytestmark = pytest.mark.gate
+
 TEXT = "Amoxicillin 500 mg 아목시실린"
 MP4 = b"\0\0\0\x18ftypmp42"
 

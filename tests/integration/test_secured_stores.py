@@ -29,6 +29,8 @@ from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
 from secured_stores import SecuredStores, secured
 
+pytestmark = pytest.mark.gate
+
 WRONG = "Rumpelstiltskin"
 
 

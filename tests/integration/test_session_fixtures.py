@@ -18,6 +18,8 @@ from pecia_workers.local.process import processes_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.gate
+
 _TESTS = Path(__file__).parents[1]
 _HANGING_TEST = """
 import pathlib, time

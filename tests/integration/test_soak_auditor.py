@@ -19,6 +19,8 @@ from pecia import DocumentType, JobNotice, Lane, NoticeType, Progress
 from pecia_schemas import JobState
 from pecia_schemas.events import NoticeData
 
+pytestmark = pytest.mark.gate
+
 JOB, PART, DELIVERY = (UUID(int=number) for number in (1, 2, 3))
 NOW = datetime.now(UTC)
 

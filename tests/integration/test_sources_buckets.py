@@ -19,6 +19,8 @@ from pecia_workers.media.limits import Limits
 from pecia_workers.sources.arriving import Arriving
 from pecia_workers.sources.buckets import Buckets
 
+pytestmark = pytest.mark.gate
+
 DOCUMENT = b"%PDF-1.7\n" + b"content " * 1_000
 LIMIT = 100_000
 TOKEN = "Quillfeather"

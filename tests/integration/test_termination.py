@@ -17,6 +17,8 @@ from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers import termination
 from pecia_workers.termination import termination_heard, within_notice
 
+pytestmark = pytest.mark.gate
+
 CLOUDS = ["aws", "gcp", "azure"]
 
 

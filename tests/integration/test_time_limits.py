@@ -22,6 +22,8 @@ from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
 from pecia_workers.working import waited_s
 
+pytestmark = pytest.mark.gate
+
 
 class Page:
     """A page whose answer takes the engine some fifteen seconds."""

@@ -18,6 +18,8 @@ from pecia import Client, ClientSettings, Delivery
 from pecia.webhooks import verify
 from receivers import SECRET, Answer, Outbox, Receiver, outbox, receiving, settings_for, working
 
+pytestmark = pytest.mark.gate
+
 __all__ = ["outbox"]
 
 EACH = 8

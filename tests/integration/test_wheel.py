@@ -8,9 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine, inspect
 
 from pecia_schemas.database import sqlalchemy_url
+
+pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import bell_name, queue_name
 from pecia_schemas.settings import WorkerSettings
@@ -133,7 +134,7 @@ def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetAp
     worker = fleet.start()
 
     for name, arguments in MEDDLING:
-        (answer,) = console.control.broadcast(name, arguments=arguments, reply=True, limit=1, timeout=3)
+        (answer,) = console.control.broadcast(name, arguments=arguments, reply=True, limit=1, timeout=WAIT_S)
         assert "KeyError" in str(answer), name
 
     assert worker.returncode is None
@@ -143,7 +144,7 @@ def test_remote_control_changes_nothing_of_a_worker(fleet: Any, console: FleetAp
 def test_remote_control_tells_nothing_of_the_configuration(fleet: Any, console: FleetApp) -> None:
     fleet.start()
 
-    assert list(console.control.inspect(timeout=3, limit=1).conf().values()) == [{}]
+    assert list(console.control.inspect(timeout=WAIT_S, limit=1).conf().values()) == [{}]
 
 
 def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:

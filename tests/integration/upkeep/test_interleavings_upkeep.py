@@ -13,6 +13,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.leases import LEASED
 from pecia_workers.upkeep.steps import requeue_orphans
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def reap(run: Callable[..., int], settings_for: Callable[..., WorkerSettings]) -> Callable[[], int]:

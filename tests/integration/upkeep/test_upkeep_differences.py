@@ -26,6 +26,8 @@ from pecia_workers.upkeep.differences import Difference, Found, Scene, differenc
 from pecia_workers.upkeep.mending import mend
 from pecia_workers.upkeep.steps import open_stores, relay
 
+pytestmark = pytest.mark.gate
+
 R = TypeVar("R")
 Play = Callable[..., Any]
 

@@ -13,6 +13,8 @@ from pecia_workers.metrics.declared import FLEET
 from pecia_workers.upkeep.measuring import Measurement
 from pecia_workers.upkeep.steps import relay
 
+pytestmark = pytest.mark.gate
+
 Make = Callable[..., Any]
 
 

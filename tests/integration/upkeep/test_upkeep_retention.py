@@ -19,6 +19,8 @@ from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.retention import forget_jobs
 from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
 
+pytestmark = pytest.mark.gate
+
 DAY = timedelta(days=1)
 LONG_AGO = datetime.now(UTC) - 2 * DAY
 

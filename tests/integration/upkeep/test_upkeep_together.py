@@ -17,6 +17,8 @@ from limits import WAIT_S
 from pecia_schemas import NoticeType
 from pecia_workers.upkeep.queues import held_parts
 
+pytestmark = pytest.mark.gate
+
 ROUNDS = 3
 
 

@@ -264,7 +264,7 @@ class LeaseKeeper:
         since = self._clock() - self._hold_limit_s
         held = self._held.copy()
         overdue = [part for part, begun in held.items() if begun + self._waited_s(part) < since]
-        lost = self._leases.renew(self.owner, list(held.keys() - set(overdue)))
+        lost = self._leases.renew(self.owner, [part for part in held if part not in overdue])
         for part in lost + overdue:
             if self._held.get(part) == held[part] and part not in self._finished:
                 self._held.pop(part, None)
