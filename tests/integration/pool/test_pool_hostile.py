@@ -152,7 +152,7 @@ def test_remote_control_ends_no_part(fleet: Any, console: FleetApp) -> None:
     part = fleet.send("wait")
     fleet.await_story(part, "run")
 
-    console.control.revoke(str(part), terminate=True, reply=True, timeout=2)
+    console.control.revoke(str(part), terminate=True, reply=True, limit=1, timeout=WAIT_S)
 
     fleet.plan(part, "done")
     fleet.await_story(part, "run", "done")
