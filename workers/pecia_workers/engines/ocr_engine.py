@@ -48,7 +48,12 @@ class OcrEngine:
         count = settings.engine_processes or len(os.sched_getaffinity(0))
         self._readers = readers
         self._capabilities = _capabilities(readers, name or readers[0].name, remedies or {})
-        self._processes = BoundedProcesses(count, load_readers, tuple(reader.load for reader in readers))
+        self._processes = BoundedProcesses(
+            count,
+            load_readers,
+            tuple(reader.load for reader in readers),
+            readable=[place for reader in readers for place in reader.data],
+        )
         self._timeout = settings.part_timeout.total_seconds()
         self._in_flight: dict[str, asyncio.Task[tuple[Line, ...]]] = {}
 

@@ -32,19 +32,12 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
 
-_STDERR = 2
-
 Document = Path | int
 """Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""
 
 
 def initialize_process(limits: Limits) -> None:
-    """Make a fresh process ready to decode: one thread, everything loaded, and silent.
-
-    What libraries print of a stranger's file is for no log; what goes wrong comes back as an error.
-    """
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  no path of anybody's
-        os.dup2(nowhere.fileno(), _STDERR)
+    """Make a fresh process ready to decode: one thread, and everything loaded."""
     Image.MAX_IMAGE_PIXELS = limits.page_pixels
     if line_classifier() is not None:
         import cv2  # noqa: PLC0415  comes with pecia[local]

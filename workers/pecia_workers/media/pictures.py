@@ -29,13 +29,12 @@ from pecia_workers.media.frames import (
     CallFailedError,
     Form,
     InvalidAnswerError,
-    plain,
     receive_answer,
     receive_call,
     send_call,
 )
 from pecia_workers.media.limits import Limits
-from pecia_workers.media.processes import serve
+from pecia_workers.media.processes import READY, public_environment, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _START_S = 120.0
-_READY = plain(TypeAdapter(bool))
 _Side = Annotated[int, Field(ge=1, le=4 * MAX_SIDE)]
 
 
@@ -123,8 +121,8 @@ class _Pictures:
         if self._process is None:
             self._process = _Process()
             try:
-                self._process.send(tuple, ((self._memory_bytes, initialize_process, (self._limits,)),))
-                self._process.answer(_READY, _START_S)
+                self._process.send(tuple, ((self._memory_bytes, (), initialize_process, (self._limits,)),))
+                self._process.answer(READY, _START_S)
             except (EOFError, OSError, InvalidAnswerError):
                 self.close()
                 raise ChildProcessError("The process that decodes does not start.") from None
@@ -145,6 +143,7 @@ class _Process:
                 stdin=nowhere,
                 stdout=nowhere,
                 stderr=nowhere,
+                env=public_environment(),
             )
 
     def send(self, function: Callable[..., object], args: tuple[object, ...], *descriptors: int) -> None:

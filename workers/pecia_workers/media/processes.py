@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 import structlog
 from pydantic import TypeAdapter
 
-from pecia_workers.confinement import confine
+from pecia_workers.confinement import Guard, confine_calls, confine_files
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import (
     CallFailedError,
@@ -34,7 +36,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
-_READY = plain(TypeAdapter(bool))
+READY = plain(TypeAdapter(tuple[Guard, ...]))
+"""What a process answers first: what the kernel does not confine it by."""
+_ALIVE = plain(TypeAdapter(bool))
+_KEPT = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "OMP_NUM_THREADS"})
 
 
 class ProcessDiedError(Exception):
@@ -109,10 +114,14 @@ class BoundedProcesses:
         initializer: Callable[..., None],
         *initargs: Any,
         memory_bytes: int | None = None,
+        readable: Sequence[Path] = (),
     ) -> None:
-        """`memory_bytes`: address space of each process above what it has once initialized."""
+        """`memory_bytes`: address space of each process above what it has once initialized.
+
+        `readable`: files and directories that it may open, beside those of Python, libraries and fonts.
+        """
         self.processes = processes
-        self._initargs = (memory_bytes, initializer, initargs)
+        self._initargs = (memory_bytes, readable, initializer, initargs)
         self._template: Template | None = None
         self._free = asyncio.Semaphore(processes)
         self._idle: list[_Process] = []
@@ -123,7 +132,7 @@ class BoundedProcesses:
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
         self._stopped = False
-        calls = (self.call(_READY, bool, timeout=_START_TIMEOUT_S) for _ in range(self.processes))
+        calls = (self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S) for _ in range(self.processes))
         await asyncio.gather(*calls)
 
     async def stop(self) -> None:
@@ -171,8 +180,8 @@ class BoundedProcesses:
             process.kill()
             process.bury()
         process = await self._launched()
-        confined = await self._ask(process, _START_TIMEOUT_S, _Call(form=_READY))
-        self._note(confined is True)
+        missing = await self._ask(process, _START_TIMEOUT_S, _Call(form=READY))
+        self._note(missing if isinstance(missing, tuple) else tuple(Guard))
         return process
 
     async def _launched(self) -> _Process:
@@ -192,13 +201,13 @@ class BoundedProcesses:
         if self._template and not self._template.alive:
             self._template.stop()
             self._template = None
-        self._template = self._template or Template()
+        self._template = self._template or Template(environment=public_environment())
         return self._template
 
-    def _note(self, confined: bool) -> None:
-        if not confined and not self._warned:
+    def _note(self, missing: Sequence[Guard]) -> None:
+        if missing and not self._warned:
             self._warned = True
-            log.warning("processes_unconfined", reason="the kernel refuses seccomp", lost="no network")
+            log.warning("processes_unconfined", missing=list(missing), reason="the kernel does not offer it")
 
     async def _ask(
         self, process: _Process, seconds: float, call: _Call[T]
@@ -245,23 +254,32 @@ def _serve_at(descriptor: int, *initargs: Any) -> None:
 def serve(channel: socket.socket, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
-    confined = _initialize(*initargs)
-    send_answer(channel, lambda: confined)
+    missing = _initialize(*initargs)
+    send_answer(channel, lambda: missing)
     while call := receive_call(channel):
         send_answer(channel, call)
 
 
+def public_environment() -> dict[str, str]:
+    """Return what a confined process needs of this one's environment; the secrets are not among it."""
+    return {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PYTHON")}
+
+
 def _initialize(
-    memory_bytes: int | None, initializer: Callable[..., None], initargs: tuple[Any, ...]
-) -> bool:
-    """Make ready and give up what is not needed; return whether the kernel took it."""
-    initializer(*initargs)
-    if memory_bytes is not None:
-        limit = _address_space() + memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    return confine()
-
-
-def _address_space() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    return pages * resource.getpagesize()
+    memory_bytes: int | None,
+    readable: Sequence[Path],
+    initializer: Callable[..., None],
+    initargs: tuple[Any, ...],
+) -> tuple[Guard, ...]:
+    """Make ready, silence libraries and give up what is not needed; return what the kernel does not confine by."""
+    with Path(os.devnull).open("wb") as nowhere, Path("/proc/self/statm").open("rb") as statm:
+        guards = {Guard.LANDLOCK: confine_files(readable)}  # first, for it binds no thread that runs already
+        initializer(*initargs)
+        if memory_bytes is not None:
+            limit = int(statm.read().split()[0]) * resource.getpagesize() + memory_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        for stream in (sys.__stdout__, sys.__stderr__):  # what libraries print of a file is for no log
+            if stream is not None:
+                os.dup2(nowhere.fileno(), stream.fileno())
+    guards[Guard.SECCOMP] = confine_calls()
+    return tuple(guard for guard, holds in guards.items() if not holds)
