@@ -128,7 +128,7 @@ def forbid_core_files() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def confine_files(readable: Iterable[str | os.PathLike[str]] = ()) -> bool:
+def confine_files(readable: Iterable[Path] = ()) -> bool:
     """Let this thread, and those it starts, read Python, libraries, fonts and these places, and open nothing else.
 
     Return whether the kernel took it. What is open stays open.
@@ -140,7 +140,7 @@ def confine_files(readable: Iterable[str | os.PathLike[str]] = ()) -> bool:
     handled = ctypes.c_uint64((1 << _RIGHTS.get(version, 16)) - 1)
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     try:
-        for place in {sys.prefix, sys.base_prefix, *sys.path, *_READABLE, *map(os.fspath, readable)} - {""}:
+        for place in {sys.prefix, sys.base_prefix, *sys.path, *_READABLE, *map(str, readable)} - {""}:
             _allow_reading(libc, rules, place)
         return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
     finally:
@@ -170,7 +170,8 @@ def missing_guards() -> tuple[Guard, ...]:
     process = multiprocessing.get_context("spawn").Process(target=_try, daemon=True)
     process.start()
     process.join(_ANSWER_S)
-    lost = 0b11 if process.exitcode not in range(4) else process.exitcode
+    status = process.exitcode
+    lost = 0b11 if status is None or status not in range(4) else status
     return tuple(guard for bit, guard in enumerate(Guard) if lost >> bit & 1)
 
 
