@@ -17,7 +17,7 @@ from pecia_workers.media.errors import MediaError
 from pecia_workers.media.pages import PageInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from pydantic import SecretStr
@@ -35,7 +35,10 @@ class PdfPages:
 
     def __init__(self, content: BinaryIO | bytes, limits: Limits, password: SecretStr | None = None) -> None:
         """Open it in a file that stays open."""
-        self._content, self._held = (content, ()) if isinstance(content, bytes) else get_bufreader(content)
+        self._content: Any = content
+        self._held: Sequence[object] = ()
+        if not isinstance(content, bytes):
+            self._content, self._held = get_bufreader(content)
         self._limits = limits
         self._password = password
         self._document = self._open()

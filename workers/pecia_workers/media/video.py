@@ -210,6 +210,7 @@ def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video
     try:
         with av.open(
             file,
+            mode="r",
             format=_DEMUXERS[media],
             options=_OPTIONS,
             metadata_errors="replace",  # titles come in every encoding
