@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore, S3Config
     from typing_extensions import Buffer
 
+_FOLDER = "sha256"
 _CHUNK = 1024 * 1024
 _DELETES_AT_A_TIME = 16
 _ONE_PUT = 16 * _CHUNK
@@ -95,6 +96,10 @@ class PayloadStore:
             return cls(s3, None, keys or Keyring())
         root = Path(url.removeprefix("file://")).expanduser().resolve()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        payloads = root / _FOLDER
+        payloads.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # another account's, which has made it private itself
+            payloads.chmod(0o700)
         return cls(LocalStore(root), root, keys or Keyring())
 
     def put(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> PayloadRef:
@@ -178,7 +183,7 @@ class PayloadStore:
 
     def names(self, beginning: str) -> Iterator[tuple[str, datetime]]:
         """Yield the names of payloads that begin with two hexadecimal digits, and when each was written."""
-        for found in obstore.list(self._store, prefix=f"sha256/{beginning}"):
+        for found in obstore.list(self._store, prefix=f"{_FOLDER}/{beginning}"):
             yield from ((entry["path"].rpartition("/")[2], entry["last_modified"]) for entry in found)
 
     def delete(self, reference: PayloadRef) -> None:
@@ -252,7 +257,8 @@ def _arriving(target: Path) -> Iterator[IO[bytes]]:
     """Yield a file that becomes the target if all goes well."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             yield file
         partial.replace(target)
     finally:
@@ -303,7 +309,7 @@ def key_of(reference: PayloadRef) -> str:
 
 
 def _key_of(name: str) -> str:
-    return f"sha256/{name[:2]}/{name}"
+    return f"{_FOLDER}/{name[:2]}/{name}"
 
 
 def verify(path: Path, reference: PayloadRef) -> None:

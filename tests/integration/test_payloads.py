@@ -300,3 +300,15 @@ def test_a_worker_keeps_no_copy_of_a_document_that_no_job_holds(case: Case) -> N
     in_place = case.store.path_of(held) is not None
     assert kept == (set() if in_place else {held.sha256, being_read.sha256})
     assert case.read(erased) == b"erased"
+
+
+def test_documents_are_their_accounts_alone_whatever_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "shared"
+    root.mkdir(mode=0o755)
+    store = PayloadStore.open(str(root))
+    reference = store.put(PNG)
+
+    store.fetch(reference, tmp_path / "copy")
+
+    assert (root / "sha256").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600

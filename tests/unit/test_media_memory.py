@@ -46,13 +46,14 @@ def memory_kib() -> int:
 
 
 def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
-    document = PdfPages(long_scan(tmp_path / "scan.pdf"), Limits.of(WorkerSettings()))
-    document.pixels(0)
-    before = memory_kib()
+    with long_scan(tmp_path / "scan.pdf").open("rb") as file:
+        document = PdfPages(file, Limits.of(WorkerSettings()))
+        document.pixels(0)
+        before = memory_kib()
 
-    for index in range(PAGES):
-        document.pixels(index)
+        for index in range(PAGES):
+            document.pixels(index)
 
-    grown = (memory_kib() - before) * 1024
-    document.close()
+        grown = (memory_kib() - before) * 1024
+        document.close()
     assert grown < PAGES * SCAN_BYTES / 2

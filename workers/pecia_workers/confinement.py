@@ -1,7 +1,8 @@
-"""What a process gives up before it opens a stranger's file: the network, programs, other processes, large files.
+"""What a process gives up before it opens a stranger's file: the network, other processes, and all files but code.
 
-By a seccomp filter (Linux, x86-64 and arm64), which threads and children inherit and nobody can take off again. What it
-does not take away is the right to read the files that the account may read.
+Two parts of the Linux kernel do it, for the process and its threads, and neither can be taken off again. Landlock (5.13
+and later) leaves the files of Python, of libraries and fonts to be read; a document comes as an open descriptor. A
+seccomp filter (x86-64 and arm64) refuses system calls, among them every one that opens a file to write to it.
 """
 
 from __future__ import annotations
@@ -9,44 +10,174 @@ from __future__ import annotations
 import ctypes
 import errno
 import multiprocessing
+import os
 import platform
 import resource
 import struct
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
 
 _SET_NO_NEW_PRIVS = 38
 _MODE_FILTER = 1
-_ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC: libraries started threads when they were imported
+_ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC: libraries started threads when they were initialized
 
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # classic BPF
-_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in struct seccomp_data
-_ALLOW, _REFUSE, _KILL = 0x7FFF_0000, 0x0005_0000 | errno.EPERM, 0x8000_0000
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_ANY_BIT, _RETURN = (
+    0x20,
+    0x15,
+    0x35,
+    0x45,
+    0x06,
+)  # classic BPF
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data, of 8 bytes for each argument
+_ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_REFUSE, _NO_SUCH_CALL = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
 _FOREIGN_NUMBERS = 0x4000_0000  # x32 calls on x86-64; nothing there on arm64
 
-_LARGEST_FILE = 64 * 1024**2
-"""In bytes. Not 0: a log to which a library complains may be a file."""
+_MACHINES = {"x86_64": (0xC000_003E, 0), "aarch64": (0xC000_00B7, 1)}
+"""AUDIT_ARCH_*, and the place of a machine's numbers below."""
+_SECCOMP = (317, 277)
 
+# Each by its number on x86-64 and on arm64, where older calls do not exist (None).
+_REFUSED: dict[str, tuple[int, int | None]] = {
+    "socket": (41, 198),
+    "io_uring_setup": (425, 425),  # opens sockets and files too
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "shmat": (30, 196),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "keyctl": (250, 219),
+    "open_by_handle_at": (304, 265),
+    "creat": (85, None),
+    "truncate": (76, 45),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rmdir": (84, None),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "chmod": (90, None),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+}
+_UNKNOWN = (435, 437)
+"""clone3 and openat2, whose arguments a filter cannot see: libraries fall back on clone and openat."""
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+# The number of each, which argument, and its bits that are refused.
+_BITS_REFUSED = {
+    "open": ((2, None), 1, _WRITING),
+    "openat": ((257, 56), 2, _WRITING),
+    "prlimit64": ((302, 261), 0, 0xFFFF_FFFF),  # of another process; 0 is this one
+}
+_CLONE, _CLONE_THREAD = (56, 220), 0x0001_0000
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # Landlock, on every machine
+_GET_VERSION, _PATH_BENEATH = 1, 1
+_READ_FILE, _READ_DIRECTORY = 1 << 2, 1 << 3
+_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+"""How many kinds of access to files a version of Landlock knows; later ones know 16 or more."""
+
+_READABLE = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
+    *("/usr/share/fonts", "/usr/local/share/fonts", "/usr/share/X11/fonts"),  # for PDFs that bring none
+    *("/dev/null", "/dev/urandom", "/proc/cpuinfo", "/sys/devices", "/sys/bus/pci"),
+)
+
+_LARGEST_FILE = 64 * 1024**2
 _ANSWER_S = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Architecture:
-    """A machine's own number (AUDIT_ARCH_*), that of seccomp(2), and those of the calls that are refused."""
+class Guard(StrEnum):
+    """What the kernel confines a process by."""
 
-    audit: int
-    seccomp: int
-    refused: tuple[int, ...]
+    SECCOMP = "seccomp"
+    LANDLOCK = "Landlock"
 
 
-# socket, execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, and io_uring_setup, which opens
-# sockets too.
-_ARCHITECTURES = {
-    "x86_64": _Architecture(audit=0xC000_003E, seccomp=317, refused=(41, 59, 322, 101, 310, 311, 438, 425)),
-    "aarch64": _Architecture(
-        audit=0xC000_00B7, seccomp=277, refused=(198, 221, 281, 117, 270, 271, 438, 425)
-    ),
-}
+def forbid_core_files() -> None:
+    """Let no crash of this process, or of those it starts, write its memory to disk: there are pages in it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def confine_files(readable: Iterable[Path] = ()) -> bool:
+    """Let this thread, and those it starts, read Python, libraries, fonts and these places, and open nothing else.
+
+    Return whether the kernel took it. What is open stays open.
+    """
+    libc = _libc()
+    version = libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)
+    if version < 1 or libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    handled = ctypes.c_uint64((1 << _RIGHTS.get(version, 16)) - 1)
+    rules = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
+    try:
+        for place in {sys.prefix, sys.base_prefix, *sys.path, *_READABLE, *map(str, readable)} - {""}:
+            _allow_reading(libc, rules, place)
+        return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
+    finally:
+        os.close(rules)
+
+
+def confine_calls() -> bool:
+    """Let this process open no socket, start or touch no other process and write to no file that is not open.
+
+    Return whether the kernel took the filter; the limits hold in any case.
+    """
+    forbid_core_files()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return False
+    audit, machine = _MACHINES[platform.machine()]
+    libc = _libc()
+    if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    filter_ = b"".join(_filter(audit, machine))
+    program = _Program(len(filter_) // 8, filter_)
+    return bool(libc.syscall(_SECCOMP[machine], _MODE_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0)
+
+
+def missing_guards() -> tuple[Guard, ...]:
+    """Return what this machine's kernel does not confine by; tried in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=_try, daemon=True)
+    process.start()
+    process.join(_ANSWER_S)
+    status = process.exitcode
+    lost = 0b11 if status is None or status not in range(4) else status
+    return tuple(guard for bit, guard in enumerate(Guard) if lost >> bit & 1)
+
+
+def _try() -> None:
+    files, calls = confine_files(), confine_calls()
+    sys.exit((not calls) | (not files) << 1)
 
 
 class _Program(ctypes.Structure):
@@ -55,63 +186,49 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def forbid_core_files() -> None:
-    """Let no crash of this process, or of those it starts, write its memory to disk: there are pages in it."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
-def confine() -> bool:
-    """Let this process open no socket, start no program, look into no other process and write no large file.
-
-    Return whether the kernel took the filter; the limits hold in any case.
-    """
-    forbid_core_files()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
-    architecture = _ARCHITECTURES.get(platform.machine()) if sys.platform == "linux" else None
-    return architecture is not None and _install(architecture)
-
-
-def kernel_confines() -> bool:
-    """Return whether `confine` works on this machine; tried in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=_try, daemon=True)
-    process.start()
-    process.join(_ANSWER_S)
-    return process.exitcode == 0
+def _allow_reading(libc: ctypes.CDLL, rules: int, place: str) -> None:
+    try:
+        opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # most machines lack some
+        return
+    rights = _READ_FILE | (_READ_DIRECTORY if Path(place).is_dir() else 0)
+    rule = struct.pack("=Qi", rights, opened)  # struct landlock_path_beneath_attr
+    libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0)
+    os.close(opened)
 
 
-def _try() -> None:
-    sys.exit(not confine())
+def _filter(audit: int, machine: int) -> Iterator[bytes]:
+    yield _instruction(_LOAD, _ARCHITECTURE_AT)
+    yield _instruction(_JUMP_IF_EQUAL, audit, 1, 0)
+    yield _instruction(_RETURN, _KILL)
+    yield _instruction(_LOAD, _NUMBER_AT)
+    yield _instruction(_JUMP_IF_AT_LEAST, _FOREIGN_NUMBERS, 0, 1)
+    yield _instruction(_RETURN, _REFUSE)
+    for number in _UNKNOWN:
+        yield _instruction(_JUMP_IF_EQUAL, number, 0, 1)
+        yield _instruction(_RETURN, _NO_SUCH_CALL)
+    for numbers in _REFUSED.values():
+        if (refused := numbers[machine]) is not None:
+            yield _instruction(_JUMP_IF_EQUAL, refused, 0, 1)
+            yield _instruction(_RETURN, _REFUSE)
+    for numbers, argument, bits in _BITS_REFUSED.values():
+        if (looked_at := numbers[machine]) is not None:
+            yield from _by_bits(looked_at, argument, bits, any_set=_REFUSE, none_set=_ALLOW)
+    yield from _by_bits(_CLONE[machine], 0, _CLONE_THREAD, any_set=_ALLOW, none_set=_REFUSE)
+    yield _instruction(_RETURN, _ALLOW)
 
 
-def _install(architecture: _Architecture) -> bool:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return False
-    filter_ = _filter(architecture)
-    program = _Program(len(filter_) // 8, filter_)
-    return bool(libc.syscall(architecture.seccomp, _MODE_FILTER, _ALL_THREADS, ctypes.byref(program)) == 0)
-
-
-def _filter(architecture: _Architecture) -> bytes:
-    refused = architecture.refused
-    to_refusal = [
-        len(refused) - n for n in range(len(refused))
-    ]  # over the checks that are left and the return
-    return b"".join(
-        [
-            _instruction(_LOAD, _ARCHITECTURE_AT),
-            _instruction(_JUMP_IF_EQUAL, architecture.audit, 1, 0),
-            _instruction(_RETURN, _KILL),
-            _instruction(_LOAD, _NUMBER_AT),
-            _instruction(_JUMP_IF_AT_LEAST, _FOREIGN_NUMBERS, len(refused) + 1, 0),
-            *(
-                _instruction(_JUMP_IF_EQUAL, number, jump, 0)
-                for number, jump in zip(refused, to_refusal, strict=True)
-            ),
-            _instruction(_RETURN, _ALLOW),
-            _instruction(_RETURN, _REFUSE),
-        ]
-    )
+def _by_bits(number: int, argument: int, bits: int, *, any_set: int, none_set: int) -> Iterator[bytes]:
+    """Yield what decides one system call by the lower half of an argument."""
+    yield _instruction(_JUMP_IF_EQUAL, number, 0, 4)
+    yield _instruction(_LOAD, _ARGUMENTS_AT + 8 * argument)
+    yield _instruction(_JUMP_IF_ANY_BIT, bits, 0, 1)
+    yield _instruction(_RETURN, any_set)
+    yield _instruction(_RETURN, none_set)
 
 
 def _instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,16 @@ class TemplateDiedError(ChildProcessError):
 class Template:
     """Forks processes. They end when it ends, and it ends when the thread that made it does, however that ends."""
 
-    def __init__(self, *modules: str) -> None:
-        """Start it; returns at once. It imports `modules`, and then what it is told to run."""
+    def __init__(self, *modules: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start it, with this environment if it is not ours; returns at once. It imports `modules`."""
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._stream = self._socket.makefile("rwb")
         command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno()), *modules]
         with theirs:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment
+            )
 
     @property
     def alive(self) -> bool:

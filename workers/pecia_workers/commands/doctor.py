@@ -19,7 +19,7 @@ from pecia_schemas.tables import REVISION
 from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
-from pecia_workers.confinement import kernel_confines
+from pecia_workers.confinement import missing_guards
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag
 from pecia_workers.ledger.roster import (
@@ -136,9 +136,11 @@ def _look(
 
 
 def _look_at_confinement() -> Finding:
-    if kernel_confines():
-        return Finding(subject="decoders", ok=True, detail="confined: no network, no programs")
-    detail = "this kernel takes no seccomp filter: decoders keep the network, see docs/security.md"
+    missing = missing_guards()
+    if not missing:
+        detail = "confined: no network, no other process, no file but code and fonts"
+        return Finding(subject="decoders", ok=True, detail=detail)
+    detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
     return Finding(subject="decoders", ok=False, detail=detail)
 
 

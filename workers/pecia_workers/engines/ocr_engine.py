@@ -7,17 +7,19 @@ import math
 import os
 from typing import TYPE_CHECKING, Final
 
-from pecia_schemas.results import TokenUsage, Verdict
+from pydantic import TypeAdapter
+
+from pecia_schemas.results import Line, TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
 from pecia_workers.engines.page_reader import load_readers
 from pecia_workers.engines.pricing import picture_tokens, request_cost
+from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pecia_schemas.results import Line
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.engines.page_reader import PageReader
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""
 _CHARACTERS_PER_TOKEN: Final = 4
+_LINES: Final = plain(TypeAdapter(tuple[Line, ...]))
 
 
 class OcrEngine:
@@ -45,7 +48,12 @@ class OcrEngine:
         count = settings.engine_processes or len(os.sched_getaffinity(0))
         self._readers = readers
         self._capabilities = _capabilities(readers, name or readers[0].name, remedies or {})
-        self._processes = BoundedProcesses(count, load_readers, tuple(reader.load for reader in readers))
+        self._processes = BoundedProcesses(
+            count,
+            load_readers,
+            tuple(reader.load for reader in readers),
+            readable=[place for reader in readers for place in reader.data],
+        )
         self._timeout = settings.part_timeout.total_seconds()
         self._in_flight: dict[str, asyncio.Task[tuple[Line, ...]]] = {}
 
@@ -89,7 +97,7 @@ class OcrEngine:
             raise EngineError("A request with this id is in flight already.")
         reader = self._reader_of(request.language)
         reading = asyncio.create_task(
-            self._processes.call(reader.read, request.images[0], timeout=self._timeout)
+            self._processes.call(_LINES, reader.read, request.images[0], timeout=self._timeout)
         )
         self._in_flight[request.id] = reading
         try:

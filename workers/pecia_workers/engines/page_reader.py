@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -27,6 +29,8 @@ class PageReader:
     """Load the model into the process that calls it."""
     read: Callable[[NDArray[np.uint8]], tuple[Line, ...]]
     """Return a page's lines in reading order; empty if no text was found."""
+    data: tuple[Path, ...] = ()
+    """What `load` opens beside the files of Python's packages."""
 
 
 def load_readers(loads: tuple[Callable[[], None], ...]) -> None:

@@ -41,6 +41,7 @@ def tesseract_reader(tessdata: str) -> PageReader:
         revision=f"tesserocr {version('tesserocr')} {_fingerprint(directory)}",
         load=partial(load_model, directory),
         read=read_page,
+        data=(directory,),
     )
 
 

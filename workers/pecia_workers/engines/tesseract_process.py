@@ -40,7 +40,6 @@ def load_model(directory: Path) -> None:
         psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
-    _api.SetVariable("debug_file", "/dev/null")
 
 
 def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:

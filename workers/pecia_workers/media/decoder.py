@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from pecia_schemas.failures import FailureCode
-from pecia_workers.media.clips import FramePlan
+from pecia_schemas.media import MAX_SIDE
+from pecia_workers.media.clips import Clip, FramePlan, VideoInfo
 from pecia_workers.media.decoding import initialize_process, inspect_file, load_clip, load_page, probe_video
 from pecia_workers.media.errors import MediaError
+from pecia_workers.media.frames import STRICT, Form
 from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageImage, PageInfo
 from pecia_workers.media.preparation import EVERY_STEP, Plan
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
@@ -21,12 +28,53 @@ if TYPE_CHECKING:
 
     from pecia_schemas.page_ranges import PageRanges
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.media.clips import Clip, Stretch, VideoInfo
-    from pecia_workers.media.pages import PageImage, PageInfo
+    from pecia_workers.media.clips import Stretch
 
 T = TypeVar("T")
 
 _MOST_PROCESSES = 4
+_GROWTH = 4
+"""By how much a page may be larger than its limit: one that is made level grows."""
+
+_Side = Annotated[int, Field(ge=1, le=_GROWTH * MAX_SIDE)]
+_Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+_Rate = Annotated[float, Field(gt=0, le=1e6)]
+
+
+@STRICT
+class _Info(TypedDict):
+    index: Annotated[int, Field(ge=0, lt=2**31)]
+    width: _Side
+    height: _Side
+
+
+@STRICT
+class _Page(TypedDict):
+    pixels: tuple[_Side, _Side, Literal[3]]
+    rotation: Literal[0, 90, 180, 270]
+    skew: Annotated[float, Field(ge=-90, le=90)]
+    scale: Annotated[float, Field(gt=0, le=1)]
+    blank: bool
+
+
+@STRICT
+class _Video(TypedDict):
+    duration: _Seconds
+    fps: _Rate
+    width: _Side
+    height: _Side
+
+
+@STRICT
+class _Frames(TypedDict):
+    frames: tuple[_Side, _Side, _Side, Literal[3]]
+    times: tuple[_Seconds, ...]
+    fps: _Rate
+    damaged: bool
+
+
+_INFOS, _PAGE = TypeAdapter(tuple[_Info, ...]), TypeAdapter(_Page)
+_VIDEO, _FRAMES = TypeAdapter(_Video), TypeAdapter(_Frames)
 
 
 class Decoder:
@@ -42,6 +90,11 @@ class Decoder:
             self._limits,
             memory_bytes=settings.decode_memory_bytes,
         )
+        self._pages = Form(header=_INFOS, build=self._checked_pages)
+        pixels = 3 * _GROWTH * self._limits.page_pixels
+        self._page = Form(header=_PAGE, build=lambda page: PageImage(**page), raw="pixels", most_raw=pixels)
+        self._video = Form(header=_VIDEO, build=self._checked_video)
+        self._clip = Form(header=_FRAMES, build=_clip, raw="frames", most_raw=3 * _GROWTH * self._plan.pixels)
 
     @property
     def slots(self) -> int:
@@ -60,7 +113,7 @@ class Decoder:
         self, path: Path, pages: PageRanges | None = None, password: SecretStr | None = None
     ) -> tuple[PageInfo, ...]:
         """Return the file's pages, those asked for, by size, without decoding them. Raises `MediaError`."""
-        return await self._call(inspect_file, path, self._limits, pages, password)
+        return await self._call(self._pages, path, inspect_file, self._limits, pages, password)
 
     async def page(
         self, path: Path, index: int, plan: Plan = EVERY_STEP, password: SecretStr | None = None
@@ -69,28 +122,49 @@ class Decoder:
 
         Cancelling the caller ends the decoding and frees its place.
         """
-        return await self._call(load_page, path, index, self._limits, plan, password)
+        return await self._call(self._page, path, load_page, index, self._limits, plan, password)
 
     async def probe(self, path: Path) -> VideoInfo:
         """Return a video's length and size, without decoding it. Raises `MediaError`."""
-        return await self._call(probe_video, path, self._limits)
+        return await self._call(self._video, path, probe_video, self._limits)
 
     async def clip(self, path: Path, stretch: Stretch) -> Clip:
         """Return frames of a stretch of a video, as the fleet's settings choose and scale them. Raises `MediaError`."""
-        return await self._call(load_clip, path, stretch, self._plan, self._limits)
+        return await self._call(self._clip, path, load_clip, stretch, self._plan, self._limits)
 
-    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+    def _checked_pages(self, infos: tuple[_Info, ...]) -> tuple[PageInfo, ...]:
+        """Hold the process to the limits that it has been given."""
+        if len(infos) > self._limits.pages:
+            raise ValueError
+        pages = tuple(PageInfo(**info) for info in infos)
+        for page in pages:
+            self._limits.check_page(page.width, page.height)
+        return pages
+
+    def _checked_video(self, video: _Video) -> VideoInfo:
+        self._limits.check_video(video["duration"])
+        return VideoInfo(**video)
+
+    async def _call(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await self._outlive(function, *args)
+            return await self._outlive(form, path, function, *args)
         except TimeoutError:
             found = f"Decoding did not end within {self._timeout:g} s."
             raise MediaError(FailureCode.DAMAGED, found) from None
         except ProcessDiedError:
             raise MediaError(FailureCode.DAMAGED, "The decoder broke down on this file.") from None
 
-    async def _outlive(self, function: Callable[..., T], *args: Any) -> T:
+    async def _outlive(self, form: Form[T], path: Path, function: Callable[..., T], *args: Any) -> T:
         """Call it in another process if the first one dies: a file that kills one kills two, the system only one."""
+        call = partial(self._processes.call, form, function, *args, document=path, timeout=self._timeout)
         try:
-            return await self._processes.call(function, *args, timeout=self._timeout)
+            return await call()
         except ProcessDiedError:
-            return await self._processes.call(function, *args, timeout=self._timeout)
+            return await call()
+
+
+def _clip(content: dict[str, Any]) -> Clip:
+    clip = Clip(**content)
+    if len(clip.times) != len(clip.frames):
+        raise ValueError
+    return clip

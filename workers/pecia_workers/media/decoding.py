@@ -1,10 +1,12 @@
-"""From a path to its pages or frames: what runs inside a decoding process."""
+"""From a file to its pages or frames: what runs inside a decoding process."""
 
 from __future__ import annotations
 
+import atexit
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from PIL import Image
 
@@ -20,7 +22,6 @@ from pecia_workers.media.tiff import TiffPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -31,16 +32,12 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
 
-_STDERR = 2
+Document = Path | int
+"""Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""
 
 
 def initialize_process(limits: Limits) -> None:
-    """Make a fresh process ready to decode: one thread, everything loaded, and silent.
-
-    What libraries print of a stranger's file is for no log; what goes wrong comes back as an error.
-    """
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  no path of anybody's
-        os.dup2(nowhere.fileno(), _STDERR)
+    """Make a fresh process ready to decode: one thread, and everything loaded."""
     Image.MAX_IMAGE_PIXELS = limits.page_pixels
     if line_classifier() is not None:
         import cv2  # noqa: PLC0415  comes with pecia[local]
@@ -49,49 +46,49 @@ def initialize_process(limits: Limits) -> None:
 
 
 def inspect_file(
-    path: Path, limits: Limits, pages: PageRanges | None = None, password: SecretStr | None = None
+    document: Document, limits: Limits, pages: PageRanges | None = None, password: SecretStr | None = None
 ) -> tuple[PageInfo, ...]:
     """Return the pages of a file, those asked for, and the size each will be decoded at, judged by its content.
 
     Reads headers only, so damage inside a page shows when that page is loaded. Raises `MediaError`.
     """
     with _bounded_memory():
-        return _open_files.get(path, limits, password).infos(pages)
+        return _open_files.get(document, limits, password).infos(pages)
 
 
 def load_page(
-    path: Path, index: int, limits: Limits, plan: Plan = EVERY_STEP, password: SecretStr | None = None
+    document: Document, index: int, limits: Limits, plan: Plan = EVERY_STEP, password: SecretStr | None = None
 ) -> PageImage:
     """Decode one page (counted from 0) and prepare it as planned. Raises `MediaError`.
 
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        return prepare(_open_files.get(path, limits, password).pixels(index), plan)
+        return prepare(_open_files.get(document, limits, password).pixels(index), plan)
 
 
 def page_pixels(
-    path: Path, index: int, limits: Limits, password: SecretStr | None = None
+    document: Document, index: int, limits: Limits, password: SecretStr | None = None
 ) -> NDArray[np.uint8]:
     """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
     with _bounded_memory():
-        return _open_files.get(path, limits, password).pixels(index)
+        return _open_files.get(document, limits, password).pixels(index)
 
 
-def probe_video(path: Path, limits: Limits) -> VideoInfo:
+def probe_video(document: Document, limits: Limits) -> VideoInfo:
     """Return a video's length and size, from its headers. Raises `MediaError`."""
     from pecia_workers.media import video  # noqa: PLC0415  loads FFmpeg, which pages do not need
 
-    with _bounded_memory():
-        return video.probe(path, _video_type(path, limits), limits)
+    with _bounded_memory(), open(document, "rb") as file:  # noqa: PTH123  may be a descriptor
+        return video.probe(file, _video_type(file, limits), limits)
 
 
-def load_clip(path: Path, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
+def load_clip(document: Document, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
     """Return frames of a stretch of a video, upright and scaled down. Raises `MediaError`."""
     from pecia_workers.media import video  # noqa: PLC0415  as above
 
-    with _bounded_memory():
-        return video.sample(path, _video_type(path, limits), stretch, plan, limits)
+    with _bounded_memory(), open(document, "rb") as file:  # noqa: PTH123  as above
+        return video.sample(file, _video_type(file, limits), stretch, plan, limits)
 
 
 class _OpenFiles:
@@ -99,43 +96,52 @@ class _OpenFiles:
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] | None = None
+        self._file: BinaryIO | None = None
         self._source: PageSource | None = None
 
-    def get(self, path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
-        """Return the file, opened once as long as nobody replaces it or asks for another."""
-        stat = path.stat()
-        key = (path, stat.st_mtime_ns, stat.st_ino, limits, password)
-        if self._source is None or key != self._key:
-            self.close()
-            self._source = _open_source(path, limits, password)
-            self._key = key
+    def get(self, document: Document, limits: Limits, password: SecretStr | None) -> PageSource:
+        """Return the file, parsed once as long as it is not replaced and no other is opened."""
+        file = open(document, "rb")  # noqa: PTH123, SIM115  as above; it stays open
+        stat = os.fstat(file.fileno())
+        key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, limits, password)
+        if self._source is not None and key == self._key:
+            file.close()
+            return self._source
+        self.close()
+        self._file = file
+        self._source = _open_source(file, limits, password)
+        self._key = key
         return self._source
 
     def close(self) -> None:
         """Forget the file."""
+        file, self._file = self._file, None
         source, self._source, self._key = self._source, None, None
         if source is not None:
             source.close()
+        if file is not None:
+            file.close()
 
 
 _open_files = _OpenFiles()
+atexit.register(_open_files.close)
 
 
-def _open_source(path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
-    media = _media_type(path, limits)
+def _open_source(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
+    media = _media_type(file, limits)
     if media.is_video:
         raise MediaError(
             FailureCode.UNSUPPORTED_TYPE,
             "The file is a video: have it captioned (`caption`, `CaptionVideo`).",
         )
     if media is MediaType.PDF:
-        return PdfPages(path, limits, password)
+        return PdfPages(file, limits, password)
     if media is MediaType.DICOM:
-        return _open_dicom(path, limits, password)
-    return TiffPages(path, limits) if media is MediaType.TIFF else ImagePages(path, media, limits)
+        return _open_dicom(file, limits, password)
+    return TiffPages(file, limits) if media is MediaType.TIFF else ImagePages(file, media, limits)
 
 
-def _open_dicom(path: Path, limits: Limits, password: SecretStr | None) -> PageSource:
+def _open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
     try:
         from pecia_workers.media.dicom import open_dicom  # noqa: PLC0415  comes with pecia[dicom]
     except ModuleNotFoundError:
@@ -143,11 +149,11 @@ def _open_dicom(path: Path, limits: Limits, password: SecretStr | None) -> PageS
             FailureCode.UNSUPPORTED_TYPE,
             "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run.",
         ) from None
-    return open_dicom(path, limits, password)
+    return open_dicom(file, limits, password)
 
 
-def _video_type(path: Path, limits: Limits) -> MediaType:
-    media = _media_type(path, limits)
+def _video_type(file: BinaryIO, limits: Limits) -> MediaType:
+    media = _media_type(file, limits)
     if not media.is_video:
         raise MediaError(
             FailureCode.UNSUPPORTED_TYPE, "The file is no video: have it read (`read`, `ReadDocument`)."
@@ -155,10 +161,11 @@ def _video_type(path: Path, limits: Limits) -> MediaType:
     return media
 
 
-def _media_type(path: Path, limits: Limits) -> MediaType:
-    limits.check_bytes(path.stat().st_size)
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
+def _media_type(file: BinaryIO, limits: Limits) -> MediaType:
+    limits.check_bytes(os.fstat(file.fileno()).st_size)
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
     media = sniff(head)
     if media is None:
         what = disguise(head) or "of no kind that is known here"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 from pydicom import Dataset, config, dcmread, uid
@@ -24,7 +24,6 @@ from pecia_workers.media.pdf import PdfPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
     from pydantic import SecretStr
@@ -63,12 +62,12 @@ _BYTE: Final = 8  # bits
 _FULL: Final = 255
 
 
-def open_dicom(path: Path, limits: Limits, password: SecretStr | None = None) -> PageSource:
+def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None) -> PageSource:
     """Return the pages of a DICOM file. Raises `MediaError` if it holds neither a picture nor a PDF."""
     with _errors():
-        header = _read(path, stop_before_pixels=True, specific_tags=_HEADER)
+        header = _read(file, stop_before_pixels=True, specific_tags=_HEADER)
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
-            document = _read(path, specific_tags=_PDF).get("EncapsulatedDocument")
+            document = _read(file, specific_tags=_PDF).get("EncapsulatedDocument")
             return PdfPages(_checked_pdf(document), limits, password)
         if "SOPClassUID" not in header:
             raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
@@ -76,19 +75,19 @@ def open_dicom(path: Path, limits: Limits, password: SecretStr | None = None) ->
             raise MediaError(
                 FailureCode.UNSUPPORTED_TYPE, "The DICOM file holds neither a picture nor a PDF."
             )
-        return DicomPages(path, header, limits)
+        return DicomPages(file, header, limits)
 
 
 class DicomPages:
     """The frames of a DICOM picture, in shades as its window or rescaling wants them."""
 
-    def __init__(self, path: Path, header: Dataset, limits: Limits) -> None:
+    def __init__(self, file: BinaryIO, header: Dataset, limits: Limits) -> None:
         self._header = header
         self._limits = limits
-        self._source: Path | Dataset = path
+        self._source: BinaryIO | Dataset = file
         self._syntax = uid.UID(header.file_meta.TransferSyntaxUID)
         if self._syntax.is_deflated or header.preamble is None:  # pydicom cannot seek in it
-            self._source = _read(path, specific_tags=[*_HEADER, "PixelData"])
+            self._source = _read(file, specific_tags=[*_HEADER, "PixelData"])
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each frame asked for; reads the header only."""
@@ -104,6 +103,8 @@ class DicomPages:
         """Decode one frame."""
         self.infos(PageRanges(((index + 1, index + 1),)))
         with _errors():
+            if not isinstance(self._source, Dataset):
+                self._source.seek(0)
             stored = pixel_array(self._source, index=index)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
                 stored = self._coloured(stored)
@@ -151,9 +152,10 @@ class DicomPages:
             )
 
 
-def _read(path: Path, **options: Any) -> Dataset:
+def _read(file: BinaryIO, **options: Any) -> Dataset:
     """Return a file's elements. One without a preamble may not say how they are written; then reading them told."""
-    dataset = dcmread(path, force=True, **options)  # what it is was judged before
+    file.seek(0)
+    dataset = dcmread(file, force=True, **options)  # what it is was judged before
     if "TransferSyntaxUID" not in dataset.file_meta:
         implicit, _little = dataset.original_encoding
         syntax = uid.ImplicitVRLittleEndian if implicit else uid.ExplicitVRLittleEndian

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,11 +17,10 @@ from pecia_workers.media.ink import View
 from pecia_workers.media.skew import growth_for, levelled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
     from pydantic import SecretStr
 
+    from pecia_workers.media.decoding import Document
     from pecia_workers.media.limits import Limits
 
 _COLOURED: Final = 16
@@ -30,7 +30,7 @@ _ONE_STRIP: Final = 2**30
 
 
 def draw(
-    path: Path,
+    document: Document,
     index: int,
     limits: Limits,
     password: SecretStr | None = None,
@@ -40,10 +40,11 @@ def draw(
     quality: int,
 ) -> Picture:
     """Return a page, counted from 0, turned clockwise by `rotation` and then `skew` degrees. Raises `MediaError`."""
-    pixels = as_read(page_pixels(path, index, limits, password), rotation, skew)
+    dpi = _dpi(document, limits)  # before the descriptor is given away
+    pixels = as_read(page_pixels(document, index, limits, password), rotation, skew)
     encoding, data = compressed(pixels, quality)
     height, width = pixels.shape[:2]
-    return Picture(encoding=encoding, data=data, width=width, height=height, dpi=_dpi(path, limits))
+    return Picture(encoding=encoding, data=data, width=width, height=height, dpi=dpi)
 
 
 def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
@@ -82,6 +83,8 @@ def _group4(grey: NDArray[np.uint8]) -> bytes:
     return file[start : start + size]
 
 
-def _dpi(path: Path, limits: Limits) -> float | None:
-    with path.open("rb") as file:
+def _dpi(document: Document, limits: Limits) -> float | None:
+    same = os.dup(document) if isinstance(document, int) else document
+    with open(same, "rb") as file:  # noqa: PTH123  may be a descriptor
+        file.seek(0)
         return limits.render_dpi if sniff(file.read(HEAD_BYTES)) is MediaType.PDF else None

@@ -6,7 +6,7 @@ import io
 import struct
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -18,7 +18,6 @@ from pecia_workers.media.pages import PageInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -46,7 +45,8 @@ _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
 class ImagePages:
     """The one page of a picture file; an animation shows its first picture."""
 
-    def __init__(self, path: Path, media: MediaType, limits: Limits) -> None:
+    def __init__(self, file: BinaryIO, media: MediaType, limits: Limits) -> None:
+        """Open it in a file that stays open."""
         self._limits = limits
         self._media = media
         if media is MediaType.HEIC:
@@ -54,9 +54,9 @@ class ImagePages:
 
             register()
         if media is MediaType.JPEG:
-            _refuse_deep_jpeg(path)
+            _refuse_deep_jpeg(file)
         with translated_errors():
-            self._image = Image.open(path, formats=[_FORMATS[media]])
+            self._image = Image.open(file, formats=[_FORMATS[media]])
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the picture's size; reads the header only."""
@@ -88,17 +88,17 @@ class ImagePages:
         return self._image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS
 
 
-def _refuse_deep_jpeg(path: Path) -> None:
+def _refuse_deep_jpeg(file: BinaryIO) -> None:
     """Raise `MediaError` for samples of 12 or 16 bits: Pillow would say no more than that it is no JPEG."""
-    with path.open("rb") as file:
-        file.seek(2)
-        while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
-            if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
-                raise MediaError(
-                    FailureCode.UNSUPPORTED_TYPE,
-                    f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG.",
-                )
-            file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
+    file.seek(2)
+    while len(head := file.read(5)) == 5 and head[0] == 0xFF:  # noqa: PLR2004  marker, length, what comes first
+        if head[1] in _FRAMES and head[4] > 8:  # noqa: PLR2004  bits
+            raise MediaError(
+                FailureCode.UNSUPPORTED_TYPE,
+                f"The JPEG has {head[4]} bits a sample, and only 8 can be decoded: save it with 8 or as PNG.",
+            )
+        file.seek(int.from_bytes(head[2:4], "big") - 3, io.SEEK_CUR)
+    file.seek(0)
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pypdfium2
 from pypdfium2 import raw
+from pypdfium2.internal import get_bufreader
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
@@ -17,8 +17,7 @@ from pecia_workers.media.errors import MediaError
 from pecia_workers.media.pages import PageInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from pydantic import SecretStr
@@ -34,8 +33,12 @@ _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the doc
 class PdfPages:
     """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
 
-    def __init__(self, content: Path | bytes, limits: Limits, password: SecretStr | None = None) -> None:
-        self._content = content
+    def __init__(self, content: BinaryIO | bytes, limits: Limits, password: SecretStr | None = None) -> None:
+        """Open it in a file that stays open."""
+        self._content: Any = content
+        self._held: Sequence[object] = ()
+        if not isinstance(content, bytes):
+            self._content, self._held = get_bufreader(content)
         self._limits = limits
         self._password = password
         self._document = self._open()
@@ -98,7 +101,7 @@ class PdfPages:
         return PageInfo(index=index, width=math.ceil(width * scale), height=math.ceil(height * scale))
 
 
-def _loaded(content: Path | bytes, password: str | None) -> pypdfium2.PdfDocument:
+def _loaded(content: raw.FPDF_FILEACCESS | bytes, password: str | None) -> pypdfium2.PdfDocument:
     """Open a document, whose content must stay where it is until it is closed.
 
     Left to itself, pypdfium2 calls one without pages by the error of the file before it, and never closes it.
@@ -107,7 +110,7 @@ def _loaded(content: Path | bytes, password: str | None) -> pypdfium2.PdfDocumen
     if isinstance(content, bytes):
         handle = raw.FPDF_LoadMemDocument64(content, len(content), key)
     else:
-        handle = raw.FPDF_LoadDocument(os.fsencode(content) + b"\0", key)
+        handle = raw.FPDF_LoadCustomDocument(content, key)
     if not handle:
         message = "The document cannot be loaded."
         raise pypdfium2.PdfiumError(message, err_code=raw.FPDF_GetLastError())

@@ -6,20 +6,35 @@ Not by `multiprocessing`'s own start, which runs the caller's script again: one 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from pecia_schemas.pictures import NoPictureError, Picture
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.pictures import Encoding, NoPictureError, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.drawing import draw
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.frames import (
+    STRICT,
+    CallFailedError,
+    Form,
+    InvalidAnswerError,
+    receive_answer,
+    receive_call,
+    send_call,
+)
 from pecia_workers.media.limits import Limits
-from pecia_workers.media.processes import serve
+from pecia_workers.media.processes import READY, public_environment, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +44,22 @@ if TYPE_CHECKING:
 
     from pecia_schemas.pictures import PagePictures
 
+T = TypeVar("T")
+
 _START_S = 120.0
+_Side = Annotated[int, Field(ge=1, le=4 * MAX_SIDE)]
+
+
+@STRICT
+class _Drawn(TypedDict):
+    encoding: Encoding
+    data: tuple[Annotated[int, Field(ge=0)]]
+    width: _Side
+    height: _Side
+    dpi: Annotated[float, Field(gt=0)] | None
+
+
+_DRAWN = TypeAdapter(_Drawn)
 
 
 @contextmanager
@@ -52,23 +82,31 @@ class _Pictures:
     def __init__(
         self, document: Path, password: SecretStr | None, settings: WorkerSettings, quality: int
     ) -> None:
+        self._document = document
         self._limits = Limits.of(settings)
-        self._draw = partial(
-            draw, document.absolute(), limits=self._limits, password=password, quality=quality
-        )
+        self._draw = partial(draw, limits=self._limits, password=password, quality=quality)
         self._memory_bytes = settings.decode_memory_bytes
         self._timeout = settings.decode_timeout.total_seconds()
         self._process: _Process | None = None
+        self._form = Form(
+            header=_DRAWN,
+            build=lambda page: Picture(**page | {"data": page["data"].tobytes()}),
+            raw="data",
+            most_raw=settings.decode_memory_bytes,
+        )
 
     def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
         """Return one page. Raises `NoPictureError`."""
-        call = partial(self._draw, number - 1, rotation=rotation, skew=skew)
+        call = partial(self._draw, rotation=rotation, skew=skew)
         try:
-            succeeded, answer = self.start().ask(call, self._timeout)
-        except (EOFError, OSError):  # it died, or ran out of time
+            process = self.start()
+            with self._document.open("rb", buffering=0) as file:
+                process.send(call, (number - 1,), file.fileno())
+            answer = process.answer(self._form, self._timeout)
+        except (EOFError, OSError, InvalidAnswerError):  # it died, or ran out of time
             self.close()
-            succeeded, answer = False, None
-        if succeeded and isinstance(answer, Picture):
+            raise NoPictureError from None
+        if isinstance(answer, Picture):
             return answer
         raise NoPictureError from None
 
@@ -83,48 +121,52 @@ class _Pictures:
         if self._process is None:
             self._process = _Process()
             try:
-                self._process.start(self._memory_bytes, initialize_process, (self._limits,))
-            except (EOFError, OSError):
+                self._process.send(tuple, ((self._memory_bytes, (), initialize_process, (self._limits,)),))
+                self._process.answer(READY, _START_S)
+            except (EOFError, OSError, InvalidAnswerError):
                 self.close()
                 raise ChildProcessError("The process that decodes does not start.") from None
         return self._process
 
 
 class _Process:
-    """A process that answers calls over a pipe, as those of the fleet do."""
+    """A process that answers calls over a socket, as those of the fleet do."""
 
     def __init__(self) -> None:
-        self._pipe, theirs = Pipe()
+        self._channel, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(theirs.fileno())]
         nowhere = subprocess.DEVNULL  # libraries quote what they read
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=nowhere, stdout=nowhere, stderr=nowhere
-        )
-        theirs.close()
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                env=public_environment(),
+            )
 
-    def start(self, *initargs: Any) -> None:
-        """Make it ready. Raises `OSError` or `EOFError`."""
-        self._pipe.send(initargs)
-        self._answer(_START_S)
+    def send(self, function: Callable[..., object], args: tuple[object, ...], *descriptors: int) -> None:
+        """Make a call. Raises `OSError`."""
+        send_call(self._channel, function, args, descriptors)
 
-    def ask(self, call: Callable[[], Any], timeout: float) -> tuple[bool, Any]:
-        """Return whether a call succeeded there, and what came back. Raises `OSError` or `EOFError`."""
-        self._pipe.send((call, ()))
-        return self._answer(timeout)
+    def answer(self, form: Form[T], timeout: float) -> T | MediaError | CallFailedError:
+        """Return what came of the call. Raises `OSError`, `EOFError` or `InvalidAnswerError`."""
+        deadline = threading.Timer(timeout, self._process.kill)
+        deadline.start()
+        try:
+            return receive_answer(self._channel, form)
+        finally:
+            deadline.cancel()
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._pipe.close()
-
-    def _answer(self, timeout: float) -> tuple[bool, Any]:
-        if not self._pipe.poll(timeout):
-            raise TimeoutError
-        answer: tuple[bool, Any] = self._pipe.recv()
-        return answer
+        self._channel.close()
 
 
 if __name__ == "__main__":
     die_with_parent(parent=int(sys.argv[1]))
-    pipe = Connection(int(sys.argv[2]))
-    serve(pipe, *pipe.recv())
+    channel = socket.socket(fileno=int(sys.argv[2]))
+    if initargs := receive_call(channel):
+        serve(channel, *initargs())

@@ -6,16 +6,29 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 import structlog
+from pydantic import TypeAdapter
 
-from pecia_workers.confinement import confine
+from pecia_workers.confinement import Guard, confine_calls, confine_files
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.frames import (
+    CallFailedError,
+    Form,
+    InvalidAnswerError,
+    plain,
+    receive_answer,
+    receive_call,
+    send_answer,
+    send_call,
+)
 from pecia_workers.template import Forked, Template, TemplateDiedError, imported, show_as
 from pecia_workers.working import waiting
 
@@ -24,6 +37,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _START_TIMEOUT_S = 120.0
+READY = plain(TypeAdapter(tuple[Guard, ...]))
+"""What a process answers first: what the kernel does not confine it by."""
+_ALIVE = plain(TypeAdapter(bool))
+_KEPT = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "OMP_NUM_THREADS"})
 
 
 class ProcessDiedError(Exception):
@@ -32,42 +49,56 @@ class ProcessDiedError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Process:
-    """One process and a pipe that nobody else holds: when the process dies the pipe ends, whatever was half said."""
+    """One process and a socket that nothing else holds: it ends with the process, even in the middle of an answer."""
 
     process: Forked
-    pipe: Connection
+    channel: socket.socket
 
     @classmethod
     def launch(cls, template: Template, initargs: tuple[Any, ...]) -> Self:
         """Start it; once it is ready it says whether the kernel confines it. Raises `TemplateDiedError`."""
-        ours, theirs = Pipe()
+        ours, theirs = socket.socketpair()
         with theirs:
             process = template.fork(_serve_at, *initargs, descriptors=[theirs.fileno()])
         return cls(process, ours)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a call; the pipe of one that has ended has ended too."""
-        return not self.pipe.poll()
-
-    def ask(self, function: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> tuple[bool, Any]:
-        """Hand over a call, if any, and return whether it succeeded and what came back. Blocks.
-
-        Raises `EOFError` or `OSError` if the process has ended.
-        """
-        if function is not None:
-            self.pipe.send((function, args))
-        answer: tuple[bool, Any] = self.pipe.recv()
-        return answer
+        """Whether it waits for a call; the socket of one that has ended has ended too."""
+        try:
+            self.channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def kill(self) -> None:
-        """End it whatever it does; who waits for an answer gets `EOFError`."""
+        """End it whatever it does; a thread that waits for its answer gets `EOFError`."""
         self.process.kill()
 
     def bury(self) -> None:
         """Free what a killed process leaves. Blocks until it is gone."""
         self.process.wait()
-        self.pipe.close()
+        self.channel.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call(Generic[T]):
+    """A function to be called in a process, and the form of what it returns."""
+
+    form: Form[T]
+    function: Callable[..., T] | None = None
+    """None: the process begins by answering."""
+    args: tuple[Any, ...] = ()
+    descriptors: tuple[int, ...] = ()
+    """Of which the function gets copies as its first arguments."""
+
+    def made_in(self, process: _Process) -> T | MediaError | CallFailedError:
+        """Return what came of it. Blocks. Raises what `receive_answer` does."""
+        if self.function is not None:
+            send_call(process.channel, self.function, self.args, self.descriptors)
+        return receive_answer(process.channel, self.form)
 
 
 class BoundedProcesses:
@@ -84,10 +115,14 @@ class BoundedProcesses:
         initializer: Callable[..., None],
         *initargs: Any,
         memory_bytes: int | None = None,
+        readable: Sequence[Path] = (),
     ) -> None:
-        """`memory_bytes`: address space of each process above what it has once initialized."""
+        """`memory_bytes`: address space of each process above what it has once initialized.
+
+        `readable`: files and directories that it may open, beside those of Python, libraries and fonts.
+        """
         self.processes = processes
-        self._initargs = (memory_bytes, initializer, initargs)
+        self._initargs = (memory_bytes, readable, initializer, initargs)
         self._template: Template | None = None
         self._free = asyncio.Semaphore(processes)
         self._idle: list[_Process] = []
@@ -98,7 +133,8 @@ class BoundedProcesses:
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
         self._stopped = False
-        await asyncio.gather(*(self.call(os.getpid, timeout=_START_TIMEOUT_S) for _ in range(self.processes)))
+        calls = (self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S) for _ in range(self.processes))
+        await asyncio.gather(*calls)
 
     async def stop(self) -> None:
         """End every call and process; callers get `asyncio.CancelledError`."""
@@ -111,24 +147,34 @@ class BoundedProcesses:
         if self._template:
             await asyncio.to_thread(self._template.stop)
 
-    async def call(self, function: Callable[..., T], *args: Any, timeout: float) -> T:  # noqa: ASYNC109  ends a process
-        """Return `function(*args)`, run in a process.
+    async def call(
+        self,
+        form: Form[T],
+        function: Callable[..., T],
+        *args: Any,
+        timeout: float,  # noqa: ASYNC109  ends a process
+        document: Path | None = None,
+    ) -> T:
+        """Return `function(*args)`, run in a process; of a document it gets the descriptor as its first argument.
 
-        Raises what it raises, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process
-        ended.
+        Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `OSError` if the document cannot
+        be opened, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process ended or did
+        not answer in this form.
         """
         with waiting():
             await self._free.acquire()
         try:
-            process = await self._ready()
-            succeeded, answer = await self._ask(process, timeout, function, args)
+            with await _opened(document) as file:
+                descriptors = (file.fileno(),) if file else ()
+                call = _Call(form=form, function=function, args=args, descriptors=descriptors)
+                process = await self._ready()
+                answer = await self._ask(process, timeout, call)
             self._idle.append(process)
         finally:
             self._free.release()
-        if succeeded:
-            returned: T = answer
-            return returned
-        raise answer
+        if isinstance(answer, (MediaError, CallFailedError)):
+            raise answer
+        return answer
 
     async def _ready(self) -> _Process:
         """Return an idle process that is still there, else a new one that is ready."""
@@ -139,8 +185,8 @@ class BoundedProcesses:
             process.kill()
             process.bury()
         process = await self._launched()
-        _, confined = await self._ask(process, _START_TIMEOUT_S)
-        self._note(confined)
+        missing = await self._ask(process, _START_TIMEOUT_S, _Call(form=READY))
+        self._note(missing if isinstance(missing, tuple) else tuple(Guard))
         return process
 
     async def _launched(self) -> _Process:
@@ -160,24 +206,26 @@ class BoundedProcesses:
         if self._template and not self._template.alive:
             self._template.stop()
             self._template = None
-        self._template = self._template or Template()
+        self._template = self._template or Template(environment=public_environment())
         return self._template
 
-    def _note(self, confined: bool) -> None:
-        if not confined and not self._warned:
+    def _note(self, missing: Sequence[Guard]) -> None:
+        if missing and not self._warned:
             self._warned = True
-            log.warning("processes_unconfined", reason="the kernel refuses seccomp", lost="no network")
+            log.warning("processes_unconfined", missing=list(missing), reason="the kernel does not offer it")
 
-    async def _ask(self, process: _Process, seconds: float, *call: Any) -> tuple[bool, Any]:
+    async def _ask(
+        self, process: _Process, seconds: float, call: _Call[T]
+    ) -> T | MediaError | CallFailedError:
         """Return the process's answer; a process that does not give one is ended and buried."""
-        answering = asyncio.create_task(asyncio.to_thread(process.ask, *call))
+        answering = asyncio.create_task(asyncio.to_thread(call.made_in, process))
         self._busy.add(process)
         if self._stopped:
             process.kill()
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(answering)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, InvalidAnswerError) as error:
             await self._end(process, answering)
             if isinstance(error, TimeoutError):
                 raise
@@ -190,46 +238,53 @@ class BoundedProcesses:
         finally:
             self._busy.discard(process)
 
-    async def _end(self, process: _Process, answering: asyncio.Task[tuple[bool, Any]]) -> None:
+    async def _end(self, process: _Process, answering: asyncio.Task[Any]) -> None:
         process.kill()
-        await asyncio.wait([answering])  # at once: its pipe has ended
+        await asyncio.wait([answering])  # at once: its socket has ended
         answering.exception()
         await asyncio.to_thread(process.bury)
 
 
+async def _opened(document: Path | None) -> AbstractContextManager[IO[bytes] | None]:
+    if document is None:
+        return nullcontext()
+    return await asyncio.to_thread(document.open, "rb", buffering=0)
+
+
 def _serve_at(descriptor: int, *initargs: Any) -> None:
     show_as("-m", __name__)
-    serve(Connection(descriptor), *initargs)
+    serve(socket.socket(fileno=descriptor), *initargs)
 
 
-def serve(pipe: Connection, *initargs: Any) -> None:
+def serve(channel: socket.socket, *initargs: Any) -> None:
     """Answer calls until the other end is closed. Runs in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
-    pipe.send((True, _initialize(*initargs)))
-    with suppress(EOFError):
-        while True:
-            function, args = pipe.recv()
-            pipe.send(_answer(function, args))
+    missing = _initialize(*initargs)
+    send_answer(channel, lambda: missing)
+    while call := receive_call(channel):
+        send_answer(channel, call)
 
 
-def _answer(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
-    try:
-        return True, function(*args)
-    except Exception as error:  # noqa: BLE001  raised again where the call came from
-        return False, error
+def public_environment() -> dict[str, str]:
+    """Return what a confined process needs of this one's environment; the secrets are not among it."""
+    return {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PYTHON")}
 
 
 def _initialize(
-    memory_bytes: int | None, initializer: Callable[..., None], initargs: tuple[Any, ...]
-) -> bool:
-    """Make ready and give up what is not needed; return whether the kernel took it."""
-    initializer(*initargs)
-    if memory_bytes is not None:
-        limit = _address_space() + memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    return confine()
-
-
-def _address_space() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    return pages * resource.getpagesize()
+    memory_bytes: int | None,
+    readable: Sequence[Path],
+    initializer: Callable[..., None],
+    initargs: tuple[Any, ...],
+) -> tuple[Guard, ...]:
+    """Make ready, silence libraries and give up what is not needed; return what the kernel does not confine by."""
+    with Path(os.devnull).open("wb") as nowhere, Path("/proc/self/statm").open("rb") as statm:
+        guards = {Guard.LANDLOCK: confine_files(readable)}  # first, for it binds no thread that runs already
+        initializer(*initargs)
+        if memory_bytes is not None:
+            limit = int(statm.read().split()[0]) * resource.getpagesize() + memory_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        for stream in (sys.__stdout__, sys.__stderr__):  # what libraries print of a file is for no log
+            if stream is not None:
+                os.dup2(nowhere.fileno(), stream.fileno())
+    guards[Guard.SECCOMP] = confine_calls()
+    return tuple(guard for guard, holds in guards.items() if not holds)

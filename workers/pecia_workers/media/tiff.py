@@ -19,7 +19,6 @@ from pecia_workers.media.pages import PageInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -33,9 +32,10 @@ _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 class TiffPages:
     """The frames of a TIFF. One that is described badly counts as large as the one before, so that it fails alone."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, file: BinaryIO, limits: Limits) -> None:
+        """Open it in a file that stays open."""
         self._limits = limits
-        self._file = path.open("rb")
+        self._file = file
         with translated_errors():
             self._layout = _Layout.of(self._file)
         self._frames: list[int] = []
@@ -66,8 +66,7 @@ class TiffPages:
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Free what was read; the file is its opener's."""
 
     def _count(self, enough: int) -> int:
         """Return how many frames there are, or a number that is enough."""

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import av
 import numpy as np
@@ -22,7 +22,6 @@ from pecia_workers.media.errors import MediaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from av.container import InputContainer
     from av.packet import Packet
@@ -44,7 +43,7 @@ _CODECS: Final = frozenset(
     {"av1", "h263", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
 )
 _OPTIONS: Final = {
-    "protocol_whitelist": "file",
+    "protocol_whitelist": "none",
     "max_streams": "16",
     "probesize": "5000000",
     "analyzeduration": "5000000",
@@ -60,18 +59,18 @@ _QUARTER_TURN: Final = 90
 _TURNS: Final = 4
 
 
-def probe(path: Path, media: MediaType, limits: Limits) -> VideoInfo:
+def probe(file: BinaryIO, media: MediaType, limits: Limits) -> VideoInfo:
     """Return a video's length and size; decodes nothing. Raises `MediaError`."""
-    with _opened(path, media, limits) as video:
+    with _opened(file, media, limits) as video:
         duration = video.duration()
         limits.check_video(duration)
         context = video.stream.codec_context
         return VideoInfo(duration=duration, fps=video.rate, width=context.width, height=context.height)
 
 
-def sample(path: Path, media: MediaType, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
+def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
     """Return frames of a stretch by the plan. Raises `MediaError`, if not one can be decoded too."""
-    with _opened(path, media, limits) as video:
+    with _opened(file, media, limits) as video:
         wanted = spread(stretch, plan.count(stretch, video.rate))
         if plan.method == "scene":
             wanted = _changes(video, stretch, len(wanted))
@@ -207,10 +206,11 @@ class _Video:
 
 
 @contextmanager
-def _opened(path: Path, media: MediaType, limits: Limits) -> Iterator[_Video]:
+def _opened(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Video]:
     try:
         with av.open(
-            f"file:{path.absolute()}",
+            file,
+            mode="r",
             format=_DEMUXERS[media],
             options=_OPTIONS,
             metadata_errors="replace",  # titles come in every encoding

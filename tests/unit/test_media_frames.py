@@ -1,0 +1,143 @@
+"""What a process that a document took over may answer: the parent takes a valid answer, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import socket
+import struct
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from pecia_schemas import FailureCode
+from pecia_workers.media import MediaError, PageImage
+from pecia_workers.media.frames import (
+    STRICT,
+    CallFailedError,
+    Form,
+    InvalidAnswerError,
+    plain,
+    receive_answer,
+    send_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@STRICT
+class Header(TypedDict):
+    pixels: tuple[int, int, Literal[3]]
+    rotation: int
+    skew: float
+    scale: float
+    blank: bool
+
+
+NUMBER = plain(TypeAdapter(int))
+PAGE = Form(
+    header=TypeAdapter(Header), build=lambda page: PageImage(**page), raw="pixels", most_raw=3_000_000
+)
+HEAD = struct.Struct("!?I")
+VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blank":false}'
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (3,)
+
+
+@contextmanager
+def said(content: bytes) -> Iterator[socket.socket]:
+    """Yield the parent's end of a socket into which a process has written, and ended."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(content)
+        yield ours
+
+
+def answer_of(call: Callable[[], object], form: Form[Any]) -> Any:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending = threading.Thread(target=send_answer, args=(theirs, call))
+        sending.start()
+        answer = receive_answer(ours, form)
+        sending.join()
+        return answer
+
+
+def frame(header: bytes, returned: bool = True) -> bytes:
+    return HEAD.pack(returned, len(header)) + header
+
+
+def test_pixels_arrive_as_they_were() -> None:
+    pixels = np.arange(30 * 20 * 3, dtype=np.uint8).reshape(30, 20, 3)[:, ::-1]
+
+    page = answer_of(lambda: PageImage(pixels=pixels, rotation=90), PAGE)
+
+    assert (page.pixels == pixels).all()
+    assert (page.rotation, page.skew, page.blank) == (90, 0.0, False)
+
+
+def test_a_failure_arrives_by_its_code() -> None:
+    def fail() -> None:
+        raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.")
+
+    failure = answer_of(fail, PAGE)
+
+    assert isinstance(failure, MediaError)
+    assert (failure.code, failure.found) == (FailureCode.DAMAGED, "The PDF cannot be read.")
+
+
+def test_of_any_other_error_the_class_alone_arrives() -> None:
+    failure = answer_of(lambda: int("the name of a patient"), NUMBER)
+
+    assert isinstance(failure, CallFailedError)
+    assert str(failure) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps(Bomb()),
+        frame(pickle.dumps(Bomb())),
+        frame(pickle.dumps(Bomb()), returned=False),
+        HEAD.pack(True, 2**32 - 1),
+        frame(VALID.replace(b"[1,1,3]", b"[1000000,1000000,3]")),
+        frame(VALID.replace(b"[1,1,3]", b"[-1,-1,3]") + bytes(3)),
+        frame(VALID.replace(b"[1,1,3]", b"[1,1,4]") + bytes(4)),
+        frame(VALID.replace(b"[1,1,3]", b"[9,9,3]")) + bytes(3),
+        frame(VALID.replace(b"0.0", b"NaN")) + bytes(3),
+        frame(VALID.replace(b"}", b',"path":"/etc"}')) + bytes(3),
+        frame(b'{"code":"no such code","found":"x"}', returned=False),
+        frame(b'{"code":null,"found":"two\\nlines"}', returned=False),
+    ],
+)
+def test_what_is_no_answer_is_refused_without_its_memory(content: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    with said(content) as channel, pytest.raises((InvalidAnswerError, EOFError)):
+        receive_answer(channel, PAGE)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+@given(st.binary(max_size=300) | st.builds(frame, st.binary(max_size=300), st.booleans()))
+@example(frame(VALID) + bytes(3))
+def test_no_bytes_do_more_than_fail(content: bytes) -> None:
+    with said(content) as channel:
+        try:
+            answer = receive_answer(channel, PAGE)
+        except (InvalidAnswerError, EOFError):
+            return
+    assert isinstance(answer, (PageImage, MediaError, CallFailedError))
