@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,6 +150,22 @@ def test_more_pages_need_more_gpus() -> None:
     assert told("--rate", "9", "--gpu", "h100")["gpus"] > told("--rate", "2", "--gpu", "h100")["gpus"]
 
 
+def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first() -> None:
+    found = told("--rate", "5", "--gpu", "l4", "--price", "0.8", "--latency", "30")
+    engines = [one["engines"] for one in found["choices"]]
+    asked = next(one for one in found["choices"] if (one["sequences"], one["latency"]) == (16, 30))
+
+    assert engines == sorted(engines)
+    assert 2 * engines[0] < asked["engines"] <= found["engines"]
+    for one in found["choices"]:
+        model = replace(IterationModel(**found["speed"]), max_num_seqs=one["sequences"])
+        assert one["sequences"] <= places_in(model, Load(**found["load"]))
+        needed = engines_needed(model, Load(**found["load"]), 5, one["latency"])
+        assert needed is not None
+        assert needed[0] == one["engines"]
+        assert one["cost_per_million_pages"] == pytest.approx(cost_per_million(one["gpus"], 5, 0.8))
+
+
 def test_a_plan_prints_what_it_rests_on() -> None:
     printed = typed("--rate", "5", "--gpu", "a100", "--price", "2").stdout
 
@@ -160,6 +177,7 @@ def test_a_plan_prints_what_it_rests_on() -> None:
         "KV cache",
         "simulated",
         "a million pages",
+        "(as asked)",
     ):
         assert part in printed
 

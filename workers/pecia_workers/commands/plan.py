@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE
+from rich.console import Console, Group
 from rich.table import Table
 
 from pecia_schemas.settings import WorkerSettings
@@ -21,7 +22,15 @@ from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import known_model
 from pecia_workers.engines.speed import speed_of
 from pecia_workers.simulation.arrivals import all_at_once
-from pecia_workers.simulation.capacity import CapacityPlan, Load, cost_per_million, load_of, plan_capacity
+from pecia_workers.simulation.capacity import (
+    CapacityPlan,
+    Choice,
+    Load,
+    choices,
+    cost_per_million,
+    load_of,
+    plan_capacity,
+)
 from pecia_workers.simulation.figures import Figures
 from pecia_workers.simulation.requests import Mix, drawn
 
@@ -38,7 +47,16 @@ class _Planned:
     load: Load
     fleet: CapacityPlan
     checked: Figures
-    cost: float | None
+    choices: tuple[Choice, ...]
+    price: float
+
+    def gpus(self, engines: int) -> int:
+        """Return how many GPUs so many engines take."""
+        return engines * self.engine.memory.gpus
+
+    def cost(self, engines: int) -> float | None:
+        """Return what a million pages cost with so many engines; None without a price."""
+        return cost_per_million(self.gpus(engines), self.fleet.rate, self.price) if self.price else None
 
 
 def plan(
@@ -62,6 +80,7 @@ def plan(
 ) -> None:
     """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
 
+    A second table has what more sequences in an engine, or more time for a page, would save, by the formulas.
     Speeds are estimated from data sheets. What one GPU runs is `pecia engine plan`'s. Exit 1 if no number is enough.
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu l4 --price 0.8`
@@ -79,7 +98,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(_told(planned)))
     else:
-        Console(highlight=False).print(_table(planned))
+        Console(highlight=False).print(Group(_table(planned), "", _choices(planned)))
 
 
 def _planned(
@@ -96,27 +115,35 @@ def _planned(
     if found is None:
         return None
     fleet, checked = found
-    gpus = fleet.engines * engine.memory.gpus
     return _Planned(
         engine=engine,
         model=model,
         load=load,
         fleet=fleet,
         checked=checked,
-        cost=cost_per_million(gpus, rate, price) if price else None,
+        choices=choices(model, load, rate, latency),
+        price=price,
     )
 
 
 def _told(planned: _Planned) -> dict[str, Any]:
     return {
         "gpu": planned.engine.profile,
-        "gpus": planned.fleet.engines * planned.engine.memory.gpus,
+        "gpus": planned.gpus(planned.fleet.engines),
         "model": planned.engine.model,
         **asdict(planned.fleet),
         "load": asdict(planned.load),
         "speed": asdict(planned.model),
         "simulated": asdict(planned.checked),
-        "cost_per_million_pages": planned.cost,
+        "cost_per_million_pages": planned.cost(planned.fleet.engines),
+        "choices": [
+            {
+                **asdict(one),
+                "gpus": planned.gpus(one.engines),
+                "cost_per_million_pages": planned.cost(one.engines),
+            }
+            for one in planned.choices
+        ],
     }
 
 
@@ -129,7 +156,7 @@ def _table(planned: _Planned) -> Table:
 
 def _rows(planned: _Planned) -> list[tuple[str, str]]:
     fleet, one, load, model = planned.fleet, planned.fleet.one, planned.load, planned.model
-    gpus = fleet.engines * planned.engine.memory.gpus
+    gpus = planned.gpus(fleet.engines)
     found = planned.checked.in_system
     speed = (
         f"{1e3 * model.base_s:.1f} ms an iteration, {1e3 * model.decode_sequence_s:.2f} ms for each page in it, "
@@ -152,6 +179,28 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         ("KV cache", f"{fleet.kv_bytes / _GIB:.1f} of {fleet.kv_budget / _GIB:.1f} GiB, each engine"),
         ("simulated", f"{found.mean:.1f} s on average, of {fleet.latency:g} s; {found.p95:.1f} s at p95"),
     ]
-    if planned.cost is not None:
-        rows.append(("a million pages", f"{planned.cost:,.0f}"))
+    if (cost := planned.cost(fleet.engines)) is not None:
+        rows.append(("a million pages", f"{cost:,.0f}"))
     return rows
+
+
+def _choices(planned: _Planned) -> Table:
+    """Return the cheapest with each number of sequences, and what was asked for, each by the formulas."""
+    table = Table(title="By the formulas", title_justify="left", box=SIMPLE)
+    for name in ("GPUs", "sequences", "seconds a page", "a million pages"):
+        table.add_column(name, justify="right")
+    told = set[int]()
+    asked = (planned.model.max_num_seqs, planned.fleet.latency)
+    for one in planned.choices:
+        is_asked = (one.sequences, one.latency) == asked
+        if one.sequences in told and not is_asked:
+            continue
+        told.add(one.sequences)
+        cost = planned.cost(one.engines)
+        table.add_row(
+            str(planned.gpus(one.engines)),
+            f"{one.sequences}{' (as asked)' if is_asked else ''}",
+            f"{one.latency:g}",
+            "" if cost is None else f"{cost:,.0f}",
+        )
+    return table

@@ -40,7 +40,9 @@ def load_model(directory: Path) -> None:
         psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
-    _api.SetVariable("debug_file", "")  # stderr; to open /dev/null as tesserocr wants is refused, and ends the process
+    _api.SetVariable(
+        "debug_file", ""
+    )  # stderr; to open /dev/null as tesserocr wants is refused, and ends the process
 
 
 def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, pvariance
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +31,9 @@ _MOST_ENGINES: Final = 100_000
 _CHECKED: Final = 1_000
 """Pages that the simulator is given."""
 _TRIES: Final = 16
+_SLOWER: Final = (1, 2, 4)
+_MOST_SEQUENCES: Final = 256
+"""vLLM's own default, and the most that is proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,33 @@ def engines_needed(
         least, most = (least, middle) if good(middle) else (middle, most)
     best = good(most)
     return (most, best) if best else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What fewer places or more time would cost, by the formulas alone."""
+
+    sequences: int
+    """Of one engine, `PECIA_MAX_NUM_SEQS`."""
+    latency: float
+    """Seconds that a page may take on average."""
+    engines: int
+
+
+def choices(model: IterationModel, load: Load, rate: float, latency: float) -> tuple[Choice, ...]:
+    """Return the engines needed with more sequences (doubled while the KV cache holds them) and with more time.
+
+    In order of engines, time and sequences, the cheapest first; what no number of engines does is left out.
+    """
+    most = min(_MOST_SEQUENCES, places_in(replace(model, max_num_seqs=_MOST_SEQUENCES), load))
+    sizes = [min(model.max_num_seqs << doublings, most) for doublings in range(most.bit_length())]
+    found = [
+        Choice(sequences=size, latency=factor * latency, engines=needed[0])
+        for size in dict.fromkeys([model.max_num_seqs, *sizes])
+        for factor in _SLOWER
+        if (needed := engines_needed(replace(model, max_num_seqs=size), load, rate, factor * latency))
+    ]
+    return tuple(sorted(found, key=lambda one: (one.engines, one.latency, one.sequences)))
 
 
 def cost_per_million(engines: int, rate: float, price_per_hour: float) -> float:
