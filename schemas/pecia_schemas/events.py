@@ -100,7 +100,7 @@ class Webhook(_Event):
     def _names_nobody(cls, url: AnyHttpUrl) -> AnyHttpUrl:
         if url.username is not None or url.password is not None:
             message = "a webhook's address names no user and no password"
-            raise ValueError(message)
+            raise lengths.invalid(message)
         return url
 
 

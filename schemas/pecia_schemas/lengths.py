@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic_core import PydanticCustomError
+
 IDEMPOTENCY_KEY: Final = 512
 METADATA: Final = 512
 """A key, or a value."""
@@ -27,3 +29,8 @@ TRACEPARENT: Final = 55
 def is_storable(text: str) -> bool:
     """Return whether Postgres can hold it: no NUL, and no half of a surrogate pair."""
     return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def invalid(reason: str) -> PydanticCustomError:
+    """Return a `ValueError` whose text is the reason alone, also in an error of pydantic."""
+    return PydanticCustomError("invalid", "{reason}", {"reason": reason})

@@ -25,7 +25,7 @@ class PageRanges:
         """Return what the text means, however it is ordered. Raises `ValueError`."""
         if len(text) > lengths.PAGES:
             message = f"pages have at most {lengths.PAGES:,} characters"
-            raise ValueError(message)
+            raise lengths.invalid(message)
         return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
 
     def __str__(self) -> str:
@@ -58,11 +58,11 @@ class PageRanges:
 def _parsed(text: str) -> tuple[int, int | None]:
     found = _RANGE.fullmatch(text)
     if found is None or (found[3] and not found[2]):
-        raise ValueError(_FORM)
+        raise lengths.invalid(_FORM)
     first = int(found[1])
     last = int(found[3]) if found[3] else None if found[2] else first
     if first < 1 or (last is not None and last < first):
-        raise ValueError(_FORM)
+        raise lengths.invalid(_FORM)
     return first, last
 
 

@@ -98,13 +98,13 @@ else:
         if isinstance(value, (PayloadRef, UrlRef)) or hasattr(value, "read"):
             return value
         message = f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
-        raise ValueError(message)
+        raise lengths.invalid(message)
 
     def _to_reference(value: Any) -> PayloadRef | UrlRef:
         if isinstance(value, (PayloadRef, UrlRef)):
             return value
         message = "only a task whose source is in the payload store, or a URL, can be written down"
-        raise ValueError(message)
+        raise lengths.invalid(message)
 
     Source = Annotated[
         Any,
@@ -171,7 +171,7 @@ else:
     def _writable(secret: SecretStr) -> SecretStr:
         if not 0 < len(secret) <= lengths.PASSWORD or "\0" in secret.get_secret_value():
             message = f"a password has 1 to {lengths.PASSWORD:,} characters, none of them NUL"
-            raise ValueError(message)
+            raise lengths.invalid(message)
         return secret
 
     Password = Annotated[

@@ -86,3 +86,18 @@ def test_a_lane_that_is_not_named_has_no_share() -> None:
 
     assert rules.shares == {Lane.NORMAL: 0.0, Lane.BULK: 0.2}
     assert rules.alone_from == 1
+
+
+@pytest.mark.parametrize("value", ["urgent", '{"urgent"'])
+def test_a_setting_that_is_no_json_is_named_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("PECIA_MAX_BACKLOG", value)
+    with pytest.raises(SettingsError, match=r"^PECIA_MAX_BACKLOG is no JSON: see docs/settings\.md$"):
+        read_settings(ClientSettings)
+
+
+def test_a_time_is_not_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PECIA_POLL_INTERVAL", "-1")
+    with pytest.raises(SettingsError, match="PECIA_POLL_INTERVAL"):
+        read_settings(ClientSettings)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnparsableError
 
 from pecia_schemas.encryption import Keyring
 
@@ -25,7 +26,7 @@ def _seconds(value: Any) -> Any:
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
 """Seconds, or ISO 8601 as in `PT15S`."""
 
 
@@ -101,6 +102,9 @@ def read_settings(settings: type[S]) -> S:
     """Return the settings that the environment and `.env` give. Raises `SettingsError`."""
     try:
         return settings()
+    except UnparsableError as error:  # names the field, and what it is of
+        name = next((name for name in settings.model_fields if f'"{name}"' in str(error)), "")
+        raise SettingsError(_sentence((name,), "is no JSON: see docs/settings.md")) from None
     except ValidationError as error:
         # The error's own text repeats the input, passwords included.
         problems = error.errors(include_url=False, include_context=False, include_input=False)
