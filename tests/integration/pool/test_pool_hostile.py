@@ -100,10 +100,15 @@ def console(fleet: Any) -> Iterator[FleetApp]:
     app.close()
 
 
+def broadcast(fleet: Any, message: str | bytes) -> None:
+    """Send it to a worker once that listens."""
+    fleet.eventually(lambda: fleet.redis.publish(BROADCAST, message), what="a listener")
+
+
 def test_no_broadcast_stops_a_worker(fleet: Any) -> None:
     worker = fleet.start()
     for kind, message in MALFORMED.items():
-        fleet.redis.publish(BROADCAST, message)
+        broadcast(fleet, message)
         time.sleep(0.1)
         assert worker.returncode is None, kind
 
@@ -115,8 +120,8 @@ def test_a_pickle_is_never_opened(fleet: Any, tmp_path: Path) -> None:
     fleet.start()
     made = tmp_path / "made"
     hostile = pickle.dumps(Touch(made))
-    fleet.redis.publish(BROADCAST, command(hostile, "application/x-python-serialize"))
-    fleet.redis.publish(BROADCAST, command(hostile, "pickle"))
+    broadcast(fleet, command(hostile, "application/x-python-serialize"))
+    broadcast(fleet, command(hostile, "pickle"))
     fleet.redis.lpush(LANE, hostile, _task(hostile))
 
     fleet.await_story(fleet.send(), "run", "done")
@@ -165,7 +170,7 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
     refused = json.loads(command(b"x", "text/x-strange"))
     refused["properties"]["delivery_tag"] = str(part)
 
-    fleet.redis.publish(BROADCAST, json.dumps(refused))
+    broadcast(fleet, json.dumps(refused))
 
     fleet.eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
     time.sleep(1.5)  # acknowledgements are settled once a second
