@@ -1,7 +1,7 @@
 """What is on a page: blocks in reading order, tables with cells, lines, words, marks, and the doubts about them.
 
-Names follow docling-core and hOCR where they have one. Boxes are in pixels of the page as it was read: upright, level and
-scaled down.
+Names follow docling-core and hOCR where they have one. Boxes are in pixels of the page as it was read:
+upright, level and scaled down.
 """
 
 from __future__ import annotations
@@ -185,4 +185,4 @@ class Doubt(Stored):
     other: str | None = None
     """What the other witness read."""
     on_value: bool = False
-    """Whether it is on a number, unit, dose, date or name, which weigh more than prose: then the verdict is `review`."""
+    """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
