@@ -31,7 +31,7 @@ pytestmark = pytest.mark.gate
 R = TypeVar("R")
 Play = Callable[..., Any]
 
-_PAGE = Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test")
+_PAGE = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="test")
 
 
 @pytest.fixture
