@@ -29,6 +29,7 @@ from pecia_schemas import (
     Verdict,
     new_id,
 )
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
@@ -51,7 +52,9 @@ DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
 def page(number: int = 1, text: str = "text") -> Page:
-    return Page(number=number, text=text, verdict=Verdict.OK, width=10, height=10, engine="test")
+    return Page(
+        number=number, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test"
+    )
 
 
 @dataclass
@@ -198,7 +201,7 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
 
     assert fleet.run(story, "one", "two") == [False, True, False]
     (result,) = database.all(ResultRow)
-    assert result.content["text"] == "fresh"
+    assert Page.model_validate(result.content).text == "fresh"
     assert database.job_of(part).done == 1
 
 
@@ -310,9 +313,12 @@ def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: F
 
     async def story(one: Ledger) -> list[bool]:
         claims = [await claimed(one, part) for part in parts]
-        texts = ["first", "a zero byte: \x00", "third"]
+        texts = ["first", "a zero byte: \x00", "third"]  # which blocks would not hold
         return await asyncio.gather(
-            *[committed(one, claim, Done(page(text=text))) for claim, text in zip(claims, texts, strict=True)]
+            *[
+                committed(one, claim, Done(page().model_copy(update={"fields_text": text})))
+                for claim, text in zip(claims, texts, strict=True)
+            ]
         )
 
     assert fleet.run(story, "one") == [True, True, True]
