@@ -233,8 +233,11 @@ def _is_unmapped(character: str) -> bool:
     return character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in _NO_CHARACTER
 
 
-def lines_of(characters: Iterable[Character | None]) -> tuple[Line, ...]:
-    """Return pieces of lines without wide gaps, each of words, in the order of the characters."""
+def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line, ...]:
+    """Return pieces of lines without wide gaps, each of words, in the order of the characters.
+
+    Boxes are `scale` times as large as the characters' are.
+    """
     pieces: list[list[list[Character]]] = []
     last: Character | None = None
     spaced = False
@@ -249,7 +252,7 @@ def lines_of(characters: Iterable[Character | None]) -> tuple[Line, ...]:
         else:
             pieces[-1][-1].append(character)
         last, spaced = character, False
-    return tuple(line for piece in pieces if (line := _line(piece)) is not None)
+    return tuple(line for piece in pieces if (line := _line(piece, scale)) is not None)
 
 
 def _goes_on(last: Character, character: Character) -> bool:
@@ -262,7 +265,7 @@ def _goes_on(last: Character, character: Character) -> bool:
     return slant <= _SLANT and gap <= _GAP * size and abs(step) <= _STEP * size
 
 
-def _line(piece: list[list[Character]]) -> Line | None:
+def _line(piece: list[list[Character]], scale: float) -> Line | None:
     size = max(character.size for word in piece for character in word)
     baselines = [
         character.across(character.angle)
@@ -272,14 +275,14 @@ def _line(piece: list[list[Character]]) -> Line | None:
     ]
     baseline = sorted(baselines)[len(baselines) // 2]
     words = [
-        Word(text=text, box=_box_around(word))
+        Word(text=text, box=_box_around(word, scale))
         for word in piece
         if (text := unicodedata.normalize("NFC", _text(word, size, baseline)))
     ]
     if not words:
         return None
     text = " ".join(word.text for word in words)
-    return Line(text=text, box=_box_around([one for word in piece for one in word]), words=tuple(words))
+    return Line(text=text, box=_box_around([one for word in piece for one in word], scale), words=tuple(words))
 
 
 def _text(word: list[Character], size: float, baseline: float) -> str:
@@ -298,12 +301,12 @@ def _offset(character: Character, size: float, baseline: float) -> int:
     return 0 if character.size > _SMALL * size or abs(off) < _RAISED else int(math.copysign(1, off))
 
 
-def _box_around(characters: Sequence[Character]) -> Box:
+def _box_around(characters: Sequence[Character], scale: float) -> Box:
     """Return a box of a line's height, whatever its letters are."""
     places = [character.place for character in characters]
     return Box(
-        left=math.floor(min(place[0] for place in places)),
-        top=math.floor(min(place[1] for place in places)),
-        right=math.ceil(max(place[2] for place in places)),
-        bottom=math.ceil(max(place[3] for place in places)),
+        left=math.floor(scale * min(place[0] for place in places)),
+        top=math.floor(scale * min(place[1] for place in places)),
+        right=math.ceil(scale * max(place[2] for place in places)),
+        bottom=math.ceil(scale * max(place[3] for place in places)),
     )

@@ -77,15 +77,17 @@ class Distrust(StrEnum):
 class TextLayer:
     """A page's own text."""
 
-    lines: tuple[Line, ...]
-    """Pieces of lines without wide gaps, in the file's order, in pixels of the page after its turn."""
+    characters: tuple[Character | None, ...] = ()
+    """In the file's order, None for a space, in pixels of the page after its turn."""
     turn: int = 0
     """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
     distrust: Distrust | None = None
     """None: it can be trusted."""
 
 
-NO_LAYER: Final = TextLayer(lines=(), distrust=Distrust.NO_TEXT)
+    def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
+        """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
+        return lines_of(self.characters, scale)
 
 
 def text_layer(
@@ -95,7 +97,7 @@ def text_layer(
     height, width = pixels.shape[:2]
     with closing(page.get_textpage()) as text:
         if not 0 < text.count_chars() <= MOST_CHARACTERS:
-            return NO_LAYER
+            return TextLayer(distrust=Distrust.NO_TEXT)
         place = placing(page, width, height)
         turn = turn_needed(text, place) if may_turn else 0
         place = turned(place, turn, width, height)
@@ -107,7 +109,7 @@ def text_layer(
     seen = _seen([one for one in on_page if one], np.asarray(grey))
     kept = on_page if hidden else [one for one in on_page if one is None or id(one) in seen]
     return TextLayer(
-        lines=lines_of(kept),
+        characters=tuple(kept),
         turn=turn,
         distrust=_distrust([one for one in on_page if one], list(seen.values()), drawn, upright, grey),
     )
