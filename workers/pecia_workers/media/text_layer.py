@@ -52,8 +52,10 @@ MOST_MISNAMED: Final = 0.01
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
 """Letters; fewer are a logo."""
-_LEAST_CONTRAST: Final = 16
-_LEAST_EDGES: Final = 0.6
+_LEAST_CONTRAST: Final = 6
+"""From pixel to pixel, of an edge."""
+_LEAST_EDGES: Final = 1.0
+"""Of a character, by the sum of its width and height."""
 _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH: Final = 8
@@ -175,10 +177,10 @@ def _seen(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int,
 def _sums_of_edges(grey: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Return for each place how many edges, of ink or of light print, are above and to the left of it."""
     page = grey.astype(np.int16)
-    edges = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
-    edges[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
-    edges[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
-    return edges.cumsum(axis=0, out=edges).cumsum(axis=1, out=edges)
+    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
+    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
+    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
+    return sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
 
 
 def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
