@@ -77,6 +77,11 @@ class Character(NamedTuple):
         return abs(self.angle) > _SLANT
 
     @property
+    def is_mark(self) -> bool:
+        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
+        return unicodedata.category(self.code).startswith("M")
+
+    @property
     def place(self) -> Rectangle:
         """What it takes of its line: the same height for all letters of a font."""
         if self.is_turned:
@@ -239,7 +244,7 @@ def _is_unmapped(character: str) -> bool:
     return character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in _NO_CHARACTER
 
 
-def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line, ...]:
+def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
     """Return pieces of lines without wide gaps, each of words, in the order of the characters.
 
     Boxes are `scale` times as large as the characters' are.
@@ -250,6 +255,9 @@ def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line
     for character in characters:
         if character is None:
             spaced = True
+            continue
+        if last is not None and character.is_mark:
+            pieces[-1][-1].append(character)
             continue
         if last is None or not _goes_on(last, character):
             pieces.append([[character]])
