@@ -52,7 +52,7 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
 
 def find_blank(sheet: Sheet, _: Plan) -> Sheet:
     """Tell whether nothing is printed or written on the page."""
-    return replace(sheet, page=replace(sheet.page, blank=is_blank(sheet.view.ink)))
+    return replace(sheet, page=replace(sheet.page, blank=is_blank(sheet.view.grey)))
 
 
 def orient(sheet: Sheet, _: Plan) -> Sheet:
