@@ -10,14 +10,24 @@ import csv
 import io
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pecia_schemas.storable import storable_text
+
+Text = Annotated[str, AfterValidator(storable_text)]
+Confidence = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: round(value, 3))]
 
 
 class Stored(BaseModel):
     """Part of a stored result. An error about it does not quote the document."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def stored_json(self) -> str:
+        """Return it as JSON of the least size, which `model_validate` reads."""
+        return self.model_dump_json()
 
 
 class Source(StrEnum):
@@ -45,17 +55,17 @@ class Box(Stored):
 class Word(Stored):
     """One word of a line."""
 
-    text: str
+    text: Text
     box: Box
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
 
 
 class Line(Stored):
     """One line of text where it stands. `text` is its words with a space between them."""
 
-    text: str
+    text: Text
     box: Box
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """None: the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
     """From left to right; empty if the engine tells lines only."""
@@ -86,10 +96,10 @@ class Cell(Stored):
     column: int = Field(ge=0)
     row_span: int = Field(default=1, ge=1)
     column_span: int = Field(default=1, ge=1)
-    text: str
+    text: Text
     """Its lines with a newline between them."""
     box: Box | None = None
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
 
 
 class Table(Stored):
@@ -109,6 +119,11 @@ class Table(Stored):
         for cell in self.cells:
             rows[cell.row][cell.column] = cell.text
         return rows
+
+    @property
+    def text(self) -> str:
+        """The rows, with a tab between cells and a newline between rows."""
+        return "\n".join("\t".join(" ".join(text.split()) for text in row) for row in self.to_rows())
 
     def to_csv(self) -> str:
         """Return the table as CSV (RFC 4180)."""
@@ -139,7 +154,7 @@ class Mark(Stored):
     kind: MarkKind
     box: Box
     state: MarkState
-    label: str = ""
+    label: Text = ""
     """The text beside it."""
 
 
@@ -149,11 +164,11 @@ class Block(Stored):
     kind: BlockKind
     box: Box | None = None
     """None: the engine cannot tell where it stands."""
-    text: str
+    text: Text
     """Of a table: its rows, with a tab between cells and a newline between rows."""
     lines: tuple[Line, ...] = ()
     """In reading order; empty if the engine cannot tell where text stands."""
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """Mean of its lines, weighted by length."""
     source: Source
     level: int | None = Field(default=None, ge=1, le=6)
@@ -181,9 +196,9 @@ class Doubt(Stored):
 
     reason: DoubtReason
     box: Box | None = None
-    text: str = ""
+    text: Text = ""
     """What the result has there."""
-    other: str | None = None
+    other: Text | None = None
     """What the other witness read."""
     on_value: bool = False
     """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
@@ -195,7 +210,7 @@ def text_of(blocks: Iterable[Block]) -> str:
 
 
 def plain_blocks(
-    text: str, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
+    text: Text, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
 ) -> tuple[Block, ...]:
     """Return text of which only the lines are known, if that, as one block; nothing for no text."""
     if not text and not lines:
