@@ -24,6 +24,7 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.failures import Failure
 from pecia_schemas.packing import packed, unpacked
+from pecia_schemas.rendering import html_of, markdown_of
 
 if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
@@ -199,6 +200,16 @@ class Page(Stored):
         """The tables, in reading order."""
         return tuple(block.table for block in self.blocks if block.table)
 
+    @property
+    def markdown(self) -> str:
+        """The blocks as Markdown, tables as its tables."""
+        return markdown_of(self.blocks)
+
+    @property
+    def html(self) -> str:
+        """The blocks as HTML elements, one after the other."""
+        return html_of(self.blocks)
+
     def stored_json(self) -> str:
         """Return JSON with each text once, and words as numbers."""
         page = self.model_dump(mode="json", exclude={"blocks"}) | {"packed": packed(self.blocks)}
@@ -236,6 +247,21 @@ class Document(Stored):
     def text(self) -> str:
         """The pages' text, a form feed between pages as plain-text tools expect."""
         return "\f".join(page.text for page in self.pages)
+
+    @property
+    def markdown(self) -> str:
+        """The pages' Markdown, a rule between pages."""
+        return "\n\n---\n\n".join(page.markdown for page in self.pages)
+
+    @property
+    def html(self) -> str:
+        """The pages as HTML sections."""
+        return "\n".join(f'<section id="page_{page.number}">\n{page.html}\n</section>' for page in self.pages)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of all pages, in reading order."""
+        return tuple(table for page in self.pages for table in page.tables)
 
     @property
     def usage(self) -> TokenUsage:

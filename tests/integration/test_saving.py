@@ -364,7 +364,7 @@ def test_where_nothing_can_be_written_it_is_said_in_one_line(
         (["--format", "text"], "add -o DIR"),
         (["--format", "json", "--json"], "leave out --format"),
         (["-o", "taken"], "name a folder"),
-        (["--format", "srt", "-o", "out"], "text, markdown, json, fields, hocr, pdf"),
+        (["--format", "srt", "-o", "out"], "text, markdown, html, csv, json, fields, hocr, pdf"),
         (["--format", "pdf", "--quality", "0", "-o", "out"], "greater than or equal to 1"),
     ],
 )
