@@ -48,7 +48,7 @@ def main() -> None:
     made.add_argument("--scrapes", type=int, default=50)
     asked = made.parse_args()
     usage = TokenUsage(prompt=1500, cached=100, output=400)
-    page = Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="vllm", usage=usage)
+    page = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="vllm", usage=usage)
     answer = Generation(text="", verdict=Verdict.OK, usage=usage, first_token_s=0.2)
     part = _part(Lane.NORMAL)
 

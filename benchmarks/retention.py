@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from harness.report import Report, Table, parser
 from harness.servers import Servers, servers
 from pecia_schemas import Page, Verdict, new_id
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
@@ -27,7 +28,12 @@ from pecia_workers.upkeep.retention import retention_steps
 
 DOCUMENT = b"x" * 20_000
 PAGE = Page(
-    verdict=Verdict.OK, number=1, width=1_654, height=2_339, engine="bench", text="Amoxicillin " * 200
+    verdict=Verdict.OK,
+    number=1,
+    width=1_654,
+    height=2_339,
+    engine="bench",
+    blocks=plain_blocks("Amoxicillin " * 200),
 )
 WORKERS, AT_A_TIME = 4, 8
 A_DAY_AGO = "now() - interval '1 day'"

@@ -25,6 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 from harness.report import Report, Table, parser
 from pecia.formats import pdf
 from pecia_schemas import Box, Document, Line, Page, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_workers.media.pictures import open_pictures
 
 A4 = (1240, 1754)
@@ -61,7 +62,12 @@ def read(pages: int) -> Document:
     return Document(
         pages=tuple(
             Page(
-                number=n, text=text, verdict=Verdict.OK, lines=lines, width=A4[0], height=A4[1], engine="test"
+                number=n,
+                blocks=plain_blocks(text, lines),
+                verdict=Verdict.OK,
+                width=A4[0],
+                height=A4[1],
+                engine="test",
             )
             for n in range(1, pages + 1)
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pecia_schemas import DocumentType, Page, Stage
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import exported
 from pecia_workers.app import app, worker_argv
@@ -34,7 +35,7 @@ class AnswerAtOnce:
         answer = await self._engine.generate(request)
         page = Page(
             number=part.ordinal + 1,
-            text=answer.text,
+            blocks=plain_blocks(answer.text),
             verdict=answer.verdict,
             width=1,
             height=1,

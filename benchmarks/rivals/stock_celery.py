@@ -54,7 +54,7 @@ def read(part_id: str) -> None:
             .where(JobRow.id == claimed.job_id, JobRow.state == JobState.QUEUED)
             .values(state=JobState.RUNNING, started_at=func.now())
         )
-    page = Page(number=claimed.ordinal + 1, text="", verdict=Verdict.OK, width=1, height=1, engine="instant")
+    page = Page(number=claimed.ordinal + 1, verdict=Verdict.OK, width=1, height=1, engine="instant")
     with engine.begin() as connection:
         connection.execute(
             update(PartRow)

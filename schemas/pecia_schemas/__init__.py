@@ -1,16 +1,28 @@
 """The contract between clients, workers and migrations: tasks, results, states, failures, events."""
 
+from pecia_schemas.blocks import (
+    Block,
+    BlockKind,
+    Box,
+    Cell,
+    Doubt,
+    DoubtReason,
+    Line,
+    Mark,
+    MarkKind,
+    MarkState,
+    Table,
+    Word,
+)
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.ids import new_id
 from pecia_schemas.media import MediaType
 from pecia_schemas.results import (
-    Box,
     CachedFrom,
     Captions,
     Change,
     Document,
-    Line,
     Page,
     PageFailure,
     ReadingAttempt,
@@ -40,14 +52,19 @@ from pecia_schemas.tasks import (
 
 __all__ = [
     "AnyTask",
+    "Block",
+    "BlockKind",
     "Box",
     "CachedFrom",
     "CaptionStyle",
     "CaptionVideo",
     "Captions",
+    "Cell",
     "Change",
     "Document",
     "DocumentType",
+    "Doubt",
+    "DoubtReason",
     "Failure",
     "FailureCode",
     "GenerationOptions",
@@ -56,6 +73,9 @@ __all__ = [
     "JobState",
     "Lane",
     "Line",
+    "Mark",
+    "MarkKind",
+    "MarkState",
     "MediaType",
     "NoticeData",
     "NoticeType",
@@ -74,11 +94,13 @@ __all__ = [
     "Source",
     "Stage",
     "Summary",
+    "Table",
     "Task",
     "Timings",
     "TokenUsage",
     "UrlRef",
     "Verdict",
     "Webhook",
+    "Word",
     "new_id",
 ]

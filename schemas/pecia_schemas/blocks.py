@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -186,3 +187,27 @@ class Doubt(Stored):
     """What the other witness read."""
     on_value: bool = False
     """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """Return the text of blocks in their order, a blank line between them."""
+    return "\n\n".join(block.text for block in blocks if block.text)
+
+
+def plain_blocks(
+    text: str, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
+) -> tuple[Block, ...]:
+    """Return text of which only the lines are known, if that, as one block; nothing for no text."""
+    if not text and not lines:
+        return ()
+    block = Block(
+        kind=BlockKind.TEXT, text=text, lines=lines, confidence=mean_confidence(lines), source=source
+    )
+    return (block,)
+
+
+def mean_confidence(lines: Iterable[Line]) -> float | None:
+    """Return the mean confidence of the lines that have one, weighted by their length; None if no text has one."""
+    known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
+    length = sum(weight for weight, _ in known)
+    return sum(weight * confidence for weight, confidence in known) / length if length else None

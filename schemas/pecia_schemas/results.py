@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
+from pecia_schemas.blocks import (
+    Block,
+    Doubt,
+    Line,
+    Source,
+    Stored,
+    Table,
+    plain_blocks,
+    text_of,
+)
 from pecia_schemas.failures import Failure
 
 if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
 
 M = TypeVar("M", bound=BaseModel)
+_LINES: Final = TypeAdapter(tuple[Line, ...])
 
 
 class Verdict(StrEnum):
@@ -22,35 +34,17 @@ class Verdict(StrEnum):
 
     OK = "ok"
     BLANK = "blank"
+    REVIEW = "review"
+    """A doubt is on a number, unit, dose, date or name."""
+    INCOMPLETE = "incomplete"
+    """There is ink that looks like text, and it was not read."""
     TRUNCATED = "truncated"
     REPETITION = "repetition"
     LOW_CONFIDENCE = "low_confidence"
     UNREADABLE = "unreadable"
 
 
-class _Result(BaseModel):
-    # An error about a result must not quote the document.
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Box(_Result):
-    """A rectangle on the page as it was read, in pixels from its top left corner."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-
-
-class Line(_Result):
-    """One line of text where it stands."""
-
-    text: str
-    box: Box
-    confidence: float = Field(ge=0, le=1)
-
-
-class TokenUsage(_Result):
+class TokenUsage(Stored):
     """Tokens the engine spent on a part, or the sum over parts."""
 
     prompt: int = 0
@@ -69,7 +63,7 @@ class TokenUsage(_Result):
         )
 
 
-class Timings(_Result):
+class Timings(Stored):
     """Where a part's time went, in seconds."""
 
     queued: float = 0.0
@@ -91,7 +85,7 @@ class Change(StrEnum):
     """Another engine read it."""
 
 
-class ReadingAttempt(_Result):
+class ReadingAttempt(Stored):
     """One reading of a page that was thrown away for a better one."""
 
     engine: str
@@ -104,14 +98,14 @@ class ReadingAttempt(_Result):
     usage: TokenUsage = TokenUsage()
 
 
-class Shrunk(_Result):
+class Shrunk(Stored):
     """The size at which the engine saw a picture, if it was smaller than the picture is."""
 
     width: int
     height: int
 
 
-class CachedFrom(_Result):
+class CachedFrom(Stored):
     """The earlier reading that is the result, so that no engine was asked; `usage` and `timings.engine` are 0 then."""
 
     part: UUID
@@ -122,20 +116,25 @@ class CachedFrom(_Result):
     """What the engine spent on it then."""
 
 
-class Page(_Result):
+class Page(Stored):
     """One page as it was read."""
 
     number: int = Field(ge=1)
     """Counted from 1, as in the document."""
-    text: str
+    blocks: tuple[Block, ...] = ()
+    """All that was read, in reading order."""
     verdict: Verdict
-    lines: tuple[Line, ...] = ()
-    """In reading order; empty if the engine cannot tell where text stands."""
+    source: Source | None = None
+    """Where the text comes from; None: nothing was read, or the page was read by an earlier version."""
+    coverage: float | None = Field(default=None, ge=0, le=1)
+    """Share of the ink that looks like text which was read; None: it was not measured."""
+    doubts: tuple[Doubt, ...] = ()
+    """Places that a person should look at."""
     confidence: float | None = Field(default=None, ge=0, le=1)
-    """Mean of the lines' confidence, weighted by length."""
+    """Mean of the lines' confidence, weighted by length; None: the source has none."""
     width: int
     height: int
-    """Pixels of the page as it was read, upright, level and scaled down, which `lines` refer to."""
+    """Pixels of the page as it was read, upright, level and scaled down, which boxes refer to."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine was asked."""
     rotation: int = 0
@@ -163,6 +162,32 @@ class Page(_Result):
     cached_from: CachedFrom | None = None
     """Set if the same page had been read before, in the same way."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, data: Any) -> Any:
+        """Take `text` and `lines` in place of blocks: results that were stored before pages had blocks hold them."""
+        if not isinstance(data, Mapping) or "blocks" in data or "text" not in data:
+            return data
+        rest = dict(data)
+        lines = _LINES.validate_python(rest.pop("lines", ()))
+        source = Source.OCR if lines else Source.MODEL
+        return rest | {"blocks": plain_blocks(rest.pop("text"), lines, source=source)}
+
+    @property
+    def text(self) -> str:
+        """The blocks' text, a blank line between blocks, a tab between the cells of a table's row."""
+        return text_of(self.blocks)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The blocks' lines, in reading order; empty if the engine cannot tell where text stands."""
+        return tuple(line for block in self.blocks for line in block.lines)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables, in reading order."""
+        return tuple(block.table for block in self.blocks if block.table)
+
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as the model that `fields=` was given; None if there are none.
 
@@ -176,14 +201,14 @@ class Page(_Result):
             raise ValidationError.from_exception_data(error.title, details, hide_input=True) from None
 
 
-class PageFailure(_Result):
+class PageFailure(Stored):
     """A page that could not be read, and why."""
 
     number: int
     failure: Failure
 
 
-class Document(_Result):
+class Document(Stored):
     """What `ReadDocument` returns."""
 
     pages: tuple[Page, ...]
@@ -202,7 +227,7 @@ class Document(_Result):
         return sum((page.usage for page in self.pages), TokenUsage())
 
 
-class Segment(_Result):
+class Segment(Stored):
     """What is seen in one stretch of a video."""
 
     number: int = Field(ge=1)
@@ -226,14 +251,14 @@ class Segment(_Result):
     """Set if the same frames had been captioned before, in the same way."""
 
 
-class SegmentFailure(_Result):
+class SegmentFailure(Stored):
     """A segment that could not be captioned, and why."""
 
     number: int
     failure: Failure
 
 
-class Summary(_Result):
+class Summary(Stored):
     """What the whole video shows, written from its segments' captions."""
 
     text: str
@@ -245,7 +270,7 @@ class Summary(_Result):
     """Set if the same captions had been summarised before, in the same way."""
 
 
-class Captions(_Result):
+class Captions(Stored):
     """What `CaptionVideo` returns."""
 
     segments: tuple[Segment, ...]

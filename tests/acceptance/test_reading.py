@@ -56,6 +56,7 @@ def expect_lines_on_the_page(page: Page) -> None:
     for line in page.lines:
         assert 0 <= line.box.left < line.box.right <= page.width
         assert 0 <= line.box.top < line.box.bottom <= page.height
+        assert line.confidence
         assert line.confidence > 0.5
 
 

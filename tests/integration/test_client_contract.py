@@ -44,6 +44,7 @@ from pecia import (
     SubmitManyError,
     Verdict,
 )
+from pecia_schemas.blocks import plain_blocks
 
 __all__ = ["client", "fleet", "real_fleet"]
 
@@ -109,7 +110,13 @@ def test_a_job_runs_from_its_first_part_to_its_last(fleet: Any, client: Client) 
 
 def test_a_full_result_comes_back_as_it_was_told(fleet: Any, client: Client) -> None:
     page = Page(
-        number=1, text="x", verdict=Verdict.LOW_CONFIDENCE, width=10, height=20, rotation=90, engine="e"
+        number=1,
+        blocks=plain_blocks("x"),
+        verdict=Verdict.LOW_CONFIDENCE,
+        width=10,
+        height=20,
+        rotation=90,
+        engine="e",
     )
     told = Document(pages=(page, page.model_copy(update={"number": 2})))
     fleet.answers(ReadDocument, told)

@@ -33,6 +33,7 @@ from pecia import (
 )
 from pecia.webhooks import verify
 from pecia_schemas import Timings, TokenUsage
+from pecia_schemas.blocks import plain_blocks
 
 __all__ = ["client", "fleet", "real_fleet"]
 
@@ -169,7 +170,7 @@ def accounted(fleet: Any, client: Client) -> Client:
     def page(number: int) -> Page:
         return Page(
             number=number,
-            text="x",
+            blocks=plain_blocks("x"),
             verdict=Verdict.OK,
             width=10,
             height=10,

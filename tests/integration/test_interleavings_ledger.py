@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -91,7 +92,9 @@ def part_of(query: Callable[..., list[dict[str, Any]]]) -> Callable[[Job[Any]], 
 
 
 def page(text: str = "text") -> Done:
-    return Done(Page(number=1, text=text, verdict=Verdict.OK, width=10, height=10, engine="test"))
+    return Done(
+        Page(number=1, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test")
+    )
 
 
 async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:

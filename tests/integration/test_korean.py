@@ -100,6 +100,7 @@ def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generati
     assert title.text == "진료 소견서"
     assert 110 < title.box.left < 130
     assert 115 < title.box.top < title.box.bottom < 165
+    assert title.confidence
     assert 0.5 < title.confidence <= 1
 
 

@@ -29,6 +29,7 @@ from pecia_schemas import (
     Verdict,
     new_id,
 )
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.tables import DeliveryRow, JobEventRow, JobRow, PartRow, ResultRow
 from pecia_schemas.tasks import task_to_json
@@ -51,7 +52,9 @@ DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
 def page(number: int = 1, text: str = "text") -> Page:
-    return Page(number=number, text=text, verdict=Verdict.OK, width=10, height=10, engine="test")
+    return Page(
+        number=number, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test"
+    )
 
 
 @dataclass

@@ -23,6 +23,7 @@ import pecia_migrations
 from hand_made_pdfs import blank_pdf
 from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import sqlstate_of
 from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger, open_database
@@ -127,7 +128,14 @@ def test_a_worker_claims_and_commits(pooled_url: str, client: Client, scribe: An
         for number, part in enumerate((part for (part,) in rows), 1):
             claimed = await ledger.claim(ClaimRequest(part=part))
             assert claimed
-            page = Page(number=number, text="text", verdict=Verdict.OK, width=10, height=10, engine="test")
+            page = Page(
+                number=number,
+                blocks=plain_blocks("text"),
+                verdict=Verdict.OK,
+                width=10,
+                height=10,
+                engine="test",
+            )
             assert await ledger.commit(Finished(part=claimed, outcome=Done(page)))
         await database.dispose()
 

@@ -75,6 +75,7 @@ def test_lines_say_where_they_stand() -> None:
     assert title.text == "Medical Certificate of Diagnosis"
     assert 100 < title.box.left < 125
     assert 100 < title.box.top < title.box.bottom < 180
+    assert title.confidence
     assert title.confidence > 0.9
 
 

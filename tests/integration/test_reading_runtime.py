@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from chat_server import Behaviour, ChatServerDouble, picture_of, serving
 from pecia import GenerationOptions, Job, Page, Preparation, Preset, ReadDocument, Verdict
 from pecia_schemas import Document, DocumentType
+from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
-from pecia_workers.engines.reading_order import mean_confidence
 from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document

@@ -31,6 +31,7 @@ from pecia import (
     SubmitManyError,
 )
 from pecia_schemas import Document, FailureCode, JobState, Page, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -152,7 +153,9 @@ async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart) -> Outcome | None:
-    page = Page(verdict=Verdict.OK, width=10, height=10, engine="test", number=1, text="hello")
+    page = Page(
+        verdict=Verdict.OK, width=10, height=10, engine="test", number=1, blocks=plain_blocks("hello")
+    )
     outcome = Done(page, cache_key=claim.id.bytes)
     return await ledger.commit(Finished(part=claim, outcome=outcome))
 

@@ -27,6 +27,7 @@ from pecia_schemas import (
     Verdict,
     new_id,
 )
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
@@ -62,7 +63,7 @@ TENANT = {"by": "clinic", "value": "north"}
 MODEL = Capabilities(name="vllm", model="tiny", stages=frozenset({Stage.READ}), revision="1")
 PAGE = Page(
     number=3,
-    text="Amoxicillin",
+    blocks=plain_blocks("Amoxicillin"),
     verdict=Verdict.OK,
     width=6,
     height=4,

@@ -52,7 +52,7 @@ def test_what_no_answer_could_be_held_to_is_refused(schema: dict[str, Any], why:
 
 
 def page(fields: dict[str, Any] | None) -> Page:
-    return Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test", fields=fields)
+    return Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="test", fields=fields)
 
 
 def test_fields_come_back_as_the_model_they_were_asked_for_with() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pecia_schemas.results import Box, Line
-from pecia_workers.engines.reading_order import in_reading_order, mean_confidence
+from pecia_schemas.blocks import Box, Line, mean_confidence
+from pecia_workers.engines.reading_order import in_reading_order
 
 
 def piece(text: str, left: int, top: int, right: int, confidence: float = 1.0) -> Line:
@@ -57,4 +57,4 @@ def test_a_table_is_read_row_by_row_though_its_columns_are_clear() -> None:
 
 def test_nothing_found_is_nothing_to_read() -> None:
     assert in_reading_order([]) == ()
-    assert mean_confidence([]) == 0
+    assert mean_confidence([]) is None

@@ -33,6 +33,7 @@ from pecia_schemas import (
     Summary,
     Verdict,
 )
+from pecia_schemas.blocks import plain_blocks
 from snippets import ROOT, blocks
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -65,7 +66,7 @@ PLAIN = st.lists(
 
 def page(number: int = 1, text: str = "", lines: tuple[Line, ...] = (), **more: Any) -> Page:
     told = {"verdict": Verdict.OK, "width": 600, "height": 800, "engine": "test"} | more
-    return Page(number=number, text=text, lines=lines, **told)
+    return Page(number=number, blocks=plain_blocks(text, lines), **told)
 
 
 def line(text: str, top: int = 10, confidence: float = 0.9) -> Line:

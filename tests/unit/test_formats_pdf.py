@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pecia.formats import pdf
 from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_workers.media.drawing import compressed
 
@@ -62,9 +63,8 @@ def read(number: int, *texts: str, lines: bool = True) -> Page:
     found = tuple(Line(text=text, box=box, confidence=0.9) for text, box in zip(texts, boxes, strict=True))
     return Page(
         number=number,
-        text="\n".join(texts),
+        blocks=plain_blocks("\n".join(texts), found if lines else ()),
         verdict=Verdict.OK,
-        lines=found if lines else (),
         width=SIDE[0],
         height=SIDE[1],
         engine="test",
@@ -191,7 +191,7 @@ from pecia_schemas.pictures import Encoding, Picture
 def draw(number, *, rotation, skew):
     return Picture(encoding=Encoding.GREY, data=bytes([number % 256]) * 200_000, width=9, height=9, dpi=72)
 
-pages = [Page(number=n, text="", verdict="ok", width=9, height=9, engine="") for n in range(1, int(sys.argv[2]) + 1)]
+pages = [Page(number=n, verdict="ok", width=9, height=9, engine="") for n in range(1, int(sys.argv[2]) + 1)]
 pdf.write(Document(pages=pages), draw, Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -192,9 +192,7 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
 
 
 def test_a_page_found_in_the_cache_tells_how_this_one_was_prepared() -> None:
-    earlier = Page(
-        number=4, text="", verdict=Verdict.OK, width=2, height=2, engine="e", rotation=90, skew=1.5
-    )
+    earlier = Page(number=4, verdict=Verdict.OK, width=2, height=2, engine="e", rotation=90, skew=1.5)
     pixels = np.zeros((2, 2, 3), dtype=np.uint8)
 
     part: Any = SimpleNamespace(ordinal=0)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Line, Verdict
-from pecia_schemas.results import Box
+from pecia_schemas import Box, Line, Verdict
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.verdicts import judged, rank
 
@@ -32,7 +31,9 @@ def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
     assert best_first == [
         Verdict.OK,
         Verdict.BLANK,
+        Verdict.REVIEW,
         Verdict.LOW_CONFIDENCE,
+        Verdict.INCOMPLETE,
         Verdict.TRUNCATED,
         Verdict.REPETITION,
         Verdict.UNREADABLE,

@@ -8,7 +8,8 @@ from html import escape
 from importlib.metadata import version
 
 from pecia.formats import missing
-from pecia_schemas.results import Box, Document, Line, Page, PageFailure
+from pecia_schemas.blocks import Box, Line
+from pecia_schemas.results import Document, Page, PageFailure
 
 _HEAD = """\
 <?xml version="1.0" encoding="UTF-8"?>
@@ -59,7 +60,9 @@ def _page(page: Page) -> Iterator[str]:
 
 
 def _line(line: Line, name: str) -> str:
-    title = f"{_bbox(line.box)}; x_wconf {round(100 * line.confidence)}"
+    title = _bbox(line.box)
+    if line.confidence is not None:
+        title += f"; x_wconf {round(100 * line.confidence)}"
     return f'<span class="ocr_line" id="{name}" title="{title}">{_escaped(line.text)}</span>\n'
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pecia_schemas.results import Line, Page
+from pecia_schemas.blocks import Line
+from pecia_schemas.results import Page
 
 _LARGEST: Final = 12.0
 _LONGEST: Final = 100  # characters of a row

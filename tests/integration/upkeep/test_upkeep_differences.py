@@ -29,7 +29,7 @@ from pecia_workers.upkeep.steps import open_stores, relay
 R = TypeVar("R")
 Play = Callable[..., Any]
 
-_PAGE = Page(number=1, text="", verdict=Verdict.OK, width=1, height=1, engine="test")
+_PAGE = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="test")
 
 
 @pytest.fixture

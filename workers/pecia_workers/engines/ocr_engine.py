@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from pecia_schemas.results import Line, TokenUsage, Verdict
+from pecia_schemas.blocks import Line
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
 from pecia_workers.engines.page_reader import load_readers

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pecia_schemas.results import Line
+    from pecia_schemas.blocks import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

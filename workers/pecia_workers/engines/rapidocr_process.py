@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from rapidocr import RapidOCR
 
-from pecia_schemas.results import Box, Line
+from pecia_schemas.blocks import Box, Line
 from pecia_workers.engines.reading_order import in_reading_order
 
 if TYPE_CHECKING:

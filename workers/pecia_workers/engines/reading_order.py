@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pecia_schemas.results import Box, Line
+from pecia_schemas.blocks import Box, Line, mean_confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,12 +113,6 @@ def joined(row: Sequence[Line]) -> Line:
         ),
         confidence=mean_confidence(row),
     )
-
-
-def mean_confidence(lines: Sequence[Line]) -> float:
-    """Return the lines' mean confidence, weighted by their length; 0 for none."""
-    length = sum(len(line.text) for line in lines)
-    return sum(line.confidence * len(line.text) for line in lines) / length if length else 0.0
 
 
 def _middle(box: Box) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import tesserocr
 from PIL import Image
 
-from pecia_schemas.results import Box, Line
+from pecia_schemas.blocks import Box, Line
 from pecia_workers.engines.reading_order import in_reading_order, joined
 
 if TYPE_CHECKING:

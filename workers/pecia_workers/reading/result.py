@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pecia_schemas import Page, Shrunk, TokenUsage
-from pecia_workers.engines.reading_order import mean_confidence
+from pecia_schemas.blocks import Source, mean_confidence, plain_blocks
 from pecia_workers.reading.ladder import best
 from pecia_workers.reading.storable import storable_text
 
@@ -29,12 +29,13 @@ def page_of(
     lines = tuple(
         line.model_copy(update={"text": storable_text(line.text)}) for line in kept.generation.lines
     )
+    source = Source.OCR if lines else Source.MODEL
     return Page(
         number=number,
-        text=storable_text(kept.generation.text),
+        blocks=plain_blocks(storable_text(kept.generation.text), lines, source=source),
         verdict=kept.generation.verdict,
-        lines=lines,
-        confidence=mean_confidence(lines) if any(line.text for line in lines) else None,
+        source=source,
+        confidence=mean_confidence(lines),
         width=width,
         height=height,
         blank=image.blank,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Verdict
-from pecia_workers.engines.reading_order import mean_confidence
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Generation
@@ -15,7 +15,9 @@ _WORST_FIRST: Final = (
     Verdict.UNREADABLE,
     Verdict.REPETITION,
     Verdict.TRUNCATED,
+    Verdict.INCOMPLETE,
     Verdict.LOW_CONFIDENCE,
+    Verdict.REVIEW,
     Verdict.BLANK,
     Verdict.OK,
 )
@@ -51,7 +53,8 @@ def judged(generation: Generation) -> Generation:
 
 def _is_doubtful(generation: Generation, text: str) -> bool:
     if generation.lines:
-        return mean_confidence(generation.lines) < _DOUBTFUL_LINES
+        confidence = mean_confidence(generation.lines)
+        return confidence is not None and confidence < _DOUBTFUL_LINES
     words = len(text.split()) or 1
     marked = text.count(_UNREAD) / words
     broken = text.count(_BROKEN) / (len(text) or 1)
