@@ -3,6 +3,7 @@
 A page is small, so that all of them are read in seconds, and has one difficulty. People and values are invented.
 """
 
+# ruff: noqa: RUF001  Chinese has its own comma
 from __future__ import annotations
 
 import re
@@ -277,7 +278,9 @@ def letterhead() -> ExactPage:
     sheet.title("University Heart Centre")
     sheet.line("Department of Cardiology - Lindenweg 14 - 79100 Freiburg")
     sheet.y += sheet.pitch
-    sheet.columns([("Dr. Helena Vogt", "Marktplatz 3", "79312 Emmendingen"), ("Phone 0761 55 210", "14.03.2026")])
+    sheet.columns(
+        [("Dr. Helena Vogt", "Marktplatz 3", "79312 Emmendingen"), ("Phone 0761 55 210", "14.03.2026")]
+    )
     sheet.y += sheet.pitch
     sheet.line("Discharge letter for Mr. Anton Weiss, born 02.02.1954")
     sheet.y += sheet.pitch // 2
@@ -285,7 +288,9 @@ def letterhead() -> ExactPage:
     return sheet.page("letterhead")
 
 
-def columns(name: str, count: int, *, size: tuple[int, int] = _A5, dpi: int = _DPI, points: float = 9) -> ExactPage:
+def columns(
+    name: str, count: int, *, size: tuple[int, int] = _A5, dpi: int = _DPI, points: float = 9
+) -> ExactPage:
     """Columns of prose below a title."""
     sheet = Sheet(size, dpi=dpi, points=points)
     sheet.title("Package leaflet: information for the user")
@@ -385,7 +390,9 @@ def korean_page(font: Path) -> ExactPage:
     """Two Korean columns."""
     drawn = next(page for page in korean_pages(font) if page.name == "two columns")
     true = TruePage(text=drawn.text)
-    return ExactPage(name="korean-columns", kind="korean", image=Image.fromarray(drawn.pixels), true=true, language="ko")
+    return ExactPage(
+        name="korean-columns", kind="korean", image=Image.fromarray(drawn.pixels), true=true, language="ko"
+    )
 
 
 def _dust(draw: ImageDraw.ImageDraw, random: np.random.Generator) -> None:

@@ -16,14 +16,15 @@ from pecia_schemas.blocks import Cell, Mark, Table
 
 T = TypeVar("T")
 
-_ONE_SIGN: Final = str.maketrans(
-    {"‘": "'", "’": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "\u00ad": None}  # noqa: RUF001
-)
+_ALIKE_SIGNS: Final = {"'": "‘’", '"': "“”", "-": "‐‑–—−", "☑": "☒🗹", "☐": "❑❏□▢", "": "\u00ad"}  # noqa: RUF001
+_ONE_SIGN: Final = str.maketrans({sign: one for one, signs in _ALIKE_SIGNS.items() for sign in signs})
+_RULE: Final = re.compile(r"_{2,}|\.{4,}|[\ue000-\uf8ff]+")
+"""Lines to write on, leaders of a table of contents, and signs that only the file's own font knows: no text."""
 _HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Scripts written without spaces: a space beside their signs means nothing, and each sign is a word."""
 _SPACE_OF_HAN: Final = re.compile(rf"(?<=[{_HAN}]) | (?=[{_HAN}])")
 _WORD: Final = re.compile(rf"[{_HAN}]|[^\s{_HAN}]+")
-_ALIKE: Final = 85.0
+_LIKENESS: Final = 85.0
 """Per cent of likeness from which a line of the truth, or a mark's label, is the one that was read."""
 _PLACED: Final = 4
 """Characters that a line must have to be found again."""
@@ -39,10 +40,10 @@ class Share(NamedTuple):
 def plain(text: str) -> str:
     """Return the text with one sign for those that look alike, and one space for all white space.
 
-    Ligatures, full-width letters, quotation marks and dashes are made alike (NFKC); superscripts and subscripts stay.
+    Ligatures, full-width letters, quotation marks, dashes and boxes are made alike; superscripts and subscripts stay.
     """
-    signs = (sign if _is_raised(sign) else unicodedata.normalize("NFKC", sign) for sign in text)
-    return _SPACE_OF_HAN.sub("", " ".join("".join(signs).translate(_ONE_SIGN).split()))
+    signs = "".join(sign if _is_raised(sign) else unicodedata.normalize("NFKC", sign) for sign in text)
+    return _SPACE_OF_HAN.sub("", " ".join(_RULE.sub(" ", signs.translate(_ONE_SIGN)).split()))
 
 
 def words(text: str) -> list[str]:
@@ -131,11 +132,11 @@ def _of_cell(cell: Cell) -> tuple[object, ...]:
 def _most_alike(mark: Mark, others: Sequence[Mark]) -> Mark | None:
     alike = [(fuzz.ratio(plain(mark.label), plain(other.label)), -n) for n, other in enumerate(others)]
     likeness, number = max(alike, default=(0.0, 0))
-    return others[-number] if likeness >= _ALIKE else None
+    return others[-number] if likeness >= _LIKENESS else None
 
 
 def _place(line: str, text: str) -> int | None:
-    found = fuzz.partial_ratio_alignment(line, text, score_cutoff=_ALIKE)
+    found = fuzz.partial_ratio_alignment(line, text, score_cutoff=_LIKENESS)
     if found is None or len(text) < len(line):
         return None
     return found.dest_start

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -55,24 +54,24 @@ class PageScore(BaseModel):
 
 
 def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
-    """Compare a page with its truth."""
-    read, true = metrics.words(page.text), metrics.words(truth.text)
-    blocks = page.blocks
+    """Compare a page with its truth. One in capitals alone says nothing about the size of letters."""
+    text = page.text.upper() if truth.text.isupper() else page.text
+    read, true = metrics.words(text), metrics.words(truth.text)
     return PageScore(
         file=file,
         number=page.number,
         kind=kind,
         verdict=page.verdict,
-        characters=metrics.character_errors(page.text, truth.text),
+        characters=metrics.character_errors(text, truth.text),
         words=metrics.word_errors(read, true),
         found=metrics.found(read, true),
         spoken=len(read),
         numbers=metrics.found(metrics.numeric(read), metrics.numeric(true)),
-        cells=metrics.cells([block.table for block in blocks if block.table], truth.tables or ()),
+        cells=metrics.cells(page.tables, truth.tables or ()),
         marks=Share(0, 0)
         if truth.marks is None
-        else metrics.marks(list(chain.from_iterable(block.marks for block in blocks)), truth.marks),
-        order=metrics.order(page.text, truth.text),
+        else metrics.marks([mark for block in page.blocks for mark in block.marks], truth.marks),
+        order=metrics.order(text, truth.text),
         coverage=page.coverage,
         seconds=page.timings.decode + page.timings.engine,
     )
@@ -140,12 +139,6 @@ class Summary(BaseModel):
             wrong_blank=sum(one.is_wrong_blank for one in scores) / len(scores),
             seconds=sum(one.seconds for one in scores) / len(scores),
         )
-
-
-def by_kind(scores: Sequence[PageScore]) -> dict[str, Summary]:
-    """Return a summary for each kind of page, by name, and `all` of them at the end."""
-    kinds = {kind: [one for one in scores if one.kind == kind] for kind in sorted({one.kind for one in scores})}
-    return {kind: Summary.of(those) for kind, those in kinds.items()} | {"all": Summary.of(scores)}
 
 
 def _sum(shares: Iterable[Share]) -> Share:

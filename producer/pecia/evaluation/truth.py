@@ -51,6 +51,8 @@ class Exhibit(BaseModel):
     """A file and its truth."""
 
     path: Path
+    name: str
+    """Its path below the folder."""
     media: MediaType
     truth: Truth = Field(repr=False)
 
@@ -69,7 +71,7 @@ def exhibits(folder: Path) -> Iterator[Exhibit]:
         media = sniffed(path)
         truth = _beside(path, media) if media else None
         if media and truth:
-            yield Exhibit(path=path, media=media, truth=truth)
+            yield Exhibit(path=path, name=str(path.relative_to(folder)), media=media, truth=truth)
 
 
 def _beside(path: Path, media: MediaType) -> Truth | None:
@@ -80,7 +82,9 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
             try:
                 return form(known, media)
             except (ValueError, csv.Error) as error:  # UnicodeDecodeError, ValidationError
-                raise typer.BadParameter(f"'{known}' is not a truth that can be read: {_why(error)}", param_hint="DIR") from None
+                raise typer.BadParameter(
+                    f"'{known}' is not a truth that can be read: {_why(error)}", param_hint="DIR"
+                ) from None
     return _layer(path) if media is MediaType.PDF else None
 
 
@@ -114,7 +118,9 @@ def _layer(path: Path) -> Truth | None:
     """Return the PDF's own text, which another distribution's decoder reads; None if a page of it has none."""
     texts = next((point.load() for point in entry_points(group="pecia.local", name="layer")), None)
     if texts is None:
-        raise ConfigurationError("The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'.")
+        raise ConfigurationError(
+            "The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'."
+        )
     pages: list[str] = texts(path)
     return Truth(pages=tuple(TruePage(text=page) for page in pages)) if all(map(str.strip, pages)) else None
 
