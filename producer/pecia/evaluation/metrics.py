@@ -83,7 +83,7 @@ def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
     for expected in map(_placed, true):
         best = max(left, key=lambda one: len(one & expected), default=set())
         right, whole = right + len(best & expected), whole + len(expected)
-        if best:
+        if best & expected:
             left.remove(best)
     return Share(right, whole)
 
