@@ -10,8 +10,13 @@ import csv
 import io
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pecia_schemas.storable import storable_text
+
+Text = Annotated[str, AfterValidator(storable_text)]
 
 
 class Stored(BaseModel):
@@ -45,7 +50,7 @@ class Box(Stored):
 class Word(Stored):
     """One word of a line."""
 
-    text: str
+    text: Text
     box: Box
     confidence: float | None = Field(default=None, ge=0, le=1)
 
@@ -53,7 +58,7 @@ class Word(Stored):
 class Line(Stored):
     """One line of text where it stands. `text` is its words with a space between them."""
 
-    text: str
+    text: Text
     box: Box
     confidence: float | None = Field(default=None, ge=0, le=1)
     """None: the source has none; a text layer is exact."""
@@ -86,7 +91,7 @@ class Cell(Stored):
     column: int = Field(ge=0)
     row_span: int = Field(default=1, ge=1)
     column_span: int = Field(default=1, ge=1)
-    text: str
+    text: Text
     """Its lines with a newline between them."""
     box: Box | None = None
     confidence: float | None = Field(default=None, ge=0, le=1)
@@ -109,6 +114,11 @@ class Table(Stored):
         for cell in self.cells:
             rows[cell.row][cell.column] = cell.text
         return rows
+
+    @property
+    def text(self) -> str:
+        """The rows, with a tab between cells and a newline between rows."""
+        return "\n".join("\t".join(" ".join(text.split()) for text in row) for row in self.to_rows())
 
     def to_csv(self) -> str:
         """Return the table as CSV (RFC 4180)."""
@@ -139,7 +149,7 @@ class Mark(Stored):
     kind: MarkKind
     box: Box
     state: MarkState
-    label: str = ""
+    label: Text = ""
     """The text beside it."""
 
 
@@ -149,7 +159,7 @@ class Block(Stored):
     kind: BlockKind
     box: Box | None = None
     """None: the engine cannot tell where it stands."""
-    text: str
+    text: Text
     """Of a table: its rows, with a tab between cells and a newline between rows."""
     lines: tuple[Line, ...] = ()
     """In reading order; empty if the engine cannot tell where text stands."""
@@ -181,9 +191,9 @@ class Doubt(Stored):
 
     reason: DoubtReason
     box: Box | None = None
-    text: str = ""
+    text: Text = ""
     """What the result has there."""
-    other: str | None = None
+    other: Text | None = None
     """What the other witness read."""
     on_value: bool = False
     """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
@@ -195,7 +205,7 @@ def text_of(blocks: Iterable[Block]) -> str:
 
 
 def plain_blocks(
-    text: str, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
+    text: Text, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
 ) -> tuple[Block, ...]:
     """Return text of which only the lines are known, if that, as one block; nothing for no text."""
     if not text and not lines:

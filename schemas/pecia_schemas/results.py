@@ -124,8 +124,6 @@ class Page(Stored):
     blocks: tuple[Block, ...] = ()
     """All that was read, in reading order."""
     verdict: Verdict
-    source: Source | None = None
-    """Where the text comes from; None: nothing was read, or the page was read by an earlier version."""
     coverage: float | None = Field(default=None, ge=0, le=1)
     """Share of the ink that looks like text which was read; None: it was not measured."""
     doubts: tuple[Doubt, ...] = ()
@@ -177,6 +175,12 @@ class Page(Stored):
     def text(self) -> str:
         """The blocks' text, a blank line between blocks, a tab between the cells of a table's row."""
         return text_of(self.blocks)
+
+    @property
+    def source(self) -> Source | None:
+        """Where the text comes from: `both` if blocks differ; None: there is no text."""
+        sources = {block.source for block in self.blocks}
+        return next(iter(sources)) if len(sources) == 1 else Source.BOTH if sources else None
 
     @property
     def lines(self) -> tuple[Line, ...]:

@@ -39,7 +39,7 @@ def test_a_page_that_was_stored_before_pages_had_blocks_is_read() -> None:
     assert page.text == "Hb 12\nNa 140"
     assert [(one.text, one.confidence) for one in page.lines] == [("Hb 12", 0.95), ("Na 140", 0.85)]
     assert [(block.kind, block.source) for block in page.blocks] == [(BlockKind.TEXT, Source.OCR)]
-    assert (page.coverage, page.doubts, page.source) == (None, (), None)
+    assert (page.coverage, page.doubts, page.source) == (None, (), Source.OCR)
     assert Page.model_validate_json(page.model_dump_json()) == page
 
 

@@ -68,9 +68,11 @@ def changes(readings: list[Reading]) -> list[Change | None]:
     return [reading.change for reading in readings]
 
 
-@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.LOW_CONFIDENCE])
-def test_a_good_page_is_read_once(verdict: Verdict) -> None:
-    assert changes(climb(ScriptedEngine(in_turn([said(verdict)])))) == [None]
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE])
+def test_a_page_that_another_try_would_not_better_is_read_once(verdict: Verdict) -> None:
+    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
+
+    assert changes(climb(ScriptedEngine(in_turn([said(verdict)])), fallback=fallback)) == [None]
 
 
 def test_a_loop_is_read_again_with_one_thing_changed_at_a_time() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Box, Line, Verdict
+from pecia_schemas import Box, Doubt, DoubtReason, Line, Verdict
+from pecia_schemas.blocks import Source, plain_blocks
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.verdicts import judged, rank
 
@@ -22,7 +24,8 @@ def verdict(text: str, told: Verdict = Verdict.OK) -> Verdict:
 
 def lines(*confidences: float) -> Generation:
     found = tuple(Line(text="dose", box=BOX, confidence=confidence) for confidence in confidences)
-    return Generation(text="dose\n" * len(found), verdict=Verdict.OK, lines=found)
+    text = "dose\n" * len(found)
+    return Generation(text=text, verdict=Verdict.OK, blocks=plain_blocks(text, found, source=Source.OCR))
 
 
 def test_verdicts_are_ordered_by_what_a_text_is_worth() -> None:
@@ -65,6 +68,25 @@ def test_a_text_without_a_letter_or_digit_is_unreadable(text: str) -> None:
 def test_lines_are_judged_by_their_mean_confidence() -> None:
     assert judged(lines(0.9, 0.3)).verdict is Verdict.OK
     assert judged(lines(0.9, 0.299)).verdict is Verdict.LOW_CONFIDENCE
+
+
+def test_ink_that_was_not_read_makes_a_page_incomplete_whatever_else_is_in_doubt() -> None:
+    doubts = (
+        Doubt(reason=DoubtReason.DISAGREES, text="5 mg", other="6 mg", on_value=True),
+        Doubt(reason=DoubtReason.UNCOVERED, box=BOX),
+    )
+
+    for sure in (0.9, 0.1):
+        assert judged(replace(lines(sure), doubts=doubts)).verdict is Verdict.INCOMPLETE
+
+
+def test_a_doubt_on_a_value_is_for_review_and_one_on_prose_is_not() -> None:
+    prose = Doubt(reason=DoubtReason.LOW_CONFIDENCE, text="the")
+    value = prose.model_copy(update={"on_value": True})
+
+    assert judged(replace(lines(0.9), doubts=(prose,))).verdict is Verdict.OK
+    assert judged(replace(lines(0.9), doubts=(prose, value))).verdict is Verdict.REVIEW
+    assert judged(replace(lines(0.1), doubts=(value,))).verdict is Verdict.LOW_CONFIDENCE
 
 
 @given(text=st.text() | st.just("dose [?] [?]"), told=st.sampled_from(AGAINST))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from pecia.testing.records import Content
-from pecia_schemas.blocks import Source, plain_blocks
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary, Verdict
@@ -149,7 +149,6 @@ def _page(
     return Page(
         number=number + 1,
         blocks=plain_blocks(piece),
-        source=Source.MODEL,
         verdict=Verdict.OK if piece.strip() else Verdict.BLANK,
         blank=not piece.strip(),
         width=size[0],

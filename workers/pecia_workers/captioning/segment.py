@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings, tracing
+from pecia_schemas.storable import storable_text
 from pecia_schemas.tasks import CaptionStyle
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_segment
@@ -17,7 +18,6 @@ from pecia_workers.media.clips import Clip, Stretch
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.payloads import Spool
 from pecia_workers.reading.demands import check_adapter
-from pecia_workers.reading.storable import storable_text
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

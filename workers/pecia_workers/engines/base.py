@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from pecia_schemas import FailureCode, Line, Stage, TokenUsage, Verdict
+from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,8 +114,11 @@ class Generation:
     text: str
     verdict: Verdict
     usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
-    lines: tuple[Line, ...] = ()
-    """Where the text stands, in reading order, in pixels of the image; empty if the engine cannot tell."""
+    blocks: tuple[Block, ...] = ()
+    """Of a page, in reading order, in pixels of the image; empty if the engine gives text alone."""
+    coverage: float | None = None
+    """Share of the ink that looks like text which was read; None: it was not measured."""
+    doubts: tuple[Doubt, ...] = ()
     first_token_s: float | None = None
     waited_s: float = 0.0
     """Before there was room for it; not the engine's time."""
@@ -123,6 +126,11 @@ class Generation:
     """Width and height, in pixels, at which the engine saw the images, if they had to be shrunk."""
     engine: str | None = None
     """Who of an engine that has several readers made it; None: the engine itself."""
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The blocks' lines, in reading order."""
+        return tuple(line for block in self.blocks for line in block.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Line, Source, plain_blocks
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
@@ -144,4 +144,5 @@ def _generation(request: EngineRequest, reader: PageReader, lines: tuple[Line, .
     pictures = picture_tokens(request)
     usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
     verdict = Verdict.OK if lines else Verdict.UNREADABLE
-    return Generation(text=text, verdict=verdict, usage=usage, lines=lines, engine=reader.name)
+    blocks = plain_blocks(text, lines, source=Source.OCR)
+    return Generation(text=text, verdict=verdict, usage=usage, blocks=blocks, engine=reader.name)

@@ -14,8 +14,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from pecia_schemas.results import Verdict
+from pecia_schemas.storable import storable
 from pecia_workers.reading.ladder import Reading, best
-from pecia_workers.reading.storable import storable
 from pecia_workers.reading.verdicts import unfenced
 
 if TYPE_CHECKING:

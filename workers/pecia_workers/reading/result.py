@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pecia_schemas import Page, Shrunk, TokenUsage
-from pecia_schemas.blocks import Source, mean_confidence, plain_blocks
+from pecia_schemas.blocks import mean_confidence
+from pecia_schemas.storable import storable_text
 from pecia_workers.reading.ladder import best
-from pecia_workers.reading.storable import storable_text
+from pecia_workers.reading.markup import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,16 +27,13 @@ def page_of(
     others = [reading for reading in readings if reading is not kept]
     forms = fields.others if fields else ()
     height, width = image.pixels.shape[:2]
-    lines = tuple(
-        line.model_copy(update={"text": storable_text(line.text)}) for line in kept.generation.lines
-    )
-    source = Source.OCR if lines else Source.MODEL
     return Page(
         number=number,
-        blocks=plain_blocks(storable_text(kept.generation.text), lines, source=source),
+        blocks=kept.generation.blocks or blocks_of(kept.generation.text),
         verdict=kept.generation.verdict,
-        source=source,
-        confidence=mean_confidence(lines),
+        coverage=kept.generation.coverage,
+        doubts=kept.generation.doubts,
+        confidence=mean_confidence(kept.generation.lines),
         width=width,
         height=height,
         blank=image.blank,

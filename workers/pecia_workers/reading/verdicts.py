@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pecia_schemas.blocks import mean_confidence
+from pecia_schemas.blocks import DoubtReason, mean_confidence
 from pecia_schemas.results import Verdict
 
 if TYPE_CHECKING:
@@ -42,17 +42,26 @@ def judged(generation: Generation) -> Generation:
 
     What an engine says against its own text stands; only what it calls `ok` is looked at again.
     """
-    text = generation.text if generation.lines else unfenced(generation.text)
+    text = generation.text if generation.blocks else unfenced(generation.text)
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE
-    elif verdict is Verdict.OK and _is_doubtful(generation, text):
-        verdict = Verdict.LOW_CONFIDENCE
+    elif verdict is Verdict.OK:
+        verdict = _looked_at(generation, text)
     return replace(generation, text=text, verdict=verdict)
 
 
+def _looked_at(generation: Generation, text: str) -> Verdict:
+    """Return the worst that the doubts and the text say of what the engine calls `ok`."""
+    if any(doubt.reason is DoubtReason.UNCOVERED for doubt in generation.doubts):
+        return Verdict.INCOMPLETE
+    if _is_doubtful(generation, text):
+        return Verdict.LOW_CONFIDENCE
+    return Verdict.REVIEW if any(doubt.on_value for doubt in generation.doubts) else Verdict.OK
+
+
 def _is_doubtful(generation: Generation, text: str) -> bool:
-    if generation.lines:
+    if generation.blocks:
         confidence = mean_confidence(generation.lines)
         return confidence is not None and confidence < _DOUBTFUL_LINES
     words = len(text.split()) or 1

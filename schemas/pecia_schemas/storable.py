@@ -1,4 +1,4 @@
-"""Whatever a model may write, as Postgres and JSON can keep it."""
+"""Whatever a model may write or a file may hold, as Postgres and JSON can keep it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_schemas.blocks import Box, Line, Source, Word
+from pecia_workers.reading.layout import layout
+
+WHITE = np.full((1000, 1400, 3), 255, dtype=np.uint8)
+
+
+def piece(text: str, left: int, top: int, right: int, confidence: float | None = None) -> Line:
+    box = Box(left=left, top=top, right=right, bottom=top + 30)
+    return Line(text=text, box=box, confidence=confidence)
+
+
+def texts(*pieces: Line) -> list[str]:
+    return [block.text for block in layout(pieces, WHITE, source=Source.OCR).blocks]
+
+
+def test_lines_are_read_from_top_to_bottom_whatever_order_they_were_found_in() -> None:
+    assert texts(piece("second", 100, 150, 400), piece("first", 100, 100, 400)) == ["first\nsecond"]
+
+
+def test_pieces_that_stand_side_by_side_become_one_line() -> None:
+    row = (piece("Maria Keller", 300, 98, 470, 0.6), piece("Patient", 100, 104, 220, 1.0))
+
+    [block] = layout(row, WHITE, source=Source.LAYER).blocks
+
+    [line] = block.lines
+    assert line.text == block.text == "Patient Maria Keller"
+    assert line.box == block.box == Box(left=100, top=98, right=470, bottom=134)
+    assert line.confidence == (7 * 1.0 + 12 * 0.6) / 19
+
+
+def test_a_joined_line_keeps_every_word() -> None:
+    box = Box(left=100, top=100, right=220, bottom=130)
+    first = Line(text="Patient", box=box, words=(Word(text="Patient", box=box),))
+
+    [block] = layout([first, piece("Maria", 300, 100, 470)], WHITE, source=Source.OCR).blocks
+
+    assert [word.text for word in block.lines[0].words] == ["Patient", "Maria"]
+
+
+def test_two_addresses_side_by_side_are_read_one_after_the_other() -> None:
+    left = ["Dr. Helena Vogt", "Family practice", "Marktplatz 3", "79312 Emmendingen"]
+    right = ["Phone 0761 55 210", "Fax 0761 55 219", "heart@uhc.example", "14.03.2026"]
+    pieces = [
+        piece(text, x, 100 + 44 * number, x + 200)
+        for x, side in ((100, left), (800, right))
+        for number, text in enumerate(side)
+    ]
+
+    assert texts(*pieces) == ["\n".join(left), "\n".join(right)]
+
+
+def test_no_pieces_make_no_blocks() -> None:
+    assert layout([], WHITE, source=Source.OCR).blocks == ()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1300), st.integers(0, 900), st.integers(1, 900), st.integers(1, 100)),
+        max_size=40,
+    )
+)
+def test_every_piece_is_in_exactly_one_line_of_one_block(places: list[tuple[int, int, int, int]]) -> None:
+    pieces = [
+        Line(text=f"p{number}", box=Box(left=x, top=y, right=x + w, bottom=y + h))
+        for number, (x, y, w, h) in enumerate(places)
+    ]
+
+    blocks = layout(pieces, WHITE, source=Source.OCR).blocks
+
+    written = [word for block in blocks for line in block.lines for word in line.text.split()]
+    assert sorted(written) == sorted(piece.text for piece in pieces)

@@ -1,0 +1,223 @@
+"""Where boxes stand is where they are read: pages of many layouts, given as boxes alone in a random order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecia_workers.reading.order import reading_order
+
+PITCH, HEIGHT = 24, 18
+Place: TypeAlias = tuple[float, float, float, float]
+
+
+class Sheet:
+    """Boxes of a page, written down in the order in which a person reads them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311  the same pages every time
+        self.places: list[Place] = []
+        self.whole: list[int] = []
+        self.address: list[int] = []
+
+    def line(self, left: float, top: float, width: float, height: float = HEIGHT) -> None:
+        self.places.append((left, top, left + width, top + height))
+
+    def prose(self, left: float, top: float, width: float, lines: int) -> float:
+        for number in range(lines):
+            last = number % 7 == 6 or number == lines - 1
+            share = self.rng.uniform(0.3, 0.8) if last else self.rng.uniform(0.9, 1)
+            self.line(left, top + number * PITCH, width * share)
+        return top + lines * PITCH
+
+    def cells(self, lefts: Iterable[float], top: float, rows: int) -> float:
+        for number in range(rows):
+            for left in lefts:
+                self.line(left, top + number * PITCH, self.rng.uniform(40, 90))
+        return top + rows * PITCH
+
+    def table(self, left: float, top: float, width: float, height: float) -> float:
+        self.whole.append(len(self.places))
+        self.line(left, top, width, height)
+        return top + height
+
+
+def columns(count: int, top: float, sheet: Sheet, lines: int = 24) -> float:
+    width = 1400 / count
+    for column in range(count):
+        sheet.prose(100 + column * width, top, width - 45, lines)
+    return top + lines * PITCH
+
+
+def two_columns(sheet: Sheet) -> None:
+    columns(2, 100, sheet)
+
+
+def three_columns(sheet: Sheet) -> None:
+    columns(3, 100, sheet)
+
+
+def four_columns(sheet: Sheet) -> None:
+    columns(4, 100, sheet)
+
+
+def two_columns_under_a_headline_that_comes_again(sheet: Sheet) -> None:
+    sheet.line(300, 100, 1000, 40)
+    bottom = columns(2, 180, sheet, 12)
+    sheet.line(100, bottom + 20, 1300)
+    columns(2, bottom + 70, sheet, 12)
+
+
+def letterhead_above_two_columns(sheet: Sheet) -> None:
+    sheet.line(500, 60, 600, 44)
+    sheet.line(560, 120, 480)
+    columns(2, 220, sheet)
+
+
+def address_beside_contacts(sheet: Sheet) -> None:
+    sheet.line(500, 60, 600, 44)
+    for left in (100, 1100):
+        sheet.address.append(len(sheet.places) + 3)
+        for number in range(4):
+            sheet.line(left, 200 + number * 30, sheet.rng.uniform(120, 240))
+    sheet.line(100, 420, 600)
+    sheet.prose(100, 480, 1300, 12)
+
+
+def table_above_two_columns(sheet: Sheet) -> None:
+    bottom = sheet.cells((100, 450, 800, 1150), 100, 6)
+    columns(2, bottom + 50, sheet)
+
+
+def grid_in_one_of_two_columns(sheet: Sheet) -> None:
+    sheet.prose(100, 100, 650, 8)
+    bottom = sheet.table(100, 110 + 8 * PITCH, 650, 200)
+    sheet.prose(100, bottom + 10, 650, 8)
+    sheet.prose(800, 100, 650, 24)
+
+
+def grid_across_two_columns(sheet: Sheet) -> None:
+    bottom = columns(2, 100, sheet, 10)
+    bottom = sheet.table(100, bottom + 20, 1350, 200)
+    columns(2, bottom + 20, sheet, 10)
+
+
+def picture_between_two_columns(sheet: Sheet) -> None:
+    for left in (100, 950):
+        sheet.prose(left, 100, 550, 30)
+
+
+def picture_in_one_of_two_columns(sheet: Sheet) -> None:
+    sheet.prose(100, 100, 650, 8)
+    sheet.prose(100, 500, 650, 8)
+    sheet.prose(800, 100, 650, 24)
+
+
+def sidebar(sheet: Sheet) -> None:
+    sheet.prose(100, 100, 300, 9)
+    sheet.prose(450, 100, 1000, 26)
+
+
+def label_beside_a_paragraph(sheet: Sheet) -> None:
+    for number in range(4):
+        top = 100 + number * 200
+        sheet.line(100, top, 160)
+        sheet.prose(400, top, 1000, 6)
+
+
+def table_alone(sheet: Sheet) -> None:
+    sheet.cells((100, 420, 700, 1000, 1250), 100, 14)
+
+
+def items_and_prices(sheet: Sheet) -> None:
+    for number in range(10):
+        sheet.line(100, 100 + number * PITCH, sheet.rng.uniform(150, 400))
+        sheet.line(1300, 100 + number * PITCH, 80)
+
+
+def cells_of_several_lines_in_two_columns(sheet: Sheet) -> None:
+    top = 100.0
+    for lines in (3, 4, 2, 5, 3):
+        sheet.prose(100, top, 600, lines)
+        sheet.prose(800, top, 600, 3)
+        top += max(lines, 3) * PITCH + 20
+
+
+LAYOUTS: list[Callable[[Sheet], None]] = [
+    two_columns,
+    three_columns,
+    four_columns,
+    two_columns_under_a_headline_that_comes_again,
+    letterhead_above_two_columns,
+    address_beside_contacts,
+    table_above_two_columns,
+    grid_in_one_of_two_columns,
+    grid_across_two_columns,
+    picture_between_two_columns,
+    picture_in_one_of_two_columns,
+    sidebar,
+    label_beside_a_paragraph,
+    table_alone,
+    items_and_prices,
+    cells_of_several_lines_in_two_columns,
+]
+
+
+def kendall_tau(order: list[int]) -> float:
+    places = np.array(order)
+    later = np.triu(np.ones((len(places), len(places)), dtype=bool), 1)
+    return float(np.sign(places[None, :] - places[:, None])[later].mean())
+
+
+def flags(length: int, positions: list[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.isin(np.arange(length), positions)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("draw", LAYOUTS, ids=lambda draw: draw.__name__)
+def test_a_page_is_read_in_the_order_of_a_person(draw: Callable[[Sheet], None], seed: int) -> None:
+    sheet = Sheet(seed)
+    draw(sheet)
+    count = len(sheet.places)
+    shuffled = list(range(count))
+    sheet.rng.shuffle(shuffled)
+    jitter = np.random.default_rng(seed).integers(-2, 3, size=(count, 4))
+
+    stretches = reading_order(
+        (np.array(sheet.places, dtype=np.float64) + jitter)[shuffled],
+        whole=flags(count, sheet.whole)[shuffled],
+        address=flags(count, sheet.address)[shuffled],
+    )
+
+    read = [shuffled[one] for stretch in stretches for row in stretch for one in row]
+    assert kendall_tau(read) >= 0.98
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 900), st.integers(1, 900), st.integers(1, 300)),
+        max_size=60,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_every_box_is_read_exactly_once(places: list[tuple[int, int, int, int]], rng: random.Random) -> None:
+    boxes = np.array([(x, y, x + w, y + h) for x, y, w, h in places], dtype=np.float64).reshape(-1, 4)
+    whole, address = ([rng.random() < 0.1 for _ in places] for _ in range(2))
+
+    stretches = reading_order(boxes, np.array(whole, dtype=bool), np.array(address, dtype=bool))
+
+    read = [one for stretch in stretches for row in stretch for one in row]
+    assert sorted(read) == list(range(len(places)))
+
+
+def test_a_whole_box_stands_in_no_row_with_others() -> None:
+    boxes = np.array([[0, 0, 100, 20], [120, 0, 220, 20]], dtype=np.float64)
+
+    assert reading_order(boxes) == [[[0, 1]]]
+    assert [row for stretch in reading_order(boxes, np.array([True, False])) for row in stretch] == [[0], [1]]

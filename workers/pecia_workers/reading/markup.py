@@ -1,0 +1,269 @@
+"""A language model's Markdown and HTML as blocks. No letter is lost: what does not come out whole stays plain text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import unescape
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block.table import escapedSplit
+
+from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table, plain_blocks
+from pecia_schemas.storable import storable_text
+
+if TYPE_CHECKING:
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
+
+_MOST_PLACES: Final = 100_000
+"""Of a table; a model that loops may write any span."""
+
+_HTML_TABLE: Final = re.compile(r"(<table\b[^<>]*>.*?(?:</table\s*>|\Z))", re.IGNORECASE | re.DOTALL)
+_CAPTION: Final = re.compile(r"<caption\b[^<>]*>(.*?)</caption\s*>", re.IGNORECASE | re.DOTALL)
+_ROW: Final = re.compile(r"<tr\b[^<>]*>", re.IGNORECASE)
+_CELL: Final = re.compile(r"<t[dh]\b([^<>]*)>", re.IGNORECASE)
+_SPAN: Final = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,5})", re.IGNORECASE)
+
+_COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
+_FENCE: Final = re.compile(r"(?m)^\s*(?:`{3,}|~{3,})\s*(?:html|latex|markdown|md|text)?\s*$", re.IGNORECASE)
+_TASK: Final = re.compile(r"^(\s*[-*+] )\[(?:(x)|\s)\](?=\s)", re.IGNORECASE | re.MULTILINE)
+_IMAGE: Final = re.compile(r"(?<=!\[)([^\]\n]*\])\([^)\n]*\)")
+_HEADING_TAG: Final = re.compile(r"<h([1-6])\b[^<>]*>\s*(.*?)\s*</h\1\s*>", re.IGNORECASE | re.DOTALL)
+_ITEM_TAG: Final = re.compile(r"\s*<li\b[^<>]*>\s*", re.IGNORECASE)
+_BLOCK_TAG: Final = re.compile(
+    r"\s*</?(?:article|body|div|footer|head|header|html|main|ol|p|section|ul)\b[^<>]*>\s*|</li\s*>",
+    re.IGNORECASE,
+)
+_INLINE: Final = (
+    r"b|big|br|center|em|font|h[1-6]|hr|i|li|ol|p|s|small|span|strong|sub|sup|tbody|td|tfoot|th|thead|tr|u|ul"
+)
+_TAG: Final = re.compile(rf"<(/?)({_INLINE}|caption|div|table)\b[^<>]*>", re.IGNORECASE)
+"""What is markup; anything else between angle brackets stands on the page."""
+_BREAKING: Final = frozenset({"br", "div", "li", "p", "tr"})
+_MARKED: Final = re.compile(r"[\\`*_<>&$!\n]")
+_FORMULA: Final = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
+_RAISED: Final = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")  # noqa: RUF001  a minus sign
+_LOWERED: Final = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
+
+
+def blocks_of(written: str) -> tuple[Block, ...]:
+    """Return what a model wrote as blocks without places."""
+    text = _FENCE.sub("", _COMMENT.sub("", storable_text(written)))
+    text = _IMAGE.sub(r"\1()", text)
+    text = _TASK.sub(lambda found: f"{found[1]}{'☑' if found[2] else '☐'}", text)
+    try:
+        blocks = tuple(_blocks(text))
+    except (RecursionError, _BrokenTableError):
+        blocks = ()
+    whole = _letters(unescape(_TAG.sub("", _BLOCK_TAG.sub("", text))))
+    kept = _letters("".join(block.text for block in blocks))
+    return blocks if kept == whole else plain_blocks(text.strip())
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text)))
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    for number, piece in enumerate(_HTML_TABLE.split(text)):
+        yield from _html_table(piece) if number % 2 else _markdown(piece)
+
+
+def _block(
+    kind: BlockKind, text: str, level: int | None = None, table: Table | None = None
+) -> Iterator[Block]:
+    if text.strip():
+        yield Block(kind=kind, text=text.strip("\n"), level=level, table=table, source=Source.MODEL)
+
+
+# Markdown
+
+
+def _markdown(text: str) -> Iterator[Block]:
+    text = _HEADING_TAG.sub(lambda found: f"\n\n{'#' * int(found[1])} {found[2]}\n\n", text)
+    text = _BLOCK_TAG.sub("\n\n", _ITEM_TAG.sub("\n- ", text))
+    lines, tokens = text.splitlines(), _parser().parse(text)
+    depth = 0
+    for number, token in enumerate(tokens):
+        if depth == 0 and token.map:
+            inner = tokens[number + 1] if token.nesting else token
+            if token.type == "table_open":
+                rows = [lines[token.map[0]], *lines[token.map[0] + 2 : token.map[1]]]
+                yield from _pipe_table(rows)
+            elif token.type in ("bullet_list_open", "ordered_list_open"):
+                yield from _block(BlockKind.LIST, "\n".join(_items(tokens[number:])))
+            elif token.type == "heading_open":
+                yield from _block(BlockKind.HEADING, _shown(inner), level=int(token.tag[1]))
+            elif token.type == "paragraph_open":
+                yield from _block(_kind_of(inner), _shown(inner))
+        depth += token.nesting
+
+
+def _kind_of(inline: Token) -> BlockKind:
+    if [child.type for child in inline.children or ()] == ["image"]:
+        return BlockKind.FIGURE
+    found = _FORMULA.fullmatch(inline.content)
+    return BlockKind.FORMULA if found and not found[0].startswith(r"\(") else BlockKind.TEXT
+
+
+def _items(tokens: Sequence[Token]) -> Iterator[str]:
+    """Yield the lines of a list up to its end, each item with its own mark."""
+    depth, mark = 0, ""
+    for token in tokens:
+        depth += token.nesting * token.type.endswith(("list_open", "list_close"))
+        if depth == 0:
+            return
+        if token.type == "list_item_open":
+            mark = f"{mark if mark.strip() else '  ' * (depth - 1)}{token.info}{token.markup} "
+        elif token.type == "list_item_close" and mark.strip():
+            yield mark
+            mark = ""
+        elif token.type == "inline":
+            first, *rest = _shown(token).split("\n")
+            yield mark + first
+            mark = " " * len(mark)
+            yield from (mark + line for line in rest)
+
+
+def _pipe_table(rows: Iterable[str]) -> Iterator[Block]:
+    cells = [escapedSplit(row.strip()) for row in rows]
+    # The pipes at both ends of a row leave empty texts there.
+    cells = [
+        row[bool(row and not row[0]) : len(row) - bool(len(row) > 1 and not row[-1].strip())] for row in cells
+    ]
+    yield from _table_block([[_Given(_read(one)) for one in row] for row in cells])
+
+
+def _read(written: str) -> str:
+    """Return what a reader sees of a cell or caption."""
+    return (
+        _shown(_parser().parseInline(written.strip())[0]).strip()
+        if _MARKED.search(written)
+        else written.strip()
+    )
+
+
+def _shown(inline: Token) -> str:
+    """Return what a reader sees of a paragraph, its line breaks kept."""
+    shown, script = "", None
+    children = inline.children or []
+    for child, following in pairwise([*children, None]):
+        assert child  # noqa: S101  only the last one is None, and it never comes first
+        if child.type in ("softbreak", "hardbreak"):
+            shown += "\n"
+        elif child.type == "tag":
+            script, name = None, child.tag
+            if name in ("sup", "sub") and child.nesting > 0:
+                script = _RAISED if name == "sup" else _LOWERED
+            elif name in _BREAKING and not shown.endswith("\n"):
+                shown += "\n"
+        elif child.type in ("em_open", "em_close", "strong_open", "strong_close"):
+            # Between digits or Latin letters it is no markup: `5*3*2`.
+            inside = _is_ascii_word(shown[-1:]) and _is_ascii_word(following.content[:1] if following else "")
+            shown += child.markup if inside else ""
+        else:
+            shown += child.content.translate(script) if script else child.content
+    return shown
+
+
+def _is_ascii_word(character: str) -> bool:
+    return character.isascii() and character.isalnum()
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Return a parser for what models write: whatever would hide text or take a sign for markup is off."""
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table")
+    parser.disable(
+        ["blockquote", "code", "fence", "lheading", "reference", "link", "html_block", "html_inline"]
+    )
+    parser.inline.ruler.before("escape", "formula", _formula)
+    parser.inline.ruler.before("autolink", "tag", _tag)
+    return parser
+
+
+def _formula(state: StateInline, silent: bool) -> bool:
+    found = _FORMULA.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        state.push("formula", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _tag(state: StateInline, silent: bool) -> bool:
+    found = _TAG.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        token = state.push("tag", found[2].lower(), 0)
+        token.nesting = -1 if found[1] else 1
+    state.pos = found.end()
+    return True
+
+
+# Tables
+
+
+class _BrokenTableError(Exception):
+    """There is text between the cells, or the spans are beyond reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A cell as it was written."""
+
+    text: str
+    rows: int = 1
+    columns: int = 1
+
+
+def _html_table(written: str) -> Iterator[Block]:
+    for caption in _CAPTION.findall(written):
+        yield from _block(BlockKind.CAPTION, _read(caption))
+    _, *rows = _ROW.split(_CAPTION.sub("", written))
+    yield from _table_block([list(_html_cells(row)) for row in rows])
+
+
+def _html_cells(row: str) -> Iterator[_Given]:
+    _, *found = _CELL.split(row)
+    for attributes, content in zip(found[::2], found[1::2], strict=True):
+        spans = {name.lower(): max(1, int(count)) for name, count in _SPAN.findall(attributes)}
+        yield _Given(_read(content), spans.get("row", 1), spans.get("col", 1))
+
+
+def _table_block(rows: list[list[_Given]]) -> Iterator[Block]:
+    if table := _grid(rows):
+        yield from _block(BlockKind.TABLE, table.text, table=table)
+
+
+def _grid(rows: list[list[_Given]]) -> Table | None:
+    """Return the table, in which each place belongs to one cell: spans are cut where they overlap or leave it."""
+    cells: list[Cell] = []
+    taken: set[tuple[int, int]] = set()
+    for row, given in enumerate(rows):
+        column = 0
+        for one in given:
+            while (row, column) in taken:
+                column += 1
+            wide = next((n for n in range(1, one.columns) if (row, column + n) in taken), one.columns)
+            tall = min(one.rows, len(rows) - row)
+            if len(taken) + wide * tall > _MOST_PLACES:
+                raise _BrokenTableError
+            taken |= {(row + down, column + across) for down in range(tall) for across in range(wide)}
+            cells.append(Cell(row=row, column=column, row_span=tall, column_span=wide, text=one.text))
+    columns = 1 + max((column for _, column in taken), default=-1)
+    free = {(row, column) for row in range(len(rows)) for column in range(columns)} - taken
+    cells += [Cell(row=row, column=column, text="") for row, column in free]
+    if not cells:
+        return None
+    return Table(
+        rows=len(rows), columns=columns, cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column)))
+    )

@@ -1,0 +1,387 @@
+"""The order in which a person reads what stands on a page, from its boxes alone: recursive gutters.
+
+A gutter is a vertical strip that few boxes cross, with running text on both sides. Boxes that cross it (headlines)
+cut the page into bands; a band is read column by column; what has no gutter is read row by row. Lengths are in heights
+of a line, so that neither resolution nor print size matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row: TypeAlias = list[int]
+"""Positions, in what was given, of boxes that stand side by side, from left to right."""
+Stretch: TypeAlias = list[Row]
+"""Rows from top to bottom that no gutter and no wide white space parts."""
+Boxes: TypeAlias = NDArray[np.float64]
+"""Left, top, right and bottom of each box, a row for each."""
+_Some: TypeAlias = NDArray[np.intp]
+_Test: TypeAlias = Callable[[_Some, _Some, float], bool]
+
+_MIN_LINES: Final = 3
+"""Rows of running text that make a column."""
+_FILL: Final = 0.75
+"""Share of its column's width that a full row reaches."""
+_MAX_PITCH: Final = 3.5
+"""From one row of running text to the next."""
+_FULL_SHARE: Final = 0.2
+"""Share of a column's rows that are full."""
+_MIN_LENGTH: Final = 7.0
+"""Length of a piece of running text; the cells of a table are shorter."""
+_STRONG_LINES, _STRONG_SHARE, _STRONG_ALIGNED, _STRONG_LENGTH = 8, 0.4, 0.5, 14.0
+"""A column that is surely running text makes its neighbour a column, whatever stands there."""
+_OVER: Final = 0.35
+"""How far a box may reach into a gutter."""
+_ALIGNED: Final = 0.65
+"""Share of rows that stand level with a row of the other side in a table."""
+_DEPTH: Final = 12
+_GUTTERS: Final = 24
+_ADDRESS_ROWS: Final = range(2, 10)
+
+
+def reading_order(
+    boxes: Boxes, whole: NDArray[np.bool_] | None = None, address: NDArray[np.bool_] | None = None
+) -> list[Stretch]:
+    """Return every box once, in the order of reading.
+
+    `whole`: boxes that are a thing of their own, such as a table, and stand in no row with others. `address`: boxes
+    whose text is part of an address or says how to reach a person; two such blocks side by side are no table.
+    """
+    if not len(boxes):
+        return []
+    none = np.zeros(len(boxes), dtype=np.bool_)
+    page = _Page(boxes, none if whole is None else whole, none if address is None else address)
+    return page.ordered(np.arange(len(boxes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """What stands between two boxes that cross a gutter, or such boxes themselves."""
+
+    boxes: _Some
+    spans: bool
+    islands: list[int] = field(default_factory=list)
+    """Boxes that cross the gutter with text level on both sides, such as the caption of a picture between columns."""
+
+
+class _Page:
+    def __init__(self, boxes: Boxes, whole: NDArray[np.bool_], address: NDArray[np.bool_]) -> None:
+        self.left, self.top, self.right, self.bottom = boxes.T
+        self.width, self.height = self.right - self.left, self.bottom - self.top
+        self.middle, self.centre = (self.top + self.bottom) / 2, (self.left + self.right) / 2
+        self.whole, self.address = whole, address
+        self._plain = list(
+            zip(*(side.tolist() for side in (self.left, self.right, self.middle, self.height)), strict=True)
+        )
+        self._known_rows: dict[bytes, Stretch] = {}
+
+    def ordered(self, some: _Some, depth: int = 0) -> list[Stretch]:
+        if not some.size:
+            return []
+        height = self._line_height(some)
+        found = None
+        if depth < _DEPTH:
+            if some.size >= 2 * _MIN_LINES:
+                found = self._gutter(some, height, self._are_columns)
+            if found is None and some.size >= _MIN_LINES:
+                sections = self._sections(some, height)
+                if len(sections) > 1:
+                    return [stretch for part in sections for stretch in self.ordered(part, depth + 1)]
+                found = self._gutter(some, height, self._stand_beside)
+        if found is None:
+            return [self._rows(some)]
+        return self._by_columns(some, *found, height, depth)
+
+    def _by_columns(
+        self, some: _Some, gutter: float, bands: list[_Band], height: float, depth: int
+    ) -> list[Stretch]:
+        """Return bands with columns column by column; headlines and rows that leave the gutter free as they stand."""
+        ordered: list[Stretch] = []
+        waiting: list[int] = []
+
+        def flush() -> None:
+            nonlocal waiting
+            rest = np.array(sorted(waiting), dtype=np.intp)
+            ordered.extend(self.ordered(rest, depth + 1) if rest.size < some.size else [self._rows(rest)])
+            waiting = []
+
+        for band in chain.from_iterable(self._columns_apart(band, gutter, height) for band in bands):
+            left, right = self._sides(band.boxes, gutter)
+            columns = left.size and right.size and not band.spans
+            if columns and (
+                self._are_columns(left, right, height) or self._stand_beside(left, right, height)
+            ):
+                flush()
+                pairs = self._pairs(left, right, height) or [(left, right)]
+                for part in (
+                    *(side for pair in pairs for side in pair),
+                    np.array(band.islands, dtype=np.intp),
+                ):
+                    ordered += self.ordered(part, depth + 1)
+            else:
+                waiting += [*band.boxes.tolist(), *band.islands]
+        flush()
+        return [stretch for stretch in ordered if stretch]
+
+    def _line_height(self, some: _Some) -> float:
+        text = some[~self.whole[some]]
+        return max(1.0, float(np.median(self.height[text if text.size else some])))
+
+    def _sides(self, some: _Some, gutter: float) -> tuple[_Some, _Some]:
+        is_left = self.centre[some] < gutter
+        return some[is_left], some[~is_left]
+
+    def _sections(self, some: _Some, space: float) -> list[_Some]:
+        """Cut at white space from side to side that is wider than this, and than that between most rows."""
+        by_top = some[np.argsort(self.top[some], kind="stable")]
+        gaps = self.top[by_top][1:] - np.maximum.accumulate(self.bottom[by_top])[:-1]
+        between_rows = gaps[gaps > 0]
+        if between_rows.size >= _MIN_LINES:
+            space = max(space, 1.5 * float(np.median(between_rows)))
+        return np.split(by_top, np.flatnonzero(gaps > space) + 1)
+
+    # Gutters
+
+    def _gutter(self, some: _Some, height: float, test: _Test) -> tuple[float, list[_Band]] | None:
+        """Return the gutter along which most text stands that passes the test, with its bands."""
+        best: tuple[float, float, list[_Band]] | None = None
+        for gutter, crossed in self._clear_strips(some, height):
+            bands = self._bands(some, gutter, height)
+            score = sum(self._shared_height(band, gutter, height, test) for band in bands)
+            score -= 0.5 * height * crossed
+            if score > 0 and (best is None or score > best[0]):
+                best = (score, gutter, bands)
+        return best and best[1:]
+
+    def _clear_strips(self, some: _Some, height: float) -> list[tuple[float, int]]:
+        """Return where fewer boxes cross a vertical line than to its left and right, and how many cross it there."""
+        starts, ends = self.left[some] + _OVER * height, self.right[some] - _OVER * height
+        wide = ends > starts
+        places = np.concatenate([starts[wide], ends[wide]])
+        steps = np.concatenate([np.ones(wide.sum(), dtype=int), -np.ones(wide.sum(), dtype=int)])
+        by_place = np.lexsort((steps, places))
+        places, crossed = places[by_place], np.cumsum(steps[by_place])
+        falls, rises = steps[by_place][:-1] < 0, steps[by_place][1:] > 0
+        minima = np.flatnonzero(falls & rises & (crossed[:-1] <= 0.5 * some.size))
+        minima = minima[np.argsort(crossed[minima], kind="stable")][:_GUTTERS]
+        return [(float(places[k] + places[k + 1]) / 2, int(crossed[k])) for k in sorted(minima)]
+
+    def _bands(self, some: _Some, gutter: float, height: float) -> list[_Band]:
+        """Cut at what crosses the gutter, from top to bottom."""
+        crosses = (self.left[some] < gutter - _OVER * height) & (self.right[some] > gutter + _OVER * height)
+        across, rest = some[crosses], some[~crosses]
+        islands = self._islands(across, rest, height, some.size)
+        across = across[~np.isin(across, islands)]
+        across = across[np.argsort(self.middle[across], kind="stable")]
+        places = np.searchsorted(self.middle[across], self.middle[rest], side="right")
+        bands: list[_Band] = []
+        for place in range(across.size + 1):
+            if (places == place).any():
+                bands.append(_Band(rest[places == place], spans=False))
+            if place < across.size:
+                one = across[place : place + 1]
+                if bands and bands[-1].spans:
+                    bands[-1] = _Band(np.append(bands[-1].boxes, one), spans=True)
+                else:
+                    bands.append(_Band(one, spans=True))
+        for island in islands.tolist():
+            self._nearest(bands, island).islands.append(island)
+        return bands
+
+    def _islands(self, across: _Some, rest: _Some, height: float, of: int) -> _Some:
+        if not across.size or not rest.size:
+            return across[:0]
+        level = (
+            np.minimum(self.bottom[across, None], self.bottom[rest])
+            - np.maximum(self.top[across, None], self.top[rest])
+        ) > 0.4 * np.minimum(self.height[across, None], self.height[rest])
+        on_left = (level & (self.right[rest] <= self.left[across, None] + height)).any(axis=1)
+        on_right = (level & (self.left[rest] >= self.right[across, None] - height)).any(axis=1)
+        islands: _Some = across[on_left & on_right]
+        return islands[:0] if islands.size > 0.2 * of or self._is_prose(islands, height) else islands
+
+    def _nearest(self, bands: list[_Band], island: int) -> _Band:
+        def distance(band: _Band) -> float:
+            top, bottom = self.top[band.boxes].min(), self.bottom[band.boxes].max()
+            middle = self.middle[island]
+            return 0.0 if top <= middle <= bottom else abs(float(top - middle))
+
+        return min((band for band in bands if not band.spans), key=distance)
+
+    def _shared_height(self, band: _Band, gutter: float, height: float, test: _Test) -> float:
+        """Return along how much of the gutter text stands on both sides; 0 if it fails the test."""
+        left, right = self._sides(band.boxes, gutter)
+        if band.spans or not left.size or not right.size:
+            return 0.0
+        gap = self.left[right].min() - self.right[left].max()
+        top = max(self.top[left].min(), self.top[right].min())
+        bottom = min(self.bottom[left].max(), self.bottom[right].max())
+        if gap < -2 * _OVER * height or bottom <= top or not test(left, right, height):
+            return 0.0
+        return float((bottom - top) * (1 + min(gap, 3 * height) / (10 * height)))
+
+    # What a side of a gutter looks like
+
+    def _are_columns(self, left: _Some, right: _Some, height: float) -> bool:
+        """Return whether the sides are read one after the other, rather than being halves of rows."""
+        if self._is_prose(left, height) and self._is_prose(right, height):
+            return True
+        strong = any(
+            self._is_prose(side, height, _STRONG_LINES, _STRONG_SHARE, _STRONG_LENGTH)
+            for side in (left, right)
+        )
+        return strong and self._aligned(left, right, height, _STRONG_LINES) < _STRONG_ALIGNED
+
+    def _stand_beside(self, left: _Some, right: _Some, height: float) -> bool:
+        """Return whether running text stands beside a label, or an address beside another: inside one section."""
+        if self._are_addresses(left, right, height):
+            return True
+        if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
+            return False
+        fewer, more = sorted((len(self._rows(left)), len(self._rows(right))))
+        return more >= fewer + 2 and (
+            fewer <= _MIN_LINES or self._aligned(left, right, height, _MIN_LINES) < _ALIGNED
+        )
+
+    def _is_prose(
+        self,
+        some: _Some,
+        height: float,
+        least: int = _MIN_LINES,
+        share: float = _FULL_SHARE,
+        length: float = _MIN_LENGTH,
+    ) -> bool:
+        """Return whether long pieces fill the column, or end where their neighbours end."""
+        rows = self._rows(some[~self.whole[some]])
+        if len(rows) < max(2, least):
+            return False
+        first, last = np.array([row[0] for row in rows]), np.array([row[-1] for row in rows])
+        text = np.array([self.width[row].sum() for row in rows])
+        pieces = np.array([len(row) for row in rows])
+        tallest = np.array([self.height[row].max() for row in rows])
+        left, right = self.left[first], self.right[last]
+        width = max(1.0, np.sort(right)[int(0.9 * (len(rows) - 1))] - left.min())
+        near = _either(np.diff(self.middle[first]) <= _MAX_PITCH * height)
+        long = near & (text / pieces >= length * height) & (tallest <= 1.8 * height)
+        flush = _either(long[1:] & long[:-1] & (abs(np.diff(right)) < height) & (abs(np.diff(left)) < height))
+        full = int((long & ((text >= _FILL * width) | flush)).sum())
+        return full >= max(least, share * len(rows))
+
+    def _aligned(self, left: _Some, right: _Some, height: float, least: int) -> float:
+        """Return the share of rows that stand level with one of the other side; 1 with too few rows to tell."""
+        fewer, more = sorted((self._row_middles(left), self._row_middles(right)), key=len)
+        top, bottom = max(fewer[0], more[0]) - 1.5 * height, min(fewer[-1], more[-1]) + 1.5 * height
+        fewer, more = (side[(side >= top) & (side <= bottom)] for side in (fewer, more))
+        if min(len(fewer), len(more)) < least:
+            return 1.0
+        if len(fewer) > len(more):
+            fewer, more = more, fewer
+        return float((np.abs(fewer[:, None] - more).min(axis=1) < 0.3 * height).mean())
+
+    def _pairs(self, left: _Some, right: _Some, height: float) -> list[tuple[_Some, _Some]]:
+        """Return the rows of two columns whose cells have several lines; empty if these are no such cells.
+
+        White space crosses the gutter again and again then, and both sides go on at one height below it.
+        """
+        both = np.concatenate([left, right])
+        parts = [
+            (part[np.isin(part, left)], part[np.isin(part, right)])
+            for part in self._sections(both, 0.5 * height)
+        ]
+        level = [
+            bool(one.size and other.size)
+            and abs(self.middle[one].min() - self.middle[other].min()) < 0.4 * height
+            for one, other in parts
+        ]
+        return parts if len(parts) > _MIN_LINES and sum(level) >= 0.8 * len(parts) else []
+
+    def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
+        """Return the band with what stands above and below its columns apart, though it leaves the gutter free.
+
+        That is a table, or what is on one side alone and reaches further towards the other than the columns do.
+        """
+        if band.spans or band.islands:
+            return [band]
+        parts = self._sections(band.boxes, height)
+        sides = [self._sides(part, gutter) for part in parts]
+        columns = [
+            both
+            for part, both in zip(parts, sides, strict=True)
+            if both[0].size and both[1].size and not self._is_table(part, gutter, height)
+        ]
+        if not columns:
+            return [band]
+        ends = max(self.right[left].max() for left, _ in columns) + 2 * height
+        starts = min(self.left[right].min() for _, right in columns) - 2 * height
+        apart = [
+            self._is_table(part, gutter, height)
+            or (not right.size and self.right[left].max() > ends)
+            or (not left.size and self.left[right].min() < starts)
+            for part, (left, right) in zip(parts, sides, strict=True)
+        ]
+        first, last = apart.index(False), len(parts) - apart[::-1].index(False)
+        cuts = [parts[:first], parts[first:last], parts[last:]]
+        return [_Band(np.concatenate(cut), spans=False) for cut in cuts if cut]
+
+    def _is_table(self, some: _Some, gutter: float, height: float) -> bool:
+        rows = self._rows(some)
+        cells = sum(len(row) > 2 for row in rows)  # noqa: PLR2004  more than one a side
+        return cells >= max(2, _ALIGNED * len(rows)) and not any(
+            self._is_prose(side, height) for side in self._sides(some, gutter)
+        )
+
+    def _are_addresses(self, left: _Some, right: _Some, height: float) -> bool:
+        """Return whether both sides are short flush blocks of which one, at least, is an address."""
+        sides = [self._rows(side) for side in (left, right)]
+        for rows in sides:
+            first = [row[0] for row in rows]
+            if len(rows) not in _ADDRESS_ROWS or any(len(row) > 1 for row in rows):
+                return False
+            flush = np.ptp(self.left[first]) < height or np.ptp(self.right[first]) < height
+            if not flush or np.diff(self.middle[first]).max() > 2.5 * height:
+                return False
+        return any(self.address[side].sum() >= max(1, 0.25 * side.size) for side in (left, right))
+
+    def _row_middles(self, some: _Some) -> NDArray[np.float64]:
+        return np.sort([self.middle[row].mean() for row in self._rows(some)])
+
+    def _rows(self, some: _Some) -> Stretch:
+        key = some.tobytes()
+        if key not in self._known_rows:
+            self._known_rows[key] = self._find_rows(some)
+        return self._known_rows[key]
+
+    def _find_rows(self, some: _Some) -> Stretch:
+        """Return what stands side by side: level, and not one above the other."""
+        rows: list[Row] = []
+        for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
+            row = next((row for row in rows[:-5:-1] if self._is_level(row, one)), None)
+            if row is None:
+                rows.append([one])
+            else:
+                row.append(one)
+        return [sorted(row, key=lambda one: self._plain[one]) for row in rows]
+
+    def _is_level(self, row: Row, one: int) -> bool:
+        """Return whether the box stands in the row. Plain numbers: this runs more often than all else."""
+        if self.whole[one] or self.whole[row[0]]:
+            return False
+        left, right, middle, height = self._plain[one]
+        others = [self._plain[other] for other in row]
+        mean = sum(other[2] for other in others) / len(others)
+        return abs(middle - mean) < 0.5 * min(height, *(other[3] for other in others)) and all(
+            min(right, other[1]) - max(left, other[0]) < 0.5 * min(right - left, other[1] - other[0])
+            for other in others
+        )
+
+
+def _either(pairs: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return for each row whether it and the one above, or the one below, are such a pair."""
+    found: NDArray[np.bool_] = np.append(pairs, False) | np.append(False, pairs)
+    return found
