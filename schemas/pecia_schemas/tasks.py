@@ -58,6 +58,17 @@ class Preparation(StrEnum):
     """A page with more pixels than the engine can use is scaled down."""
 
 
+class Prefer(StrEnum):
+    """What a page of a PDF is read from: its text layer, which is the text that the file brings itself, or its pixels."""
+
+    AUTO = "auto"
+    """The layer where it can be trusted."""
+    LAYER = "layer"
+    """The layer wherever there is one, also if it was recognised from a scan or is hidden."""
+    PIXELS = "pixels"
+    """The pixels, always."""
+
+
 class PayloadRef(BaseModel):
     """A file in the payload store."""
 
@@ -150,13 +161,15 @@ if TYPE_CHECKING:
     Password = SecretStr | str | None
     AnyDocumentType = DocumentType | Literal["prescription", "diagnosis", "lab_result", "chart", "mixed"]
     AnyPreparation = Preparation | Literal["blank", "orient", "deskew", "downscale"]
+    AnyPrefer = Prefer | Literal["auto", "layer", "pixels"]
     AnyPreset = Preset | Literal["factual", "balanced", "creative", "quality", "speed"]
     AnyCaptionStyle = CaptionStyle | Literal["brief", "detailed", "dense"]
 else:
     # Pydantic makes a member of a name that a caller wrote.
-    AnyDocumentType, AnyPreparation, AnyPreset, AnyCaptionStyle = (
+    AnyDocumentType, AnyPreparation, AnyPrefer, AnyPreset, AnyCaptionStyle = (
         DocumentType,
         Preparation,
+        Prefer,
         Preset,
         CaptionStyle,
     )
@@ -232,6 +245,8 @@ class ReadDocument(Task[Document]):
         default=None, kw_only=True, max_length=len(Preparation)
     )
     """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
+    prefer: AnyPrefer = Field(default=Prefer.AUTO, kw_only=True)
+    """What a page of a PDF is read from, if it brings its own text."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

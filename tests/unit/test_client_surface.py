@@ -75,6 +75,7 @@ PUBLIC = [
     "PayloadStoreUnavailableError",
     "PeciaError",
     "Percentiles",
+    "Prefer",
     "Preparation",
     "Preset",
     "Progress",

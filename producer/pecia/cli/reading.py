@@ -10,7 +10,7 @@ import typer
 from pecia.cli import generation, results, submitting, values
 from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import DocumentType, ReadDocument
+from pecia_schemas.tasks import DocumentType, Prefer, ReadDocument
 
 Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
@@ -35,6 +35,13 @@ Prepare = Annotated[
         "Default: as the fleet is set.",
     ),
 ]
+From = Annotated[
+    Prefer,
+    typer.Option(
+        help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
+        "wherever there is any (layer), or the pixels."
+    ),
+]
 Fields = Annotated[
     Path | None,
     typer.Option(
@@ -53,6 +60,7 @@ def read(
     ask_password: AskPassword = False,
     password_file: PasswordFile = None,
     prepare: Prepare = None,
+    prefer: From = Prefer.AUTO,
     fields: Fields = None,
     preset: generation.PresetOption = None,
     temperature: generation.Temperature = None,
@@ -100,6 +108,7 @@ def read(
             pages=pages,
             password=password,
             prepare=steps,
+            prefer=prefer,
             fields=schema,
             preset=preset,
             options=options,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from pecia_schemas.blocks import Block, Doubt
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.clips import Clip, FramePlan, VideoInfo
@@ -54,6 +55,8 @@ class _Page(TypedDict):
     rotation: Literal[0, 90, 180, 270]
     skew: Annotated[float, Field(ge=-90, le=90)]
     scale: Annotated[float, Field(gt=0, le=1)]
+    blocks: tuple[Block, ...]
+    doubts: tuple[Doubt, ...]
     blank: bool
 
 

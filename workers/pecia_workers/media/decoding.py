@@ -12,12 +12,13 @@ from PIL import Image
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
+from pecia_schemas.tasks import Prefer
 from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.disguises import disguise
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import ImagePages
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare
+from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer
 from pecia_workers.media.tiff import TiffPages
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ def load_page(
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        return prepare(_open_files.get(document, limits, password).pixels(index), plan)
+        source = _open_files.get(document, limits, password)
+        pixels = source.pixels(index)
+        if isinstance(source, PdfPages) and plan.prefer is not Prefer.PIXELS:
+            layer = source.layer(index, pixels, plan)
+            if layer is not None:
+                return with_layer(pixels, layer, plan)
+        return prepare(pixels, plan)
 
 
 def page_pixels(

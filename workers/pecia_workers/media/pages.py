@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pecia_schemas.blocks import Block, Doubt
     from pecia_schemas.page_ranges import PageRanges
 
 
@@ -35,6 +36,10 @@ class PageImage:
     """Degrees, clockwise, by which it was then turned about its middle to make its lines level; 0 in doubt."""
     scale: float = 1.0
     """By how much its sides were then scaled down."""
+    blocks: tuple[Block, ...] = ()
+    """What the file itself says is on it, if that is to be its text; empty: the page is read from its pixels."""
+    doubts: tuple[Doubt, ...] = ()
+    """About the blocks."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
 

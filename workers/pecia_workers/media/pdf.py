@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -13,8 +13,10 @@ from pypdfium2.internal import get_bufreader
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.pages import PageInfo
+from pecia_workers.media.text_layer import text_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from pecia_schemas.page_ranges import PageRanges
     from pecia_workers.media.limits import Limits
+    from pecia_workers.media.preparation import Plan
+    from pecia_workers.media.text_layer import TextLayer
 
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
@@ -70,6 +74,20 @@ class PdfPages:
             if (pixels == pixels[0, 0]).all():
                 _refuse_lost_pictures(page)
             return pixels
+
+    def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
+        """Return the page's own text, if it is to be read from that; `pixels` are those that it was rendered to.
+
+        Annotations and form fields become part of the page, and their text part of its own.
+        """
+        with suppress(pypdfium2.PdfiumError):
+            with closing(self._document[index]) as page:
+                raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
+            with closing(self._document[index]) as page:
+                anyhow = plan.prefer is Prefer.LAYER
+                layer = text_layer(page, pixels, may_turn=Preparation.ORIENT in plan.steps, hidden=anyhow)
+                return layer if layer.characters and (anyhow or layer.distrust is None) else None
+        return None
 
     def close(self) -> None:
         """Free the document."""

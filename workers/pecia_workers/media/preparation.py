@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from PIL import Image
 
-from pecia_schemas.tasks import Preparation
+from pecia_schemas.blocks import Source
+from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.blank import is_blank
 from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.ink import View
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.skew import growth_for, levelled
+from pecia_workers.reading.layout import layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pecia_workers.media.text_layer import TextLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class Plan:
     steps: Collection[Preparation] = tuple(Preparation)
     most_pixels: int = 4096 * 4096
     """What the engine can use of one page."""
+    prefer: Prefer = Prefer.AUTO
+    """What a page that brings its own text is read from."""
 
 
 EVERY_STEP: Final = Plan()
@@ -48,6 +54,15 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
         if step in plan.steps:
             sheet = run(sheet, plan)
     return sheet.page
+
+
+def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageImage:
+    """Return a page that is read from its text layer, by which it is turned too; nothing else tells as surely."""
+    page = PageImage(pixels=np.ascontiguousarray(np.rot90(pixels, -layer.turn // 90)), rotation=layer.turn)
+    if Preparation.DOWNSCALE in plan.steps:
+        page = _scaled_down(page, plan.most_pixels)
+    found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
+    return replace(page, blocks=found.blocks, doubts=found.doubts)
 
 
 def find_blank(sheet: Sheet, _: Plan) -> Sheet:
@@ -80,15 +95,17 @@ def deskew(sheet: Sheet, _: Plan) -> Sheet:
 
 def downscale(sheet: Sheet, plan: Plan) -> Sheet:
     """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
-    height, width = sheet.page.pixels.shape[:2]
-    scale = math.sqrt(plan.most_pixels / (width * height))
+    return replace(sheet, page=_scaled_down(sheet.page, plan.most_pixels))
+
+
+def _scaled_down(page: PageImage, most_pixels: int) -> PageImage:
+    height, width = page.pixels.shape[:2]
+    scale = math.sqrt(most_pixels / (width * height))
     if scale >= 1:
-        return sheet
+        return page
     size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
-    image = Image.fromarray(sheet.page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    return replace(
-        sheet, page=replace(sheet.page, pixels=np.asarray(image), scale=max(size) / max(width, height))
-    )
+    image = Image.fromarray(page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return replace(page, pixels=np.asarray(image), scale=max(size) / max(width, height))
 
 
 STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {

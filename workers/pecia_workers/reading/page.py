@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
-from pecia_schemas.tasks import DocumentType, Preparation
+from pecia_schemas.blocks import text_of
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation
 from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from pecia_schemas.settings import WorkerSettings
 
+_LAYER: Final = "layer"
+"""What stands for the engine of a page whose text the file brought itself."""
 _TEXT_UNTIL: Final = 0.5
 _FIELDS_UNTIL: Final = 0.75
 """Shares of a part's time after which its text and its fields are not read again: an answer may be slow to come."""
@@ -87,23 +90,29 @@ class ReadPage:
 
     def _plan(self, task: ReadDocument) -> Plan:
         steps = self._steps if task.prepare is None else tuple(map(Preparation, task.prepare))
-        return Plan(steps=steps, most_pixels=self._engine.capabilities.most_pixels)
+        most_pixels = self._engine.capabilities.most_pixels
+        return Plan(steps=steps, most_pixels=most_pixels, prefer=Prefer(task.prefer))
 
     async def _look(
         self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
     ) -> Look[Page]:
-        """Look whether the page was read before. Nobody reads a blank one, so there is nothing to save."""
-        if image.blank:
-            return Look()
-        requests = [request, *([_form(request, task)] if task.fields is not None else [])]
-        return await self._cache.look(part, requests, Page)
+        """Look whether the engine has answered all of this before: nothing about a blank page, fields alone about one
+        with a text of its own.
+        """
+        text = [] if image.blank or image.blocks else [request]
+        fields = [_form(request, task)] if task.fields is not None and not image.blank else []
+        return await self._cache.look(part, [*text, *fields], Page) if text or fields else Look()
 
     async def _read(self, request: EngineRequest, image: PageImage) -> list[Reading]:
         if image.blank:
-            height, width = image.pixels.shape[:2]
             nothing = Generation(text="", verdict=Verdict.BLANK)
             name = self._engine.capabilities.name
-            return [Reading(engine=name, change=None, generation=nothing, seen=(width, height))]
+            return [Reading(engine=name, change=None, generation=nothing, seen=request.size)]
+        if image.blocks:
+            own = Generation(
+                text=text_of(image.blocks), verdict=Verdict.OK, blocks=image.blocks, doubts=image.doubts
+            )
+            return [Reading(engine=_LAYER, change=None, generation=own, seen=request.size)]
         return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL))
 
     async def _fill(
@@ -161,10 +170,12 @@ def _schema_of(task: ReadDocument) -> Mapping[str, Any]:
 
 def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings) -> Page:
     """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
-    place = {
+    place: dict[str, Any] = {
         "number": part.ordinal + 1,
         "rotation": image.rotation,
         "skew": image.skew,
         "scale": image.scale,
     }
+    if image.blocks:  # only the fields were found
+        place |= {"blocks": image.blocks, "doubts": image.doubts}
     return earlier.model_copy(update=place | {"attempts": (), "timings": timings})

@@ -1,0 +1,167 @@
+"""Whether the glyphs of a page look like the letters that its text layer says they are.
+
+A font of a PDF may say of its glyphs what it likes: "A" is drawn, the layer says "7". Each font's letters and digits are
+laid beside those of pdfium's own fonts. Of sound fonts (86 families and styles at 8 to 30 pixels) at least 84 % of the
+glyphs have the letter that they claim among the five most alike; of fonts with mixed up letters at most 30 %.
+
+Chinese, Japanese and Korean characters are judged by how common they are: a wrong code is mostly a rare character. Of
+other scripts nothing is known here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import Counter
+from contextlib import closing
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pypdfium2
+from PIL import Image
+from pypdfium2 import raw
+
+from pecia_workers.media.layer_text import CharacterReader, placing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from pecia_workers.media.layer_text import Character, Rectangle
+
+_LETTERS: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
+"""Digits and letters that pdfium's own fonts have."""
+_INDEX: Final = {letter: index for index, letter in enumerate(_LETTERS)}
+_INDEX.update(
+    (other, _INDEX[letter])
+    for other, letter in zip("АВЕКМНОРСТХаеорсухіѕјΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTXaeopcyxisjABEZHIKMNOPTYXo", strict=True)
+)
+_FONTS: Final = (
+    *("Helvetica", "Helvetica-Bold", "Helvetica-Oblique", "Courier", "Courier-Bold"),
+    *("Times-Roman", "Times-Bold", "Times-Italic"),
+)
+_SIDE: Final = 12
+_SHAPE: Final = 1.5
+"""How much height, width and place of a glyph count beside its picture."""
+_LEAST_SIZE: Final = 8.0
+"""Pixels, of a font whose glyphs can be told apart."""
+_ALIKE: Final = 5
+_LEAST_SHARE: Final = 0.6
+_LEAST_GLYPHS: Final = 3
+_DRAWN_AT: Final = 32.0
+
+_HANGUL: Final = ("\uac00", "\ud7a3")
+_HAN: Final = ("\u3400", "\u9fff")
+_COMMON_HAN: Final = {"gb2312": 0xD7, "big5": 0xC6, "euc_jp": 0xCF}
+"""Encodings whose characters of everyday use come first, and the first byte of the last of these."""
+
+
+def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
+    """Return the share of upright characters that belong to fonts which do not draw what they say.
+
+    `grey` is the page that they stand on.
+    """
+    counts = Counter((one.font, one.code) for one in characters)
+    samples = {(one.font, one.code): one for one in characters if one.size >= _LEAST_SIZE and one.has_glyph}
+    fonts: dict[tuple[int, str], list[tuple[bool, int]]] = {}
+    for sample, sound in [*_by_look(list(samples.values()), grey), *_by_use(characters)]:
+        kind = "digit" if sample.code.isdigit() else "lower" if sample.code.islower() else "other"
+        fonts.setdefault((sample.font, kind), []).append((sound, counts[sample.font, sample.code]))
+    wrong = 0
+    for glyphs in _large_enough(fonts.values()):
+        if sum(sound for sound, _ in glyphs) < _LEAST_SHARE * len(glyphs):
+            wrong += sum(count for _, count in glyphs)
+    return wrong / len(characters)
+
+
+def _large_enough(groups: Iterable[list[tuple[bool, int]]]) -> Iterator[list[tuple[bool, int]]]:
+    """Yield the groups of several glyphs, and one of all that stand in smaller ones, if they are several."""
+    rest: list[tuple[bool, int]] = []
+    for group in groups:
+        if len(group) >= _LEAST_GLYPHS:
+            yield group
+        else:
+            rest += group
+    if len(rest) >= _LEAST_GLYPHS:
+        yield rest
+
+
+def _by_look(samples: Sequence[Character], grey: Image.Image) -> Iterator[tuple[Character, bool]]:
+    """Yield each glyph of a known letter, and whether that letter is among those that it looks most like."""
+    known = [sample for sample in samples if sample.code in _INDEX and not sample.is_turned]
+    if not known:
+        return
+    letters, looks = _own_looks()
+    seen = np.array([_look(sample, grey) for sample in known])
+    distances = np.square(looks).sum(axis=1) - 2 * seen @ looks.T
+    nearest = np.stack([distances[:, letters == letter].min(axis=1) for letter in range(len(_LETTERS))], axis=1)
+    claimed = np.array([_INDEX[sample.code] for sample in known])
+    better = (nearest < nearest[np.arange(len(known)), claimed, np.newaxis]).sum(axis=1)
+    yield from zip(known, (better < _ALIKE).tolist(), strict=True)
+
+
+def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
+    """Return the picture of a glyph with even contrast, and its width, height and place by the font's size."""
+    left, top, right, bottom = character.box
+    size = character.size
+    box = (
+        min(max(0.0, left), grey.width - 1.0),
+        min(max(0.0, top), grey.height - 1.0),
+        min(max(left + 0.5, right, 1.0), float(grey.width)),
+        min(max(top + 0.5, bottom, 1.0), float(grey.height)),
+    )
+    picture = np.asarray(grey.resize((_SIDE, _SIDE), Image.Resampling.BOX, box=box), dtype=np.float32).ravel()
+    picture = picture.mean() - picture
+    if _is_light(grey, character.box):
+        picture = -picture
+    picture /= max(1.0, float(np.linalg.norm(picture)))
+    shape = _SHAPE * np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32) / size
+    return np.concatenate([picture, shape])
+
+
+def _is_light(grey: Image.Image, box: Rectangle) -> bool:
+    """Return whether it is printed light on dark: what is around it is darker than what is in it."""
+    left, top, right, bottom = (math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3]))
+    around = np.asarray(grey.crop((left - 1, top - 1, right + 1, bottom + 1)), dtype=np.float32)
+    ring = around.sum() - around[1:-1, 1:-1].sum()
+    return bool(ring / (around.size - around[1:-1, 1:-1].size) < around[1:-1, 1:-1].mean())
+
+
+@cache
+def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Return the letters of pdfium's own fonts, by their index, and their looks."""
+    with closing(pypdfium2.PdfDocument.new()) as document:
+        page = document.new_page(_DRAWN_AT * len(_LETTERS), 2 * _DRAWN_AT * len(_FONTS))
+        for row, name in enumerate(_FONTS):
+            font = raw.FPDFText_LoadStandardFont(document, name.encode())
+            for column, letter in enumerate(_LETTERS):
+                item = raw.FPDFPageObj_CreateTextObj(document, font, _DRAWN_AT)
+                raw.FPDFText_SetText(item, (ctypes.c_ushort * 2)(ord(letter), 0))
+                raw.FPDFPageObj_Transform(item, 1, 0, 0, 1, _DRAWN_AT * column, _DRAWN_AT * (2 * row + 1))
+                raw.FPDFPage_InsertObject(page, item)
+        page.gen_content()
+        grey = page.render(scale=1).to_pil().convert("L")
+        with closing(page.get_textpage()) as text:
+            place = placing(page, grey.width, grey.height)
+            drawn = [one for one in CharacterReader(text, place, {}).characters() if one and one.code in _INDEX]
+    return np.array([_INDEX[one.code] for one in drawn]), np.array([_look(one, grey) for one in drawn])
+
+
+def _by_use(characters: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
+    """Yield each Chinese, Japanese and Korean character, and whether it is a common one."""
+    for character in {(one.font, one.code): one for one in characters}.values():
+        if _HANGUL[0] <= character.code <= _HANGUL[1]:
+            yield character, _encoded(character.code, "euc_kr") is not None
+        elif _HAN[0] <= character.code <= _HAN[1]:
+            first = {name: _encoded(character.code, name) for name in _COMMON_HAN}
+            yield character, any(byte and byte <= _COMMON_HAN[name] for name, byte in first.items())
+
+
+def _encoded(character: str, encoding: str) -> int | None:
+    """Return the first byte of a character in an encoding, None if that does not have it."""
+    try:
+        return character.encode(encoding)[0]
+    except UnicodeEncodeError:
+        return None

@@ -1,0 +1,312 @@
+"""A PDF page's own characters, where they stand on the drawn page, and the lines that they make."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import pypdfium2
+from pypdfium2 import raw
+
+from pecia_schemas.blocks import Box, Line, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Rectangle: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right and bottom, in pixels."""
+
+_FINE: Final = 16
+"""Parts of a pixel: pdfium places points on whole ones."""
+_SAMPLE: Final = 500
+"""Characters by which it is told how a page's text is turned."""
+_NO_GLYPH: Final = 0.01
+"""Height of its box by the font's size, below which a character has no glyph: its font is missing."""
+_ASCENT, _DESCENT = 0.75, 0.2
+"""How far a line's box reaches above and below its baseline, by the font's size."""
+_GAP, _STEP, _SLANT = 0.8, 0.6, 5.0
+"""What begins another piece of text: a gap or a step off the baseline, by the font's size; an angle in degrees."""
+_SMALL, _RAISED = 0.85, 0.1
+"""Size of a superscript or subscript and how far it is off the baseline, by the size of what it stands at."""
+
+_INVISIBLE: Final = frozenset({raw.FPDF_TEXTRENDERMODE_INVISIBLE, raw.FPDF_TEXTRENDERMODE_CLIP})
+_NO_CHARACTER: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
+_SUPERSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ", strict=True))
+_SUBSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎", strict=True))
+_READ_AS: Final = {
+    **dict.fromkeys("\x02\u00ad\ufffe", "-"),  # pdfium's for a hyphen at the end of a line
+    **dict.fromkeys("\ufeff\u200b\u200e\u200f\u2060\u202a\u202b\u202c\u202d\u202e", ""),
+    # What Microsoft's symbol fonts have in the private use area.
+    **dict(zip("\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053", "•▪➢☐☐☐✓☑✗☒☑☒", strict=True)),
+}
+_SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06")
+"""Radicals, compatibility ideographs and ligatures: other code points for what is drawn alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Character:
+    """One character where it stands, in pixels of the drawn page."""
+
+    text: str
+    """As it is read: more than one letter for a ligature."""
+    code: str
+    """As the file has it."""
+    box: Rectangle
+    """Around its ink; around its place if it has no glyph."""
+    origin: tuple[float, float]
+    """Where it begins on its baseline."""
+    size: float
+    """Of the font."""
+    angle: float
+    """Degrees, clockwise, from upright: -180 to 180."""
+    font: int
+    order: int
+    """When it is drawn, among all that is drawn on the page."""
+    invisible: bool
+    has_glyph: bool
+    """Whether its font is there to draw it."""
+    unmapped: bool
+    """Whether it is not known what it stands for."""
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether it does not stand upright."""
+        return abs(self.angle) > _SLANT
+
+    @property
+    def place(self) -> Rectangle:
+        """What it takes of its line: the same height for all letters of a font."""
+        if self.is_turned:
+            return self.box
+        left, top, right, bottom = self.box
+        baseline = self.origin[1]
+        return left, min(top, baseline - _ASCENT * self.size), right, max(bottom, baseline + _DESCENT * self.size)
+
+    def along(self, angle: float) -> tuple[float, float]:
+        """Return where it begins and ends on a line of this angle."""
+        left, top, right, bottom = self.box
+        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+        middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
+        half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
+        return middle - half, middle + half
+
+    def across(self, angle: float) -> float:
+        """Return where its baseline is, below the top of a page that is turned until lines of this angle are level."""
+        x, y = self.origin
+        return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
+
+
+def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMatrix:
+    """Return what takes a point of the page to a pixel of it drawn at this size: crop box and /Rotate count."""
+    x, y = ctypes.c_int(), ctypes.c_int()
+
+    def placed(across: float, up: float) -> tuple[float, float]:
+        raw.FPDF_PageToDevice(page, 0, 0, width * _FINE, height * _FINE, 0, across, up, x, y)
+        return x.value / _FINE, y.value / _FINE
+
+    (e, f), (right, right_down), (top, top_down) = placed(0, 0), placed(1000, 0), placed(0, 1000)
+    return pypdfium2.PdfMatrix(
+        (right - e) / 1000, (right_down - f) / 1000, (top - e) / 1000, (top_down - f) / 1000, e, f
+    )
+
+
+def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:
+    """Return the degrees, clockwise, that turn the drawn page so that most of its text stands upright."""
+    count = text.count_chars()
+    matrix = raw.FS_MATRIX()
+    quarters: Counter[int] = Counter()
+    for index in range(0, count, max(1, count // _SAMPLE)):
+        if raw.FPDFText_IsGenerated(text, index) != 1 and raw.FPDFText_GetMatrix(text, index, matrix):
+            own = pypdfium2.PdfMatrix.from_raw(matrix).multiply(place)
+            if math.isfinite(own.a) and math.isfinite(own.b):
+                quarters[round(math.degrees(math.atan2(own.b, own.a)) / 90) % 4] += 1
+    return -90 * quarters.most_common(1)[0][0] % 360 if quarters else 0
+
+
+def turned(place: pypdfium2.PdfMatrix, degrees: int, width: int, height: int) -> pypdfium2.PdfMatrix:
+    """Return the placing on the drawn page after it was turned clockwise by quarters; `width` and `height` before."""
+    return {
+        0: place,
+        90: place.multiply(pypdfium2.PdfMatrix(0, 1, -1, 0, height, 0)),
+        180: place.multiply(pypdfium2.PdfMatrix(-1, 0, 0, -1, width, height)),
+        270: place.multiply(pypdfium2.PdfMatrix(0, -1, 1, 0, 0, width)),
+    }[degrees]
+
+
+class CharacterReader:
+    """Reads the characters of one page."""
+
+    def __init__(
+        self, text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix, orders: Mapping[int, int]
+    ) -> None:
+        """`orders`: when each text object is drawn, by its address."""
+        self._text = text
+        self._place = place
+        self._orders = orders
+        self._drawings: dict[int, tuple[int, int, bool]] = {}
+        self._four = tuple(ctypes.c_double() for _ in range(4))
+        self._matrix = raw.FS_MATRIX()
+
+    def characters(self) -> Iterator[Character | None]:
+        """Yield those that stand on the page, in the file's order; None for a space or the end of a line."""
+        high = 0
+        for index in range(self._text.count_chars()):
+            code = raw.FPDFText_GetUnicode(self._text, index)
+            if 0xD800 <= code < 0xDC00:  # the first half of a character
+                high = code
+                continue
+            if high and 0xDC00 <= code < 0xE000:
+                code = 0x10000 + ((high - 0xD800) << 10) + code - 0xDC00
+            high = 0
+            if raw.FPDFText_IsGenerated(self._text, index) == 1 or chr(code).isspace():
+                yield None
+            elif (character := self._character(index, chr(code))) is not None:
+                yield character
+
+    def _character(self, index: int, read: str) -> Character | None:
+        raw.FPDFText_GetMatrix(self._text, index, self._matrix)
+        own, place = self._matrix, self._place
+        across = own.a * place.a + own.b * place.c, own.a * place.b + own.b * place.d
+        up = own.c * place.a + own.d * place.c, own.c * place.b + own.d * place.d
+        size = raw.FPDFText_GetFontSize(self._text, index) * math.hypot(*up)
+        x, y, _, _ = self._four
+        raw.FPDFText_GetCharOrigin(self._text, index, x, y)
+        origin = place.on_point(x.value, y.value)
+        if not all(map(math.isfinite, (size, *origin, *across))) or size <= 0:
+            return None
+        box, has_glyph = self._box(index, size)
+        font, order, invisible = self._drawing(index)
+        return Character(
+            text=_readable(read),
+            code=read,
+            box=box,
+            origin=origin,
+            size=size,
+            angle=math.degrees(math.atan2(across[1], across[0])),
+            font=font,
+            order=order,
+            invisible=invisible,
+            has_glyph=has_glyph,
+            unmapped=_is_unmapped(read) or raw.FPDFText_HasUnicodeMapError(self._text, index) == 1,
+        )
+
+    def _box(self, index: int, size: float) -> tuple[Rectangle, bool]:
+        """Return the box around a glyph, or around its place if the font has none; and whether it has."""
+        left, right, bottom, top = self._four
+        raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
+        box = self._place.on_rect(left.value, bottom.value, right.value, top.value)
+        if min(box[2] - box[0], box[3] - box[1]) > _NO_GLYPH * size:
+            return (box[0], box[1], box[2], box[3]), True
+        loose = raw.FS_RECTF()
+        raw.FPDFText_GetLooseCharBox(self._text, index, loose)
+        return self._place.on_rect(loose.left, loose.bottom, loose.right, loose.top), False
+
+    def _drawing(self, index: int) -> tuple[int, int, bool]:
+        """Return the font of a character, when it is drawn, and whether it is drawn invisibly."""
+        item = raw.FPDFText_GetTextObject(self._text, index)
+        address = ctypes.addressof(item.contents) if item else 0
+        if address not in self._drawings:
+            font = raw.FPDFTextObj_GetFont(item) if item else None
+            mode = raw.FPDFTextObj_GetTextRenderMode(item) if item else 0
+            where = ctypes.addressof(font.contents) if font else 0
+            self._drawings[address] = where, self._orders.get(address, 0), mode in _INVISIBLE
+        return self._drawings[address]
+
+
+def _readable(character: str) -> str:
+    """Return how a character is read: what is drawn alike has one code point."""
+    if character in _READ_AS:
+        return _READ_AS[character]
+    if any(first <= character <= last for first, last in _SAME_LOOK):
+        return unicodedata.normalize("NFKC", character)
+    return character
+
+
+def _is_unmapped(character: str) -> bool:
+    if character in _READ_AS:
+        return False
+    return character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in _NO_CHARACTER
+
+
+def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line, ...]:
+    """Return pieces of lines without wide gaps, each of words, in the order of the characters.
+
+    Boxes are `scale` times as large as the characters' are.
+    """
+    pieces: list[list[list[Character]]] = []
+    last: Character | None = None
+    spaced = False
+    for character in characters:
+        if character is None:
+            spaced = True
+            continue
+        if last is None or not _goes_on(last, character):
+            pieces.append([[character]])
+        elif spaced:
+            pieces[-1].append([character])
+        else:
+            pieces[-1][-1].append(character)
+        last, spaced = character, False
+    return tuple(line for piece in pieces if (line := _line(piece, scale)) is not None)
+
+
+def _goes_on(last: Character, character: Character) -> bool:
+    """Return whether a character stands on the line of the one before it, in either direction, and near it."""
+    slant = abs((character.angle - last.angle + 180) % 360 - 180)
+    size = max(last.size, character.size)
+    (start, end), (from_, to) = last.along(last.angle), character.along(last.angle)
+    gap = max(from_ - end, start - to)
+    step = character.across(last.angle) - last.across(last.angle)
+    return slant <= _SLANT and gap <= _GAP * size and abs(step) <= _STEP * size
+
+
+def _line(piece: list[list[Character]], scale: float) -> Line | None:
+    size = max(character.size for word in piece for character in word)
+    baselines = [
+        character.across(character.angle)
+        for word in piece
+        for character in word
+        if character.size > _SMALL * size
+    ]
+    baseline = sorted(baselines)[len(baselines) // 2]
+    words = [
+        Word(text=text, box=_box_around(word, scale))
+        for word in piece
+        if (text := unicodedata.normalize("NFC", _text(word, size, baseline)))
+    ]
+    if not words:
+        return None
+    text = " ".join(word.text for word in words)
+    return Line(text=text, box=_box_around([one for word in piece for one in word], scale), words=tuple(words))
+
+
+def _text(word: list[Character], size: float, baseline: float) -> str:
+    """Return what a word says; digits and signs above or below its baseline as Unicode has them."""
+    text = ""
+    for offset, run in groupby(word, key=lambda one: _offset(one, size, baseline)):
+        part = "".join(character.text for character in run)
+        signs = {1: _SUBSCRIPTS, -1: _SUPERSCRIPTS}.get(offset, {})
+        text += "".join(map(signs.__getitem__, part)) if signs and all(one in signs for one in part) else part
+    return text
+
+
+def _offset(character: Character, size: float, baseline: float) -> int:
+    """Return 1 for a subscript, -1 for a superscript, 0 for what stands on the line."""
+    off = (character.across(character.angle) - baseline) / size
+    return 0 if character.size > _SMALL * size or abs(off) < _RAISED else int(math.copysign(1, off))
+
+
+def _box_around(characters: Sequence[Character], scale: float) -> Box:
+    """Return a box of a line's height, whatever its letters are."""
+    places = [character.place for character in characters]
+    return Box(
+        left=math.floor(scale * min(place[0] for place in places)),
+        top=math.floor(scale * min(place[1] for place in places)),
+        right=math.ceil(scale * max(place[2] for place in places)),
+        bottom=math.ceil(scale * max(place[3] for place in places)),
+    )

@@ -1,0 +1,247 @@
+"""The text that a page of a PDF brings itself, and whether it can be trusted.
+
+A layer says exactly what the page's glyphs stand for, or anything else: a program may have recognised it from a scan,
+its fonts may name their letters wrongly, it may be hidden. One that is not trusted is left, and the page is read from
+its pixels. It is trusted if
+
+1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`;
+2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, or without a trace in the pixels,
+   as in the colour of the ground or below a black bar. What is hidden is never part of the text. A character whose font
+   is missing is not hidden: only the layer has it;
+3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
+4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control; `LEAST_LETTERS` are letters or digits;
+5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
+6. the glyphs of each font look like the letters that it says they are (`pecia_workers.media.glyphs`);
+7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
+   in a picture or drawn as curves does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from PIL import Image
+from pypdfium2 import PdfMatrix, raw
+
+from pecia_workers.media.glyphs import misnamed
+from pecia_workers.media.layer_text import CharacterReader, lines_of, placing, turn_needed, turned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+    from pypdfium2 import PdfPage
+
+    from pecia_schemas.blocks import Line
+    from pecia_workers.media.layer_text import Character, Rectangle
+
+LEAST_CHARACTERS: Final = 8
+MOST_CHARACTERS: Final = 50_000
+MOST_HIDDEN: Final = 0.3
+MOST_PICTURE: Final = 0.5
+MOST_BELOW: Final = 0.1
+MOST_UNMAPPED: Final = 0.02
+LEAST_LETTERS: Final = 0.35
+MOST_TURNED: Final = 0.3
+MOST_MISNAMED: Final = 0.01
+MOST_UNCOVERED: Final = 0.05
+_LEAST_UNCOVERED: Final = 20
+"""Letters; fewer are a logo."""
+_LEAST_CONTRAST: Final = 16
+_LEAST_EDGES: Final = 0.6
+_PAPER: Final = 200
+"""Grey from which paper is light."""
+_DEPTH: Final = 8
+"""Of forms within forms."""
+_LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
+
+
+class Distrust(StrEnum):
+    """Why a layer is not trusted."""
+
+    NO_TEXT = "no_text"
+    HIDDEN = "hidden"
+    PICTURE = "picture"
+    UNMAPPED = "unmapped"
+    TURNED = "turned"
+    MISNAMED = "misnamed"
+    UNCOVERED = "uncovered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLayer:
+    """A page's own text."""
+
+    characters: tuple[Character | None, ...] = ()
+    """In the file's order, None for a space, in pixels of the page after its turn."""
+    turn: int = 0
+    """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
+    distrust: Distrust | None = None
+    """None: it can be trusted."""
+
+
+    def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
+        """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
+        return lines_of(self.characters, scale)
+
+
+def text_layer(
+    page: PdfPage, pixels: NDArray[np.uint8], *, may_turn: bool = True, hidden: bool = False
+) -> TextLayer:
+    """Return the text of a page that was drawn on these pixels; `hidden`: with what is not seen of it."""
+    height, width = pixels.shape[:2]
+    with closing(page.get_textpage()) as text:
+        if not 0 < text.count_chars() <= MOST_CHARACTERS:
+            return TextLayer(distrust=Distrust.NO_TEXT)
+        place = placing(page, width, height)
+        turn = turn_needed(text, place) if may_turn else 0
+        place = turned(place, turn, width, height)
+        drawn = _Drawn.of(page, place)
+        found = list(CharacterReader(text, place, drawn.orders).characters())
+    upright = np.rot90(pixels, -turn // 90)
+    grey = Image.fromarray(np.ascontiguousarray(upright)).convert("L")
+    on_page = [one for one in found if one is None or _is_on(one, grey.size)]
+    seen = _seen([one for one in on_page if one], np.asarray(grey))
+    kept = on_page if hidden else [one for one in on_page if one is None or id(one) in seen]
+    return TextLayer(
+        characters=tuple(kept),
+        turn=turn,
+        distrust=_distrust([one for one in on_page if one], list(seen.values()), drawn, upright, grey),
+    )
+
+
+def _distrust(
+    characters: Sequence[Character],
+    seen: Sequence[Character],
+    drawn: _Drawn,
+    pixels: NDArray[np.uint8],
+    grey: Image.Image,
+) -> Distrust | None:
+    """Judge the characters of a page, of which some are seen."""
+    if len(seen) < LEAST_CHARACTERS and len(characters) - len(seen) < LEAST_CHARACTERS:
+        return Distrust.NO_TEXT
+    if len(characters) - len(seen) > MOST_HIDDEN * len(characters):
+        return Distrust.HIDDEN
+    if drawn.largest_picture(grey.size) > MOST_PICTURE or drawn.below_pictures(seen) > MOST_BELOW:
+        return Distrust.PICTURE
+    words = [one for one in seen if one.code not in _LEADERS]
+    if (
+        _share(one.unmapped for one in seen) > MOST_UNMAPPED
+        or words and _share(one.text[:1].isalnum() for one in words) < LEAST_LETTERS
+    ):
+        return Distrust.UNMAPPED
+    if _share(one.is_turned for one in seen) > MOST_TURNED:
+        return Distrust.TURNED
+    if misnamed(seen, grey) > MOST_MISNAMED:
+        return Distrust.MISNAMED
+    return Distrust.UNCOVERED if _leaves_text(seen, pixels) else None
+
+
+def _share(flags: Iterable[bool]) -> float:
+    return float(np.mean([*flags] or [0]))
+
+
+def _is_on(character: Character, size: tuple[int, int]) -> bool:
+    left, top, right, bottom = character.box
+    return right > 0 and bottom > 0 and left < size[0] and top < size[1]
+
+
+def _seen(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int, Character]:
+    """Return, by their identity, those that can be seen, and those that would be if their font were there.
+
+    A character is seen by its edges: as many as its box is wide and high, or more.
+    """
+    boxes = np.array([one.box for one in characters]).reshape(-1, 4)
+    left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
+    right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
+    sums = _sums_of_edges(grey)
+    rows, columns = sums.shape
+    top, bottom = top.clip(0, rows - 1), bottom.clip(0, rows - 1)
+    left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
+    edges = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    drawn = edges >= _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
+    return {
+        id(one): one
+        for one, is_drawn in zip(characters, drawn.tolist(), strict=True)
+        if not one.invisible and (is_drawn or (not one.has_glyph and _is_paper(one, grey)))
+    }
+
+
+def _sums_of_edges(grey: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return for each place how many edges, of ink or of light print, are above and to the left of it."""
+    page = grey.astype(np.int16)
+    edges = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
+    edges[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
+    edges[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
+    return edges.cumsum(axis=0, out=edges).cumsum(axis=1, out=edges)
+
+
+def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
+    left, top, right, bottom = (max(0, int(side)) for side in character.box)
+    ground = grey[top : bottom + 1, left : right + 1]
+    return bool(ground.size and ground.min() >= _PAPER)
+
+
+def _leaves_text(seen: Sequence[Character], pixels: NDArray[np.uint8]) -> bool:
+    """Return whether there is text on the page outside of these characters. Without OpenCV nothing is known of it."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What is drawn on a page, as far as it matters to its text."""
+
+    orders: dict[int, int] = field(default_factory=dict)
+    """When each text object is drawn, by its address."""
+    pictures: list[tuple[int, Rectangle]] = field(default_factory=list)
+    """When each picture is drawn, and where, in pixels."""
+
+    @classmethod
+    def of(cls, page: PdfPage, place: PdfMatrix) -> _Drawn:
+        """Look through the objects of a page."""
+        drawn = cls()
+        count = raw.FPDFPage_CountObjects(page)
+        drawn._add([raw.FPDFPage_GetObject(page, index) for index in range(count)], place, _DEPTH)
+        return drawn
+
+    def _add(self, items: Sequence[object], place: PdfMatrix, depth: int) -> None:
+        for item in filter(None, items):
+            kind = raw.FPDFPageObj_GetType(item)
+            order = len(self.orders) + len(self.pictures)
+            if kind == raw.FPDF_PAGEOBJ_TEXT:
+                self.orders[ctypes.addressof(item.contents)] = order
+            elif kind == raw.FPDF_PAGEOBJ_IMAGE:
+                left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+                raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
+                bounds = place.on_rect(left.value, bottom.value, right.value, top.value)
+                self.pictures.append((order, bounds))
+            elif kind == raw.FPDF_PAGEOBJ_FORM and depth:
+                matrix = raw.FS_MATRIX()
+                raw.FPDFPageObj_GetMatrix(item, matrix)
+                count = raw.FPDFFormObj_CountObjects(item)
+                within = [raw.FPDFFormObj_GetObject(item, index) for index in range(count)]
+                self._add(within, PdfMatrix.from_raw(matrix).multiply(place), depth - 1)
+
+    def largest_picture(self, size: tuple[int, int]) -> float:
+        """Return the share of a page of this size that its largest picture covers."""
+        width, height = size
+        areas = (
+            max(0.0, min(width, right) - max(0, left)) * max(0.0, min(height, bottom) - max(0, top))
+            for _, (left, top, right, bottom) in self.pictures
+        )
+        return max(areas, default=0.0) / (width * height)
+
+    def below_pictures(self, characters: Sequence[Character]) -> float:
+        """Return the share of characters over which a picture is drawn."""
+        return _share(
+            any(
+                one.order < order and left <= one.origin[0] <= right and top <= one.origin[1] <= bottom
+                for order, (left, top, right, bottom) in self.pictures
+            )
+            for one in characters
+        )
