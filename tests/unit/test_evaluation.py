@@ -13,8 +13,9 @@ from command import run_pecia
 from hand_made_pdfs import text_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.evaluation.report import Report, hand_over, report
-from pecia.evaluation.truth import Exhibit, exhibits
+from pecia.evaluation.truth import Exhibit, Truth, exhibits
 from pecia.testing import FakeFleet
+from pecia_schemas.tasks import Prefer
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8)
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(12)
@@ -74,7 +75,9 @@ def test_a_json_knows_cells_and_names_its_kind(lay: Callable[..., list[Exhibit]]
     assert read([shown], "7").pages[0].cells == (0, 1)
 
 
-def test_a_pdf_is_its_own_truth_and_a_file_without_one_is_passed_over(tmp_path: Path) -> None:
+def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_one_is_passed_over(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
     (tmp_path / "report.pdf").write_bytes(text_pdf(["Haemoglobin 13.2"]))
     (tmp_path / "scan.png").write_bytes(PICTURE)
@@ -82,6 +85,11 @@ def test_a_pdf_is_its_own_truth_and_a_file_without_one_is_passed_over(tmp_path: 
     (shown,) = exhibits(tmp_path)
 
     assert shown.truth.pages[0].text.split() == ["Haemoglobin", "13.2"]
+    with FakeFleet() as fleet:
+        hand_over(fleet.client(), [shown])
+        (submitted,) = fleet.submitted
+    assert isinstance(submitted.task, ReadDocument)
+    assert submitted.task.prefer is Prefer.PIXELS
 
 
 @pytest.mark.parametrize(("suffix", "known"), [(".json", '{"pages": 1}'), (".csv", "1,2,TOTAL")])
@@ -144,3 +152,11 @@ def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
 
     assert ran.returncode == 2
     assert "has a truth beside it" in ran.stderr
+
+
+def test_the_truth_that_the_documentation_shows_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    shown = Truth.model_validate_json(page.partition("```json\n")[2].partition("```")[0])
+
+    assert shown.pages[0].tables
+    assert shown.pages[0].marks

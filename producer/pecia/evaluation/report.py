@@ -14,7 +14,7 @@ from pecia.evaluation.scores import PageScore, Summary
 from pecia.evaluation.truth import Exhibit
 from pecia.job import AnyJob, JobGroup
 from pecia_schemas.results import Document
-from pecia_schemas.tasks import CaptionVideo, ReadDocument
+from pecia_schemas.tasks import CaptionVideo, Prefer, ReadDocument
 
 
 class Report(BaseModel):
@@ -57,7 +57,8 @@ def _task(exhibit: Exhibit) -> ReadDocument | CaptionVideo:
     language = exhibit.truth.language
     if exhibit.media.is_video:
         return CaptionVideo(exhibit.path, language=language or "en", cache=False)
-    return ReadDocument(exhibit.path, language=language, cache=False)
+    prefer = Prefer.PIXELS if exhibit.is_own_truth else Prefer.AUTO
+    return ReadDocument(exhibit.path, language=language, prefer=prefer, cache=False)
 
 
 def _pages(exhibit: Exhibit, job: AnyJob) -> Iterator[PageScore]:

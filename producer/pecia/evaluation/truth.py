@@ -55,6 +55,8 @@ class Exhibit(BaseModel):
     """Its path below the folder."""
     media: MediaType
     truth: Truth = Field(repr=False)
+    is_own_truth: bool = False
+    """Whether the truth is the file's own text, so that it has to be read from its pixels."""
 
     @property
     def kind(self) -> str:
@@ -68,14 +70,17 @@ def exhibits(folder: Path) -> Iterator[Exhibit]:
     Raises `typer.BadParameter` for a truth that cannot be understood.
     """
     for path in files_below(folder):
-        media = sniffed(path)
-        truth = _beside(path, media) if media else None
-        if media and truth:
-            yield Exhibit(path=path, name=str(path.relative_to(folder)), media=media, truth=truth)
+        if (media := sniffed(path)) is None:
+            continue
+        beside = _beside(path, media)
+        truth = beside or (_layer(path) if media is MediaType.PDF else None)
+        if truth:
+            name = str(path.relative_to(folder))
+            yield Exhibit(path=path, name=name, media=media, truth=truth, is_own_truth=beside is None)
 
 
 def _beside(path: Path, media: MediaType) -> Truth | None:
-    """Return what is known of a file: by the file of its name that comes first in `_FORMS`, else its own layer."""
+    """Return what the file of its name that comes first in `_FORMS` says; None if there is none."""
     for suffix, form in _FORMS.items():
         known = path.with_suffix(suffix)
         if known.is_file():
@@ -85,7 +90,7 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
                 raise typer.BadParameter(
                     f"'{known}' is not a truth that can be read: {_why(error)}", param_hint="DIR"
                 ) from None
-    return _layer(path) if media is MediaType.PDF else None
+    return None
 
 
 def _of_json(known: Path, media: MediaType) -> Truth:  # noqa: ARG001  as the others
