@@ -170,33 +170,33 @@ class Sheet:
         """Draw a table. `spans`: rows and columns of the cells that take more than one; what they cover is left out."""
         spans = spans or {}
         covered = {
-            (row + down, column + right)
-            for (row, column), (height, width) in spans.items()
+            (top + down, first + right)
+            for (top, first), (height, width) in spans.items()
             for down in range(height)
             for right in range(width)
         } - spans.keys()
         lefts = [left + sum(widths[:column]) for column in range(len(widths) + 1)]
         tops = [self.y]
-        for row in rows:
-            tops.append(tops[-1] + self.pitch * max(text.count("\n") + 1 for text in row) + self.pitch // 2)
+        for texts in rows:
+            tops.append(tops[-1] + self.pitch * max(text.count("\n") + 1 for text in texts) + self.pitch // 2)
         cells = []
-        for row, texts in enumerate(rows):
-            for column, text in enumerate(texts):
-                if (row, column) in covered:
-                    continue
-                height, width = spans.get((row, column), (1, 1))
-                box = (lefts[column], tops[row], lefts[column + width], tops[row + height])
-                if ruled:
-                    self.draw.rectangle(box, outline=_PRINT, width=2)
-                self.y = box[1] + self.pitch // 4
-                for line in text.split("\n"):
-                    self.put(line, box[0] + 10)
-                    self.y += self.pitch
-                spanned = {"row_span": height, "column_span": width}
-                cells.append(Cell(row=row, column=column, text=text, **spanned))
+        for row, column in sorted(set(np.ndindex(len(rows), len(widths))) - covered):
+            height, width = spans.get((row, column), (1, 1))
+            text = rows[row][column]
+            cells.append(Cell(row=row, column=column, row_span=height, column_span=width, text=text))
+            box = (lefts[column], tops[row], lefts[column + width], tops[row + height])
+            self._cell(text, box, ruled=ruled)
         self._tables.append(Table(rows=len(rows), columns=len(widths), cells=tuple(cells)))
-        self._lines += [" ".join(filter(None, row)).replace("\n", " ") for row in rows]
+        self._lines += [" ".join(filter(None, texts)).replace("\n", " ") for texts in rows]
         self.y = tops[-1] + self.pitch
+
+    def _cell(self, text: str, box: tuple[int, int, int, int], *, ruled: bool) -> None:
+        if ruled:
+            self.draw.rectangle(box, outline=_PRINT, width=2)
+        self.y = box[1] + self.pitch // 4
+        for line in text.split("\n"):
+            self.put(line, box[0] + 10)
+            self.y += self.pitch
 
     def option(self, label: str, left: int, *, ticked: bool, radio: bool = False) -> str:
         """Draw a box or a circle with its label, on this line; return what is read of it."""

@@ -25,9 +25,10 @@ class Report(BaseModel):
     pages: tuple[PageScore, ...] = ()
     captions: tuple[CaptionScore, ...] = ()
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows none below another decorator
+    @property
     def kinds(self) -> dict[str, Summary]:
-        """Return a summary for each kind of page, by name, and of `all` of them at the end."""
+        """A summary for each kind of page, by name, and of `all` of them at the end."""
         names = sorted({page.kind for page in self.pages})
         groups = {name: [page for page in self.pages if page.kind == name] for name in names}
         if self.pages:
