@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,6 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 
 from pecia_schemas.blocks import (
     Block,
+    Confidence,
     Doubt,
     Line,
     Source,
@@ -21,6 +23,7 @@ from pecia_schemas.blocks import (
     text_of,
 )
 from pecia_schemas.failures import Failure
+from pecia_schemas.packing import packed, unpacked
 
 if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
@@ -128,7 +131,7 @@ class Page(Stored):
     """Share of the ink that looks like text which was read; None: it was not measured."""
     doubts: tuple[Doubt, ...] = ()
     """Places that a person should look at."""
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """Mean of the lines' confidence, weighted by length; None: the source has none."""
     width: int
     height: int
@@ -162,11 +165,15 @@ class Page(Stored):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_text(cls, data: Any) -> Any:
-        """Take `text` and `lines` in place of blocks: results that were stored before pages had blocks hold them."""
-        if not isinstance(data, Mapping) or "blocks" in data or "text" not in data:
+    def _as_stored(cls, data: Any) -> Any:
+        """Take what is stored in place of blocks: packed ones, or `text` and `lines` from before pages had blocks."""
+        if not isinstance(data, Mapping) or "blocks" in data:
             return data
         rest = dict(data)
+        if "packed" in rest:
+            return rest | {"blocks": unpacked(rest.pop("packed"))}
+        if "text" not in rest:
+            return rest
         lines = _LINES.validate_python(rest.pop("lines", ()))
         source = Source.OCR if lines else Source.MODEL
         return rest | {"blocks": plain_blocks(rest.pop("text"), lines, source=source)}
@@ -191,6 +198,11 @@ class Page(Stored):
     def tables(self) -> tuple[Table, ...]:
         """The tables, in reading order."""
         return tuple(block.table for block in self.blocks if block.table)
+
+    def stored_json(self) -> str:
+        """Return JSON with each text once, and words as numbers."""
+        page = self.model_dump(mode="json", exclude={"blocks"}) | {"packed": packed(self.blocks)}
+        return json.dumps(page, ensure_ascii=False, separators=(",", ":"))
 
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as the model that `fields=` was given; None if there are none.

@@ -263,7 +263,7 @@ async def _move(
 def _content(finished: Finished, keys: Keyring) -> str | None:
     if not isinstance(finished.outcome, Done):
         return None
-    return keys.seal(finished.outcome.content.model_dump_json(), finished.part.id)
+    return keys.seal(finished.outcome.content.stored_json(), finished.part.id)
 
 
 def _state_after(outcome: Outcome) -> PartState:

@@ -52,10 +52,16 @@ _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
 _DRAWN_AT: Final = 32.0
 
-_HANGUL: Final = ("\uac00", "\ud7a3")
-_HAN: Final = ("\u3400", "\u9fff")
-_COMMON_HAN: Final = {"gb2312": 0xD7, "big5": 0xC6, "euc_jp": 0xCF}
-"""Encodings whose characters of everyday use come first, and the first byte of the last of these."""
+_SQUARE: Final = ("\u3400", "\u9fff"), ("\uac00", "\ud7a3")
+"""Chinese characters and Korean syllables."""
+_LEAST_SQUARE: Final = 0.6
+_COMMON: Final = {
+    "gb2312": range(0xB0, 0xD8),
+    "big5": range(0xA4, 0xC7),
+    "euc_jp": range(0xB0, 0xD0),
+    "euc_kr": range(0xB0, 0xC9),
+}
+"""Encodings, and the first bytes of their characters of everyday use."""
 
 
 def misnamed(characters: Sequence[Character], grey: Image.Image) -> float:
@@ -150,18 +156,19 @@ def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
 
 
 def _by_use(characters: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
-    """Yield each Chinese, Japanese and Korean character, and whether it is a common one."""
+    """Yield each Chinese, Japanese and Korean character, and whether it is a common one and as large as they are."""
     for character in {(one.font, one.code): one for one in characters}.values():
-        if _HANGUL[0] <= character.code <= _HANGUL[1]:
-            yield character, _encoded(character.code, "euc_kr") is not None
-        elif _HAN[0] <= character.code <= _HAN[1]:
-            first = {name: _encoded(character.code, name) for name in _COMMON_HAN}
-            yield character, any(byte and byte <= _COMMON_HAN[name] for name, byte in first.items())
+        if any(first <= character.code <= last for first, last in _SQUARE):
+            left, top, right, bottom = character.box
+            large = max(right - left, bottom - top) >= _LEAST_SQUARE * character.size
+            common = any(_is_in(character.code, encoding, lead) for encoding, lead in _COMMON.items())
+            yield character, large and common
 
 
-def _encoded(character: str, encoding: str) -> int | None:
-    """Return the first byte of a character in an encoding, None if that does not have it."""
+def _is_in(character: str, encoding: str, lead: range) -> bool:
+    """Return whether a character has two bytes in an encoding, of which the first is one of these."""
     try:
-        return character.encode(encoding)[0]
+        first, *others = character.encode(encoding)
     except UnicodeEncodeError:
-        return None
+        return False
+    return first in lead and len(others) == 1

@@ -6,9 +6,8 @@ import ctypes
 import math
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pypdfium2
 from pypdfium2 import raw
@@ -48,8 +47,7 @@ _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06")
 """Radicals, compatibility ideographs and ligatures: other code points for what is drawn alike."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Character:
+class Character(NamedTuple):
     """One character where it stands, in pixels of the drawn page."""
 
     text: str
@@ -79,6 +77,11 @@ class Character:
         return abs(self.angle) > _SLANT
 
     @property
+    def is_mark(self) -> bool:
+        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
+        return unicodedata.category(self.code).startswith("M")
+
+    @property
     def place(self) -> Rectangle:
         """What it takes of its line: the same height for all letters of a font."""
         if self.is_turned:
@@ -90,6 +93,8 @@ class Character:
     def along(self, angle: float) -> tuple[float, float]:
         """Return where it begins and ends on a line of this angle."""
         left, top, right, bottom = self.box
+        if not angle:
+            return left, right
         cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
         middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
         half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
@@ -98,6 +103,8 @@ class Character:
     def across(self, angle: float) -> float:
         """Return where its baseline is, below the top of a page that is turned until lines of this angle are level."""
         x, y = self.origin
+        if not angle:
+            return y
         return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
 
 
@@ -187,7 +194,7 @@ class CharacterReader:
             box=box,
             origin=origin,
             size=size,
-            angle=math.degrees(math.atan2(across[1], across[0])),
+            angle=round(math.degrees(math.atan2(across[1], across[0])), 1),
             font=font,
             order=order,
             invisible=invisible,
@@ -199,12 +206,16 @@ class CharacterReader:
         """Return the box around a glyph, or around its place if the font has none; and whether it has."""
         left, right, bottom, top = self._four
         raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
-        box = self._place.on_rect(left.value, bottom.value, right.value, top.value)
+        box = self._placed(left.value, bottom.value, right.value, top.value)
         if min(box[2] - box[0], box[3] - box[1]) > _NO_GLYPH * size:
-            return (box[0], box[1], box[2], box[3]), True
+            return box, True
         loose = raw.FS_RECTF()
         raw.FPDFText_GetLooseCharBox(self._text, index, loose)
-        return self._place.on_rect(loose.left, loose.bottom, loose.right, loose.top), False
+        return self._placed(loose.left, loose.bottom, loose.right, loose.top), False
+
+    def _placed(self, left: float, bottom: float, right: float, top: float) -> Rectangle:
+        (a, b), (c, d) = self._place.on_point(left, bottom), self._place.on_point(right, top)
+        return min(a, c), min(b, d), max(a, c), max(b, d)
 
     def _drawing(self, index: int) -> tuple[int, int, bool]:
         """Return the font of a character, when it is drawn, and whether it is drawn invisibly."""
@@ -233,7 +244,7 @@ def _is_unmapped(character: str) -> bool:
     return character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in _NO_CHARACTER
 
 
-def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line, ...]:
+def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
     """Return pieces of lines without wide gaps, each of words, in the order of the characters.
 
     Boxes are `scale` times as large as the characters' are.
@@ -244,6 +255,9 @@ def lines_of(characters: Iterable[Character | None], scale: float) -> tuple[Line
     for character in characters:
         if character is None:
             spaced = True
+            continue
+        if last is not None and character.is_mark:
+            pieces[-1][-1].append(character)
             continue
         if last is None or not _goes_on(last, character):
             pieces.append([[character]])

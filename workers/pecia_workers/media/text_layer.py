@@ -9,7 +9,8 @@ its pixels. It is trusted if
    as in the colour of the ground or below a black bar. What is hidden is never part of the text. A character whose font
    is missing is not hidden: only the layer has it;
 3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
-4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control; `LEAST_LETTERS` are letters or digits;
+4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
+   least `LEAST_LETTERS` are letters or digits;
 5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
 6. the glyphs of each font look like the letters that it says they are (`pecia_workers.media.glyphs`);
 7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
@@ -22,7 +23,8 @@ import ctypes
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from pecia_schemas.blocks import Line
     from pecia_workers.media.layer_text import Character, Rectangle
 
+    _Places = NDArray[np.integer[Any]]
+
 LEAST_CHARACTERS: Final = 8
 MOST_CHARACTERS: Final = 50_000
 MOST_HIDDEN: Final = 0.3
@@ -52,8 +56,10 @@ MOST_MISNAMED: Final = 0.01
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
 """Letters; fewer are a logo."""
-_LEAST_CONTRAST: Final = 16
-_LEAST_EDGES: Final = 0.6
+_LEAST_CONTRAST: Final = 6
+"""From pixel to pixel, of an edge."""
+_LEAST_EDGES: Final = 1.0
+"""Of a character, by the sum of its width and height."""
 _PAPER: Final = 200
 """Grey from which paper is light."""
 _DEPTH: Final = 8
@@ -103,35 +109,34 @@ def text_layer(
         place = turned(place, turn, width, height)
         drawn = _Drawn.of(page, place)
         found = list(CharacterReader(text, place, drawn.orders).characters())
-    upright = np.rot90(pixels, -turn // 90)
-    grey = Image.fromarray(np.ascontiguousarray(upright)).convert("L")
+    upright = np.ascontiguousarray(np.rot90(pixels, -turn // 90))
+    grey = Image.fromarray(upright).convert("L")
     on_page = [one for one in found if one is None or _is_on(one, grey.size)]
-    seen = _seen([one for one in on_page if one], np.asarray(grey))
-    kept = on_page if hidden else [one for one in on_page if one is None or id(one) in seen]
-    return TextLayer(
-        characters=tuple(kept),
-        turn=turn,
-        distrust=_distrust([one for one in on_page if one], list(seen.values()), drawn, upright, grey),
-    )
+    visible = _visible([one for one in on_page if one], np.asarray(grey))
+    kept = tuple(one for one in on_page if one is None or id(one) in visible)
+    hidden_count = sum(one is not None for one in on_page) - len(visible)
+    distrust = _distrust(kept, hidden_count, drawn, upright, grey)
+    return TextLayer(characters=tuple(on_page) if hidden else kept, turn=turn, distrust=distrust)
 
 
 def _distrust(
-    characters: Sequence[Character],
-    seen: Sequence[Character],
+    characters: Sequence[Character | None],
+    hidden: int,
     drawn: _Drawn,
     pixels: NDArray[np.uint8],
     grey: Image.Image,
 ) -> Distrust | None:
-    """Judge the characters of a page, of which some are seen."""
-    if len(seen) < LEAST_CHARACTERS and len(characters) - len(seen) < LEAST_CHARACTERS:
+    """Judge what is visible of a layer; `hidden`: how many characters are not."""
+    seen = [one for one in characters if one]
+    if max(len(seen), hidden) < LEAST_CHARACTERS:
         return Distrust.NO_TEXT
-    if len(characters) - len(seen) > MOST_HIDDEN * len(characters):
+    if hidden > MOST_HIDDEN * (len(seen) + hidden):
         return Distrust.HIDDEN
     if drawn.largest_picture(grey.size) > MOST_PICTURE or drawn.below_pictures(seen) > MOST_BELOW:
         return Distrust.PICTURE
     words = [one for one in seen if one.code not in _LEADERS]
     if (
-        _share(one.unmapped for one in seen) > MOST_UNMAPPED
+        _share(one.unmapped for one in seen) + _share_of_stray_marks(characters) > MOST_UNMAPPED
         or words and _share(one.text[:1].isalnum() for one in words) < LEAST_LETTERS
     ):
         return Distrust.UNMAPPED
@@ -139,11 +144,16 @@ def _distrust(
         return Distrust.TURNED
     if misnamed(seen, grey) > MOST_MISNAMED:
         return Distrust.MISNAMED
-    return Distrust.UNCOVERED if _leaves_text(seen, pixels) else None
+    return Distrust.UNCOVERED if _leaves_text(characters, pixels) else None
 
 
 def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [0]))
+
+
+def _share_of_stray_marks(characters: Sequence[Character | None]) -> float:
+    """Return the share of accents and vowel signs that have lost their letter, as where marks are out of order."""
+    return _share(before is None for before, one in pairwise(characters) if one and one.is_mark)
 
 
 def _is_on(character: Character, size: tuple[int, int]) -> bool:
@@ -151,7 +161,7 @@ def _is_on(character: Character, size: tuple[int, int]) -> bool:
     return right > 0 and bottom > 0 and left < size[0] and top < size[1]
 
 
-def _seen(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int, Character]:
+def _visible(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int, Character]:
     """Return, by their identity, those that can be seen, and those that would be if their font were there.
 
     A character is seen by its edges: as many as its box is wide and high, or more.
@@ -159,11 +169,7 @@ def _seen(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int,
     boxes = np.array([one.box for one in characters]).reshape(-1, 4)
     left, top = (np.floor(boxes[:, :2].T) - 1).astype(np.intp)
     right, bottom = (np.ceil(boxes[:, 2:].T) + 1).astype(np.intp)
-    sums = _sums_of_edges(grey)
-    rows, columns = sums.shape
-    top, bottom = top.clip(0, rows - 1), bottom.clip(0, rows - 1)
-    left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
-    edges = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    edges = _sums_in(_sums_of_edges(grey), left, top, right, bottom)
     drawn = edges >= _LEAST_EDGES * (boxes[:, 2] - boxes[:, 0] + boxes[:, 3] - boxes[:, 1])
     return {
         id(one): one
@@ -172,13 +178,24 @@ def _seen(characters: Sequence[Character], grey: NDArray[np.uint8]) -> dict[int,
     }
 
 
+def _sums_in(
+    sums: NDArray[np.int32], left: _Places, top: _Places, right: _Places, bottom: _Places
+) -> NDArray[np.int32]:
+    """Return what there is within rectangles, given what there is above and to the left of each place."""
+    rows, columns = sums.shape
+    top, bottom = top.clip(0, rows - 1), bottom.clip(0, rows - 1)
+    left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
+    within: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return within
+
+
 def _sums_of_edges(grey: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Return for each place how many edges, of ink or of light print, are above and to the left of it."""
     page = grey.astype(np.int16)
-    edges = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
-    edges[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
-    edges[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
-    return edges.cumsum(axis=0, out=edges).cumsum(axis=1, out=edges)
+    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
+    sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST
+    sums[1:, 1:-1] += np.abs(np.diff(page, axis=1)) >= _LEAST_CONTRAST
+    return sums.cumsum(axis=0, out=sums).cumsum(axis=1, out=sums)
 
 
 def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
@@ -187,9 +204,18 @@ def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
     return bool(ground.size and ground.min() >= _PAPER)
 
 
-def _leaves_text(seen: Sequence[Character], pixels: NDArray[np.uint8]) -> bool:
-    """Return whether there is text on the page outside of these characters. Without OpenCV nothing is known of it."""
-    return False
+def _leaves_text(seen: Sequence[Character | None], pixels: NDArray[np.uint8]) -> bool:
+    """Return whether there is text on the page outside of these characters. Without OpenCV it cannot be told."""
+    try:
+        from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+    except ModuleNotFoundError:
+        return False
+    left, top, width, height = Letters.of(pixels).boxes.T
+    covered = np.zeros((pixels.shape[0] + 1, pixels.shape[1] + 1), dtype=np.int32)
+    for box in (word.box for line in lines_of(seen) for word in line.words):
+        covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
+    outside = _sums_in(covered.cumsum(axis=0).cumsum(axis=1), left, top, left + width, top + height) == 0
+    return outside.sum() >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(outside))
 
 
 @dataclass(frozen=True, slots=True)
