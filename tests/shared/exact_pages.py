@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -180,7 +181,9 @@ class Sheet:
         for texts in rows:
             tops.append(tops[-1] + self.pitch * max(text.count("\n") + 1 for text in texts) + self.pitch // 2)
         cells = []
-        for row, column in sorted(set(np.ndindex(len(rows), len(widths))) - covered):
+        for row, column in product(range(len(rows)), range(len(widths))):
+            if (row, column) in covered:
+                continue
             height, width = spans.get((row, column), (1, 1))
             text = rows[row][column]
             cells.append(Cell(row=row, column=column, row_span=height, column_span=width, text=text))

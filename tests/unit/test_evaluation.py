@@ -7,18 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 from command import run_pecia
 from hand_made_pdfs import text_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.evaluation.report import Report, hand_over, report
-from pecia.evaluation.truth import Exhibit, Truth, exhibits
+from pecia.evaluation.truth import Exhibit, Truth, TruthError, exhibits
 from pecia.testing import FakeFleet
+from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.tasks import Prefer
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8)
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(12)
+
+
+def known_below(folder: Path) -> list[Exhibit]:
+    files = [(path, sniff(path.read_bytes()[:HEAD_BYTES])) for path in sorted(folder.iterdir())]
+    return list(exhibits(folder, [(path, media) for path, media in files if media]))
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def lay(tmp_path: Path) -> Callable[..., list[Exhibit]]:
     def write(name: str, suffix: str, known: str, content: bytes = PICTURE) -> list[Exhibit]:
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).with_suffix(suffix).write_text(known)
-        return list(exhibits(tmp_path))
+        return known_below(tmp_path)
 
     return write
 
@@ -80,9 +85,10 @@ def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_
 ) -> None:
     pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
     (tmp_path / "report.pdf").write_bytes(text_pdf(["Haemoglobin 13.2"]))
+    (tmp_path / "damaged.pdf").write_bytes(b"%PDF-1.7 and no more")
     (tmp_path / "scan.png").write_bytes(PICTURE)
 
-    (shown,) = exhibits(tmp_path)
+    (shown,) = known_below(tmp_path)
 
     assert shown.truth.pages[0].text.split() == ["Haemoglobin", "13.2"]
     with FakeFleet() as fleet:
@@ -96,7 +102,7 @@ def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_
 def test_a_truth_that_cannot_be_understood_is_named(
     lay: Callable[..., list[Exhibit]], suffix: str, known: str
 ) -> None:
-    with pytest.raises(typer.BadParameter, match=f"scan{suffix}"):
+    with pytest.raises(TruthError, match=f"scan{suffix}"):
         lay("scan.png", suffix, known)
 
 

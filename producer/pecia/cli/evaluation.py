@@ -15,11 +15,12 @@ from rich.table import Table
 
 from pecia.cli import output
 from pecia.cli.following import follow
+from pecia.cli.inputs import files_below, sniffed
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.report import Report, hand_over, report
 from pecia.evaluation.scores import Summary
-from pecia.evaluation.truth import exhibits
+from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 
 _COLUMNS = {
     "pages": "pages",
@@ -75,9 +76,7 @@ def evaluate(
     Example: `pecia eval samples/ --json > today.json`
     """
     earlier = _earlier(against)
-    shown = list(exhibits(folder))
-    if not shown:
-        raise typer.BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+    shown = _exhibits(folder)
     with _client(engine) as client:
         jobs = hand_over(client, shown)
         follow(jobs, timeout)
@@ -90,6 +89,17 @@ def evaluate(
         console.print(_table(found, earlier, console))
     for caption in found.captions:
         console.print(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
+
+
+def _exhibits(folder: Path) -> list[Exhibit]:
+    files = ((path, media) for path in files_below(folder) if (media := sniffed(path)))
+    try:
+        shown = list(exhibits(folder, files))
+    except TruthError as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from None
+    if not shown:
+        raise typer.BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+    return shown
 
 
 @contextmanager

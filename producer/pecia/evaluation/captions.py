@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from nltk.stem.porter import PorterStemmer
 from nltk.translate.meteor_score import meteor_score
@@ -33,6 +33,9 @@ class _NoSynonyms:
         return []
 
 
+_NO_SYNONYMS: Final[Any] = _NoSynonyms()
+
+
 class _Words:
     def tokenize(self, text: str) -> list[str]:
         return _WORD.findall(text.lower())
@@ -47,7 +50,7 @@ def score(captions: Captions | None, references: Sequence[str], *, file: str) ->
         [words.tokenize(reference) for reference in references],
         words.tokenize(text),
         stemmer=PorterStemmer(),
-        wordnet=_NoSynonyms(),
+        wordnet=_NO_SYNONYMS,
     )
     return CaptionScore(file=file, rouge_l=rouge["rougeL"].fmeasure, meteor=meteor)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pecia.cli.inputs import files_below, sniffed
 from pecia.errors import ConfigurationError
 from pecia_schemas.blocks import Mark, Table
 from pecia_schemas.media import MediaType
@@ -64,14 +61,13 @@ class Exhibit(BaseModel):
         return self.truth.kind or _NUMBER.sub("", self.path.stem) or self.path.stem
 
 
-def exhibits(folder: Path) -> Iterator[Exhibit]:
-    """Yield the files below a folder whose truth is known, by name.
+class TruthError(ValueError):
+    """A truth that cannot be understood. Says which, and why."""
 
-    Raises `typer.BadParameter` for a truth that cannot be understood.
-    """
-    for path in files_below(folder):
-        if (media := sniffed(path)) is None:
-            continue
+
+def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[Exhibit]:
+    """Yield those of the files below a folder whose truth is known. Raises `TruthError`."""
+    for path, media in files:
         beside = _beside(path, media)
         truth = beside or (_layer(path) if media is MediaType.PDF else None)
         if truth:
@@ -86,10 +82,8 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
         if known.is_file():
             try:
                 return form(known, media)
-            except (ValueError, csv.Error) as error:  # UnicodeDecodeError, ValidationError
-                raise typer.BadParameter(
-                    f"'{known}' is not a truth that can be read: {_why(error)}", param_hint="DIR"
-                ) from None
+            except ValueError as error:  # of an encoding and of pydantic, too
+                raise TruthError(f"'{known}' is not a truth that can be read: {_why(error)}") from None
     return None
 
 
@@ -121,13 +115,15 @@ _FORMS: Final[dict[str, Callable[[Path, MediaType], Truth]]] = {
 
 def _layer(path: Path) -> Truth | None:
     """Return the PDF's own text, which another distribution's decoder reads; None if a page of it has none."""
-    texts = next((point.load() for point in entry_points(group="pecia.local", name="layer")), None)
-    if texts is None:
+    try:
+        own_text = next(iter(entry_points(group="pecia.local", name="layer"))).load()
+    except (StopIteration, ImportError):
         raise ConfigurationError(
             "The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'."
-        )
-    pages: list[str] = texts(path)
-    return Truth(pages=tuple(TruePage(text=page) for page in pages)) if all(map(str.strip, pages)) else None
+        ) from None
+    pages: list[str] = own_text(path)
+    known = pages and all(map(str.strip, pages))
+    return Truth(pages=tuple(TruePage(text=page) for page in pages)) if known else None
 
 
 def _why(error: Exception) -> str:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 
 def own_text(path: Path) -> list[str]:
-    """Return the text of every page, in the order in which the file has it; empty for a page without any."""
-    with pypdfium2.PdfDocument(path) as document:
-        return [page.get_textpage().get_text_bounded() for page in document]
+    """Return the text of every page, in the order in which the file has it; nothing if it is locked or damaged."""
+    try:
+        with pypdfium2.PdfDocument(path) as document:
+            return [page.get_textpage().get_text_bounded() for page in document]
+    except pypdfium2.PdfiumError:
+        return []
