@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageFilter
 
-from pecia_workers.media.ink import above_noise, from_paper
+from pecia_workers.media.ink import CLEAR_IF_SMOOTH, SMOOTHING, above_noise, from_paper
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BLUR = 0.7  # pixels; averages noise out, not strokes
-_LEAST_CONTRAST, _ABOVE_NOISE = 5.0, 3.5
 _CELL = 4
 _FULL = 255
 _CELL_SHARE = 0.2
@@ -30,9 +28,9 @@ def is_blank(grey: Image.Image) -> bool:
     One short word, however faint, is enough for a page not to be blank: text lost costs more than an empty page read.
     """
     if min(grey.size) < _SMALLEST:
-        return bool(np.ptp(np.asarray(grey)) <= _LEAST_CONTRAST)
-    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(_BLUR)))
-    marks = _marked_cells(difference > above_noise(difference, _LEAST_CONTRAST, _ABOVE_NOISE))
+        return bool(np.ptp(np.asarray(grey)) <= CLEAR_IF_SMOOTH[0])
+    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
+    marks = _marked_cells(difference > above_noise(difference, *CLEAR_IF_SMOOTH))
     marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW

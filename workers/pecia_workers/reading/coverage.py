@@ -63,10 +63,13 @@ class Letters:
         boxes = boxes[np.argsort(2 * boxes[:, 1] + boxes[:, 3], kind="stable")]
         return cls((ink.shape[0], ink.shape[1]), boxes[_in_row(boxes)])
 
+    def __len__(self) -> int:
+        return len(self.boxes)
+
     @property
     def small_height(self) -> float | None:
         """Height, in pixels, of the letters of the page's small print; None with too few letters to tell."""
-        if len(self.boxes) < _LEAST_LETTERS:
+        if len(self) < _LEAST_LETTERS:
             return None
         heights = self.boxes[:, 3]
         return max(float(np.quantile(heights, _SMALL_SHARE)), _OF_MEDIAN * float(np.median(heights)))
@@ -81,7 +84,7 @@ class Letters:
 
     def share_of(self, whole: Self) -> float:
         """Return how many of a page's letters these are, 0 to 1."""
-        return len(self.boxes) / max(1, len(whole.boxes))
+        return len(self) / max(1, len(whole))
 
     def rows(self) -> list[Box]:
         """Return a box around each row of neighbours, of those that have three letters at least."""
