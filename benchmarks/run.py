@@ -76,7 +76,7 @@ def _run_all(benchmarks: list[Benchmark], size: Size, directory: Path) -> list[s
 def _lack(benchmark: Benchmark, size: Size) -> str:
     if size not in benchmark.sizes:
         return f"not in the size {size}"
-    return f"{benchmark.lacks} is not installed" if benchmark.lacks else ""
+    return benchmark.lacks
 
 
 def _run(benchmark: Benchmark, size: Size) -> Mapping[str, Any] | None:

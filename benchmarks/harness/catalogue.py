@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +33,8 @@ class Benchmark:
     """What it is asked for; a size that is not there is not for this benchmark."""
     needs: str = ""
     """A module that it cannot do without and that not every environment has."""
+    variable: str = ""
+    """A variable of the environment that names what it measures."""
 
     @property
     def path(self) -> Path:
@@ -41,7 +44,9 @@ class Benchmark:
     @property
     def lacks(self) -> str:
         """What keeps it from running here; empty: nothing."""
-        return self.needs if self.needs and find_spec(self.needs) is None else ""
+        if self.variable and not os.environ.get(self.variable):
+            return f"{self.variable} is not set"
+        return f"{self.needs} is not installed" if self.needs and find_spec(self.needs) is None else ""
 
 
 def _sizes(tiny: str, default: str, full: str = "") -> dict[Size, Sequence[str]]:
@@ -148,6 +153,15 @@ CATALOGUE = (
         about="Six drawn pages by both libraries of the CPU engine.",
         sizes={Size.DEFAULT: (), Size.FULL: ()},
         needs="tesserocr",
+    ),
+    Benchmark(
+        name="accuracy",
+        script="accuracy.py",
+        heading="Accuracy on pages whose content is known",
+        about="The folder of `BENCH_PAGES`, on a fleet with the CPU engine; error rates, order, cells and marks.",
+        sizes={Size.DEFAULT: (), Size.FULL: ()},
+        needs="rouge_score",
+        variable="BENCH_PAGES",
     ),
     Benchmark(
         name="metrics",

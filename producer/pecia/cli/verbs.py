@@ -46,6 +46,10 @@ PANELS: Final = {
             "pecia.cli.results:result",
             "Print what jobs read or captioned, or write it to files: text, Markdown, hOCR, searchable PDF, subtitles.",
         ),
+        "eval": Verb(
+            "pecia.cli.evaluation:evaluate",
+            "Read files whose content is known, and show by kind of page how much is right.",
+        ),
         "purge": Verb(
             "pecia.cli.erasing:purge",
             "Erase documents, results, metadata and callbacks of jobs at once and for good; "

@@ -1,4 +1,4 @@
-"""The stage of `pecia demo`: a throw-away fleet and a set of documents whose text is known."""
+"""A throw-away fleet, for `pecia eval`, and with documents whose text is known, for `pecia demo`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.local.exhibits import Exhibit, write_exhibits
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.scratch import ScratchDirectory
@@ -16,13 +16,23 @@ from pecia_workers.local.scratch import ScratchDirectory
 _LOOPBACK = ("127.0.0.0/8",)
 
 
-class DemoStage:
+class ThrowAwayFleet:
     """A fleet of its own in a temporary home, gone with everything in it when the block ends."""
 
-    def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
-        self._secret = SecretStr(webhook_secret)
+    def __init__(self, settings: WorkerSettings, *, tell: Callable[[str], None]) -> None:
+        self._settings = settings
         self._tell = tell
         self._resources = ExitStack()
+
+    @classmethod
+    def with_engine(cls, engine: str, *, tell: Callable[[str], None]) -> Self:
+        """Return one that reads with this engine, set as the environment says, on stores of its own."""
+        settings = read_settings(WorkerSettings)
+        own = {"engine": engine, "flower_port": 0, "webhook_ports": ()}
+        return cls(
+            settings.with_stores(database_url="", redis_url="", payload_url="").model_copy(update=own),
+            tell=tell,
+        )
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
@@ -32,11 +42,7 @@ class DemoStage:
             home.chmod(0o711)  # root's Postgres runs as another account
             self._documents = home / "documents"
             self._documents.mkdir(mode=0o700)
-            # Not the user's own settings: the demo is the same everywhere, and may call back to loopback.
-            settings = WorkerSettings.model_construct(
-                webhook_secret=self._secret, webhook_allow=_LOOPBACK, webhook_ports=(), flower_port=0
-            )
-            self._fleet = LocalFleet(home / "fleet", settings=settings, announce=False, tell=self._tell)
+            self._fleet = LocalFleet(home / "fleet", settings=self._settings, announce=False, tell=self._tell)
             starting.enter_context(self._fleet)
             self._fleet.wait_ready()
             self._resources = starting.pop_all()
@@ -59,6 +65,20 @@ class DemoStage:
     def payload_url(self) -> str:
         """Its payload store."""
         return self._fleet.settings.payload_url
+
+
+class DemoStage(ThrowAwayFleet):
+    """A throw-away fleet that may call back to this machine, and documents for it."""
+
+    def __init__(self, *, webhook_secret: str, tell: Callable[[str], None]) -> None:
+        # Not the user's own settings: the demo is the same everywhere.
+        settings = WorkerSettings.model_construct(
+            webhook_secret=SecretStr(webhook_secret),
+            webhook_allow=_LOOPBACK,
+            webhook_ports=(),
+            flower_port=0,
+        )
+        super().__init__(settings, tell=tell)
 
     def draw(self) -> list[Exhibit]:
         """Draw the documents, in the order in which they are to be handed over: bulk first, the urgent one last."""

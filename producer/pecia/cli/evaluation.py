@@ -1,0 +1,167 @@
+"""`pecia eval`: how well a fleet reads and captions what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from pecia.cli import output
+from pecia.cli.following import follow
+from pecia.cli.inputs import files_below, sniffed
+from pecia.client import Client
+from pecia.errors import ConfigurationError, InvalidSettingError
+from pecia.evaluation.report import Report, hand_over, report
+from pecia.evaluation.scores import Summary
+from pecia.evaluation.truth import Exhibit, TruthError, exhibits
+
+_COLUMNS = {
+    "pages": "pages",
+    "cer": "CER",
+    "wer": "WER",
+    "f1": "words F1",
+    "numbers": "numbers",
+    "coverage": "coverage",
+    "cells": "cells",
+    "order": "order",
+    "marks": "marks",
+    "wrong_ok": "wrong ok",
+    "wrong_blank": "wrong blank",
+    "seconds": "s/page",
+}
+_SPARE = ("coverage", "WER", "wrong blank", "marks", "s/page")
+
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="Files with their truth beside them: NAME.txt, NAME.json or NAME.csv; PDFs hold it themselves.",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object: by kind, and page by page.")]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", exists=True, dir_okay=False, help="What --json printed earlier, to show what changed."
+    ),
+]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
+
+
+def evaluate(
+    folder: Folder,
+    *,
+    engine: Engine = None,
+    as_json: AsJson = False,
+    against: Against = None,
+    timeout: Timeout = None,
+) -> None:
+    """Read files whose content is known, and show by kind of page how much is right.
+
+    Without a fleet that runs, one is started for it and thrown away.
+
+    Example: `pecia eval samples/ --json > today.json`
+    """
+    earlier = _earlier(against)
+    shown = _exhibits(folder)
+    with _client(engine) as client:
+        jobs = hand_over(client, shown)
+        follow(jobs, timeout)
+        found = report(shown, jobs)
+    if as_json:
+        output.json_line(found.model_dump(mode="json"))
+        return
+    console = output.console()
+    if found.pages:
+        console.print(_table(found, earlier, console))
+    for caption in found.captions:
+        console.print(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
+
+
+def _exhibits(folder: Path) -> list[Exhibit]:
+    files = ((path, media) for path in files_below(folder) if (media := sniffed(path)))
+    try:
+        shown = list(exhibits(folder, files))
+    except TruthError as error:
+        raise typer.BadParameter(str(error), param_hint="DIR") from None
+    if not shown:
+        raise typer.BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+    return shown
+
+
+@contextmanager
+def _client(engine: str | None) -> Iterator[Client]:
+    """Yield a client of the fleet that runs, or of one that is started for the block."""
+    with ExitStack() as stack:
+        client = _of_running() if engine is None else None
+        if client is None:
+            fleet = stack.enter_context(_throw_away()(engine or "cpu", tell=_tell))
+            client = Client(fleet.database_url, fleet.redis_url, fleet.payload_url)
+        yield stack.enter_context(client)
+
+
+def _of_running() -> Client | None:
+    """Return a client of the fleet that is set, or else runs here; None if there is none."""
+    try:
+        return Client()
+    except InvalidSettingError:
+        raise
+    except ConfigurationError:
+        return None
+
+
+def _tell(step: str) -> None:
+    typer.echo(step, err=True)
+
+
+def _throw_away() -> Callable[..., Any]:
+    """Return what starts a fleet. Raises `ConfigurationError` if that is not installed."""
+    try:
+        found: Callable[..., Any] = next(iter(entry_points(group="pecia.local", name="fleet"))).load()
+    except (StopIteration, ImportError):
+        raise ConfigurationError(
+            "A fleet of its own takes its servers along: pip install 'pecia[local]'."
+        ) from None
+    return found
+
+
+def _earlier(file: Path | None) -> Report:
+    """Return what was found earlier; nothing without a file."""
+    try:
+        return Report.model_validate_json(file.read_bytes()) if file else Report()
+    except ValidationError:
+        raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint="--against") from None
+
+
+def _table(found: Report, earlier: Report, console: Console) -> Table:
+    before = earlier.kinds
+    rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
+    return output.fitting(console, ("kind", *_COLUMNS.values()), rows, spare=_SPARE)
+
+
+def _row(now: Summary, before: Summary | None) -> list[str]:
+    """Return a kind's figures, with those of an earlier run before them if they differ."""
+    figures = []
+    for name in _COLUMNS:
+        new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
+        figures.append(new if before is None or old == new else f"{old or '-'} > {new or '-'}")
+    return figures
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.3f}"

@@ -1,0 +1,142 @@
+"""How a text, a table and marks that were read compare with the truth. Needs `pecia[eval]`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple, TypeVar
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import Levenshtein
+
+from pecia_schemas.blocks import Cell, Mark, Table
+
+T = TypeVar("T")
+
+_ALIKE_SIGNS: Final = {"'": "‘’", '"': "“”", "-": "‐‑–—−", "☑": "☒🗹", "☐": "❑❏□▢", "": "\u00ad"}  # noqa: RUF001
+_ONE_SIGN: Final = str.maketrans({sign: one for one, signs in _ALIKE_SIGNS.items() for sign in signs})
+_RULE: Final = re.compile(r"_{2,}|\.{4,}|[\ue000-\uf8ff]+")
+"""Lines to write on, leaders of a table of contents, and signs that only the file's own font knows: no text."""
+_HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Scripts written without spaces: a space beside their signs means nothing, and each sign is a word."""
+_SPACE_OF_HAN: Final = re.compile(rf"(?<=[{_HAN}]) | (?=[{_HAN}])")
+_WORD: Final = re.compile(rf"[{_HAN}]|[^\s{_HAN}]+")
+_LIKENESS: Final = 85.0
+"""Per cent of likeness from which a line of the truth, or a mark's label, is the one that was read."""
+_PLACED: Final = 4
+"""Characters that a line must have to be found again."""
+
+
+class Share(NamedTuple):
+    """So many of so many."""
+
+    part: float
+    whole: float
+
+
+def plain(text: str) -> str:
+    """Return the text with one sign for those that look alike, and one space for all white space.
+
+    Ligatures, full-width letters, quotation marks, dashes and boxes are made alike; superscripts and subscripts stay.
+    """
+    signs = "".join(sign if _is_raised(sign) else unicodedata.normalize("NFKC", sign) for sign in text)
+    return _SPACE_OF_HAN.sub("", " ".join(_RULE.sub(" ", signs.translate(_ONE_SIGN)).split()))
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text; every Chinese or Japanese sign is one."""
+    return _WORD.findall(plain(text))
+
+
+def character_errors(read: str, true: str) -> Share:
+    """Return the characters to insert, delete or replace, of all that are true. The order counts."""
+    true = plain(true)
+    return Share(Levenshtein.distance(plain(read), true), len(true))
+
+
+def word_errors(read: Sequence[str], true: Sequence[str]) -> Share:
+    """Return the words to insert, delete or replace, of all that are true. The order counts."""
+    return Share(Levenshtein.distance(read, true), len(true))
+
+
+def found(read: Iterable[str], true: Iterable[str]) -> Share:
+    """Return the true words that were read, wherever they stand, of all that are true."""
+    expected = Counter(true)
+    return Share((Counter(read) & expected).total(), expected.total())
+
+
+def numeric(words: Iterable[str]) -> list[str]:
+    """Return the words that hold a digit, without the punctuation around them."""
+    return [word.strip(".,;:()[]") for word in words if any(sign.isdigit() for sign in word)]
+
+
+def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
+    """Return the cells whose place, spans and text are right, of all that are true, empty ones included.
+
+    Each true table is compared with the one that has most of its cells, each of those once.
+    """
+    left = [_placed(table) for table in read]
+    right, whole = 0, 0
+    for expected in map(_placed, true):
+        best = max(left, key=lambda one: len(one & expected), default=set())
+        right, whole = right + len(best & expected), whole + len(expected)
+        if best & expected:
+            left.remove(best)
+    return Share(right, whole)
+
+
+def marks(read: Sequence[Mark], true: Sequence[Mark]) -> Share:
+    """Return the marks whose state is right, of all that are there or were read. A mark is found by its label."""
+    left, right = list(read), 0
+    for expected in true:
+        best = _most_alike(expected, left)
+        if best is not None:
+            left.remove(best)
+            right += best.state is expected.state
+    return Share(right, len(true) + len(left))
+
+
+def order(read: str, true: str) -> float | None:
+    """Return Kendall's tau between the true lines and where they stand in the text that was read.
+
+    1: in order; 0: at random; -1: from the end. Counted are lines that occur once and were found; None if those are
+    fewer than two.
+    """
+    text, lines = plain(read), [plain(line) for line in true.splitlines()]
+    whole = "\n".join(lines)
+    places = [
+        place
+        for line in lines
+        if len(line) >= _PLACED and whole.count(line) == 1 and (place := _place(line, text)) is not None
+    ]
+    pairs = [(earlier < later) - (earlier > later) for earlier, later in combinations(places, 2)]
+    return sum(pairs) / len(pairs) if pairs else None
+
+
+def _is_raised(sign: str) -> bool:
+    return unicodedata.decomposition(sign).startswith(("<super>", "<sub>"))
+
+
+def _placed(table: Table) -> set[tuple[object, ...]]:
+    return {_of_cell(cell) for cell in table.cells}
+
+
+def _of_cell(cell: Cell) -> tuple[object, ...]:
+    text = plain(cell.text).replace(" ", "")
+    return (cell.row, cell.column, cell.row_span, cell.column_span, text)
+
+
+def _most_alike(mark: Mark, others: Sequence[Mark]) -> Mark | None:
+    alike = [(fuzz.ratio(plain(mark.label), plain(other.label)), -n) for n, other in enumerate(others)]
+    likeness, number = max(alike, default=(0.0, 0))
+    return others[-number] if likeness >= _LIKENESS else None
+
+
+def _place(line: str, text: str) -> int | None:
+    found = fuzz.partial_ratio_alignment(line, text, score_cutoff=_LIKENESS)
+    if found is None or len(text) < len(line):
+        return None
+    return found.dest_start

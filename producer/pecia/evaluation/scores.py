@@ -1,0 +1,157 @@
+"""What was read of each page beside its truth, and the same by kind of page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from pecia.evaluation import metrics
+from pecia.evaluation.metrics import Share
+from pecia.evaluation.truth import TruePage
+from pecia_schemas.results import Page, Verdict
+
+_WHOLE: Final = 0.99
+"""Share of its words from which a page may be called `ok`."""
+
+
+class PageScore(BaseModel):
+    """One page beside its truth. Shares are counts, so that those of many pages can be added."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    number: int
+    kind: str
+    verdict: str
+    characters: Share = Share(0, 0)
+    """Errors in order, of all that are true; so too `words`."""
+    words: Share = Share(0, 0)
+    found: Share = Share(0, 0)
+    """True words that were read wherever they stand, of all that are true."""
+    spoken: int = 0
+    """Words that were read."""
+    numbers: Share = Share(0, 0)
+    cells: Share = Share(0, 0)
+    marks: Share = Share(0, 0)
+    order: float | None = None
+    coverage: float | None = None
+    seconds: float = 0.0
+    """Of decoding and of the engine."""
+
+    @property
+    def is_wrong_ok(self) -> bool:
+        """Whether it is `ok` though words are missing, or though nothing is on the page."""
+        if self.verdict != Verdict.OK:
+            return False
+        return self.found.part < _WHOLE * self.found.whole if self.found.whole else self.spoken > 0
+
+    @property
+    def is_wrong_blank(self) -> bool:
+        """Whether it is `blank` though there are words on it."""
+        return self.verdict == Verdict.BLANK and self.found.whole > 0
+
+
+def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
+    """Compare a page with its truth. One in capitals alone says nothing about the size of letters."""
+    text = page.text.upper() if truth.text.isupper() else page.text
+    read, true = metrics.words(text), metrics.words(truth.text)
+    return PageScore(
+        file=file,
+        number=page.number,
+        kind=kind,
+        verdict=page.verdict,
+        characters=metrics.character_errors(text, truth.text),
+        words=metrics.word_errors(read, true),
+        found=metrics.found(read, true),
+        spoken=len(read),
+        numbers=metrics.found(metrics.numeric(read), metrics.numeric(true)),
+        cells=metrics.cells(page.tables, truth.tables or ()),
+        marks=Share(0, 0)
+        if truth.marks is None
+        else metrics.marks([mark for block in page.blocks for mark in block.marks], truth.marks),
+        order=metrics.order(text, truth.text),
+        coverage=page.coverage,
+        seconds=page.timings.decode + page.timings.engine,
+    )
+
+
+def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> PageScore:
+    """Return the score of a page that failed: everything on it is missing."""
+    true = metrics.words(truth.text)
+    characters = metrics.character_errors("", truth.text)
+    return PageScore(
+        file=file,
+        number=number,
+        kind=kind,
+        verdict=why,
+        characters=characters,
+        words=Share(len(true), len(true)),
+        found=Share(0, len(true)),
+        numbers=Share(0, len(metrics.numeric(true))),
+        cells=metrics.cells((), truth.tables or ()),
+        marks=metrics.marks((), truth.marks or ()),
+    )
+
+
+class Summary(BaseModel):
+    """Many pages: what `pecia eval` prints in a row. None: no page has any of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pages: int
+    cer: float | None
+    """Characters wrong, in order, by all that are true; over 1 if more is wrong than is there."""
+    wer: float | None
+    f1: float | None
+    """Words, wherever they stand."""
+    numbers: float | None
+    """Words with a digit that were read, wherever they stand."""
+    coverage: float | None
+    cells: float | None
+    """Cells in their place with their text."""
+    order: float | None
+    """Kendall's tau over lines."""
+    marks: float | None
+    wrong_ok: float
+    """Pages that are `ok` with less than 99 % of their words, or with words that are not there."""
+    wrong_blank: float
+    seconds: float
+    """A page."""
+
+    @classmethod
+    def of(cls, scores: Sequence[PageScore]) -> Summary:
+        """Return the summary of at least one page."""
+        found = _sum(one.found for one in scores)
+        spoken = sum(one.spoken for one in scores)
+        return cls(
+            pages=len(scores),
+            cer=_rate(_sum(one.characters for one in scores)),
+            wer=_rate(_sum(one.words for one in scores)),
+            f1=_rate(Share(2 * found.part, found.whole + spoken)),
+            numbers=_rate(_sum(one.numbers for one in scores)),
+            coverage=_mean(one.coverage for one in scores),
+            cells=_rate(_sum(one.cells for one in scores)),
+            order=_mean(one.order for one in scores),
+            marks=_rate(_sum(one.marks for one in scores)),
+            wrong_ok=sum(one.is_wrong_ok for one in scores) / len(scores),
+            wrong_blank=sum(one.is_wrong_blank for one in scores) / len(scores),
+            seconds=sum(one.seconds for one in scores) / len(scores),
+        )
+
+
+def _sum(shares: Iterable[Share]) -> Share:
+    parts, wholes = 0.0, 0.0
+    for part, whole in shares:
+        parts, wholes = parts + part, wholes + whole
+    return Share(parts, wholes)
+
+
+def _rate(share: Share) -> float | None:
+    return share.part / share.whole if share.whole else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

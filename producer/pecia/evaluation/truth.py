@@ -1,0 +1,133 @@
+"""Files whose content is known: which they are, and what is true of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pecia.errors import ConfigurationError
+from pecia_schemas.blocks import Mark, Table
+from pecia_schemas.media import MediaType
+
+_NUMBER: Final = re.compile(r"[-_ ]*\d+$")
+_CORNERS: Final = 8
+
+
+class _Truth(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class TruePage(_Truth):
+    """What stands on one page."""
+
+    text: str
+    """In reading order, a line for each printed line; a table's row is one line. Empty: the page is blank."""
+    tables: tuple[Table, ...] | None = None
+    """None: it is not known."""
+    marks: tuple[Mark, ...] | None = None
+
+
+class Truth(_Truth):
+    """What is known of one file: the content of NAME.json."""
+
+    kind: str = ""
+    """What pages it is counted with; empty: the name without its number, `receipt` for `receipt-053.jpg`."""
+    language: str | None = None
+    """To read or to caption it in."""
+    pages: tuple[TruePage, ...] = ()
+    captions: tuple[str, ...] = ()
+    """Of a video: texts that describe it well."""
+
+
+class Exhibit(BaseModel):
+    """A file and its truth."""
+
+    path: Path
+    name: str
+    """Its path below the folder."""
+    media: MediaType
+    truth: Truth = Field(repr=False)
+    is_own_truth: bool = False
+    """Whether the truth is the file's own text, so that it has to be read from its pixels."""
+
+    @property
+    def kind(self) -> str:
+        """What it is counted with."""
+        return self.truth.kind or _NUMBER.sub("", self.path.stem) or self.path.stem
+
+
+class TruthError(ValueError):
+    """A truth that cannot be understood. Says which, and why."""
+
+
+def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[Exhibit]:
+    """Yield those of the files below a folder whose truth is known. Raises `TruthError`."""
+    for path, media in files:
+        beside = _beside(path, media)
+        truth = beside or (_layer(path) if media is MediaType.PDF else None)
+        if truth:
+            name = str(path.relative_to(folder))
+            yield Exhibit(path=path, name=name, media=media, truth=truth, is_own_truth=beside is None)
+
+
+def _beside(path: Path, media: MediaType) -> Truth | None:
+    """Return what the file of its name that comes first in `_FORMS` says; None if there is none."""
+    for suffix, form in _FORMS.items():
+        known = path.with_suffix(suffix)
+        if known.is_file():
+            try:
+                return form(known, media)
+            except ValueError as error:  # of an encoding and of pydantic, too
+                raise TruthError(f"'{known}' is not a truth that can be read: {_why(error)}") from None
+    return None
+
+
+def _of_json(known: Path, media: MediaType) -> Truth:  # noqa: ARG001  as the others
+    return Truth.model_validate_json(known.read_bytes())
+
+
+def _of_text(known: Path, media: MediaType) -> Truth:
+    text = known.read_text("utf-8-sig")
+    if media.is_video:
+        return Truth(captions=tuple(line for line in text.splitlines() if line.strip()))
+    return Truth(pages=tuple(TruePage(text=page) for page in text.rstrip("\f").split("\f")))
+
+
+def _of_csv(known: Path, media: MediaType) -> Truth:  # noqa: ARG001
+    """Read a line of print per row: its text stands behind eight corner coordinates, and may hold commas."""
+    rows = [row.split(",", _CORNERS) for row in known.read_text("utf-8-sig").splitlines() if row.strip()]
+    if any(len(row) <= _CORNERS for row in rows):
+        raise ValueError("a row has less than eight coordinates and a text.")
+    return Truth(pages=(TruePage(text="\n".join(row[_CORNERS] for row in rows)),))
+
+
+_FORMS: Final[dict[str, Callable[[Path, MediaType], Truth]]] = {
+    ".json": _of_json,
+    ".csv": _of_csv,
+    ".txt": _of_text,
+}
+
+
+def _layer(path: Path) -> Truth | None:
+    """Return the PDF's own text, which another distribution's decoder reads; None if a page of it has none."""
+    try:
+        own_text = next(iter(entry_points(group="pecia.local", name="layer"))).load()
+    except (StopIteration, ImportError):
+        raise ConfigurationError(
+            "The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'."
+        ) from None
+    pages: list[str] = own_text(path)
+    known = pages and all(map(str.strip, pages))
+    return Truth(pages=tuple(TruePage(text=page) for page in pages)) if known else None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)

@@ -1,0 +1,97 @@
+"""Drawn pages whose truth is exact, through a whole fleet with the CPU engine: how much is right, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chinese import chinese_font
+from command import run_pecia
+from exact_pages import blank_pages, chinese_pages, english_pages, korean_page
+from korean import NothingThereError, absent, korean_font, korean_tessdata
+from pecia import Verdict
+from pecia.evaluation.metrics import Share
+from pecia.evaluation.report import Report
+from pecia.evaluation.scores import PageScore
+
+pytestmark = pytest.mark.gate
+
+Pages = tuple[PageScore, ...]
+
+
+@pytest.fixture(scope="module")
+def tessdata() -> str:
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    try:
+        return str(korean_tessdata())
+    except NothingThereError as error:
+        absent(error)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("drawn")
+    try:
+        foreign = [*chinese_pages(chinese_font()), korean_page(korean_font())]
+    except NothingThereError as error:
+        absent(error)
+    for page in (*english_pages(), *blank_pages(), *foreign):
+        page.write(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pages(run_fleet: Callable[..., AbstractContextManager[Any]], folder: Path, tessdata: str) -> Pages:
+    """What `pecia eval` says of every page that has something on it."""
+    with run_fleet("accuracy", tessdata=tessdata) as fleet:
+        ran = run_pecia("eval", folder, "--json", env=fleet.environment)
+    assert ran.returncode == 0, ran.stderr
+    return Report.model_validate_json(ran.stdout).pages
+
+
+def below(least: float, shares: dict[str, Share]) -> dict[str, Share]:
+    """Those that are not there or too small."""
+    return {name: share for name, share in shares.items() if share.part < least * share.whole}
+
+
+def test_no_page_is_ok_with_less_than_99_percent_of_its_words(pages: Pages) -> None:
+    assert [page.file for page in pages if page.is_wrong_ok] == []
+
+
+def test_no_page_with_words_is_called_blank(pages: Pages) -> None:
+    assert [page.file for page in pages if page.is_wrong_blank] == []
+
+
+def test_nothing_is_read_on_sheets_of_noise_dust_and_folds(pages: Pages) -> None:
+    sheets = [page for page in pages if page.kind == "blank"]
+
+    assert len(sheets) == 3
+    assert {page.verdict for page in sheets} == {Verdict.BLANK}
+
+
+def test_words_are_there_whatever_the_layout_and_the_contrast(pages: Pages) -> None:
+    assert below(0.99, {page.file: page.found for page in pages}) == {}
+
+
+def test_columns_letterheads_and_tables_are_read_in_order(pages: Pages) -> None:
+    orders = {page.file: page.order for page in pages if page.found.whole}
+
+    assert {file: order for file, order in orders.items() if order is None or order < 0.98} == {}
+
+
+def test_cells_are_in_their_place_empty_ones_and_those_of_many_lines_too(pages: Pages) -> None:
+    tables = {page.file: page.cells for page in pages if page.cells.whole}
+
+    assert len(tables) == 4
+    assert below(0.97, tables) == {}
+
+
+def test_boxes_and_circles_are_ticked_or_empty_as_they_are(pages: Pages) -> None:
+    forms = {page.file: page.marks for page in pages if page.marks.whole}
+
+    assert len(forms) == 1
+    assert below(0.99, forms) == {}

@@ -1,0 +1,168 @@
+"""`pecia eval`: files whose content is known, and what came of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command import run_pecia
+from hand_made_pdfs import text_pdf
+from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
+from pecia.evaluation.report import Report, hand_over, report
+from pecia.evaluation.truth import Exhibit, Truth, TruthError, exhibits
+from pecia.testing import FakeFleet
+from pecia_schemas.media import HEAD_BYTES, sniff
+from pecia_schemas.tasks import Prefer
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8)
+VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(12)
+
+
+def known_below(folder: Path) -> list[Exhibit]:
+    files = [(path, sniff(path.read_bytes()[:HEAD_BYTES])) for path in sorted(folder.iterdir())]
+    return list(exhibits(folder, [(path, media) for path, media in files if media]))
+
+
+@pytest.fixture
+def lay(tmp_path: Path) -> Callable[..., list[Exhibit]]:
+    """Writes a file and its truth; returns what is known of the folder."""
+
+    def write(name: str, suffix: str, known: str, content: bytes = PICTURE) -> list[Exhibit]:
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).with_suffix(suffix).write_text(known)
+        return known_below(tmp_path)
+
+    return write
+
+
+def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
+    """What is found if the fleet reads so."""
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, pages=pages)
+        jobs = hand_over(fleet.client(), shown)
+        return report(shown, jobs.wait())
+
+
+def page(text: str, verdict: Verdict = Verdict.OK) -> Page:
+    return Page.model_validate(
+        {"number": 1, "text": text, "verdict": verdict, "width": 1, "height": 1, "engine": "test"}
+    )
+
+
+def test_a_text_beside_a_file_is_its_truth_a_form_feed_between_pages(
+    lay: Callable[..., list[Exhibit]],
+) -> None:
+    (shown,) = lay("letter-12.png", ".txt", "first\fsecond")
+
+    assert shown.kind == "letter"
+    assert [one.text for one in shown.truth.pages] == ["first", "second"]
+
+
+def test_rows_of_corners_and_text_are_a_truth_and_the_text_may_hold_commas(
+    lay: Callable[..., list[Exhibit]],
+) -> None:
+    (shown,) = lay("receipt.png", ".csv", "1,2,3,2,3,4,1,4,12, JALAN TAMPOI\n1,5,3,5,3,7,1,7,TOTAL\n")
+
+    assert shown.truth.pages[0].text == "12, JALAN TAMPOI\nTOTAL"
+
+
+def test_a_json_knows_cells_and_names_its_kind(lay: Callable[..., list[Exhibit]]) -> None:
+    table = {"rows": 1, "columns": 1, "cells": [{"row": 0, "column": 0, "text": "7"}]}
+    known = {"kind": "lab", "pages": [{"text": "7", "tables": [table]}]}
+
+    (shown,) = lay("a.png", ".json", json.dumps(known))
+
+    assert shown.kind == "lab"
+    assert shown.truth.pages[0].tables
+    assert read([shown], "7").pages[0].cells == (0, 1)
+
+
+def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_one_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
+    (tmp_path / "report.pdf").write_bytes(text_pdf(["Haemoglobin 13.2"]))
+    (tmp_path / "damaged.pdf").write_bytes(b"%PDF-1.7 and no more")
+    (tmp_path / "scan.png").write_bytes(PICTURE)
+
+    (shown,) = known_below(tmp_path)
+
+    assert shown.truth.pages[0].text.split() == ["Haemoglobin", "13.2"]
+    with FakeFleet() as fleet:
+        hand_over(fleet.client(), [shown])
+        (submitted,) = fleet.submitted
+    assert isinstance(submitted.task, ReadDocument)
+    assert submitted.task.prefer is Prefer.PIXELS
+
+
+@pytest.mark.parametrize(("suffix", "known"), [(".json", '{"pages": 1}'), (".csv", "1,2,TOTAL")])
+def test_a_truth_that_cannot_be_understood_is_named(
+    lay: Callable[..., list[Exhibit]], suffix: str, known: str
+) -> None:
+    with pytest.raises(TruthError, match=f"scan{suffix}"):
+        lay("scan.png", suffix, known)
+
+
+def test_a_page_that_is_ok_with_words_missing_is_a_wrong_ok(lay: Callable[..., list[Exhibit]]) -> None:
+    shown = lay("scan.png", ".txt", "one two three")
+
+    assert read(shown, "one two three").kinds["all"].wrong_ok == 0
+    assert read(shown, "one two").kinds["all"].wrong_ok == 1
+    assert read(shown, page("one two", Verdict.INCOMPLETE)).kinds["all"].wrong_ok == 0
+
+
+def test_a_blank_page_with_words_on_it_is_a_wrong_blank_and_words_on_a_blank_page_a_wrong_ok(
+    lay: Callable[..., list[Exhibit]],
+) -> None:
+    assert read(lay("a.png", ".txt", "one"), page("", Verdict.BLANK)).kinds["all"].wrong_blank == 1
+    (_, empty) = lay("b.png", ".txt", "")
+    assert read([empty], "l1").pages[0].is_wrong_ok
+
+
+def test_a_page_that_failed_is_missing_whole(lay: Callable[..., list[Exhibit]]) -> None:
+    found = read(lay("scan.png", ".txt", "one\ftwo"), "one", FailureCode.DAMAGED)
+
+    assert [one.verdict for one in found.pages] == ["ok", "damaged"]
+    assert found.kinds["all"].cer == 0.5
+
+
+def test_a_truth_in_capitals_says_nothing_about_the_size_of_letters(
+    lay: Callable[..., list[Exhibit]],
+) -> None:
+    assert read(lay("receipt.png", ".txt", "TOTAL 9.20"), "Total 9.20").kinds["all"].cer == 0
+
+
+def test_captions_are_held_against_the_reference_most_alike(lay: Callable[..., list[Exhibit]]) -> None:
+    shown = lay("ward.mp4", ".txt", "A nurse enters the room.\nSomeone walks in.", VIDEO)
+    with FakeFleet() as fleet:
+        fleet.answers(CaptionVideo, text="a nurse enters a room")
+        (score,) = report(shown, hand_over(fleet.client(), shown).wait()).captions
+
+    assert score.rouge_l == pytest.approx(0.8)
+    assert 0.5 < score.meteor < 1
+
+
+def test_a_report_comes_back_from_its_json(lay: Callable[..., list[Exhibit]]) -> None:
+    found = read(lay("scan.png", ".txt", "one two"), "one")
+
+    assert Report.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "scan.png").write_bytes(PICTURE)
+
+    ran = run_pecia("eval", tmp_path)
+
+    assert ran.returncode == 2
+    assert "has a truth beside it" in ran.stderr
+
+
+def test_the_truth_that_the_documentation_shows_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    shown = Truth.model_validate_json(page.partition("```json\n")[2].partition("```")[0])
+
+    assert shown.pages[0].tables
+    assert shown.pages[0].marks
