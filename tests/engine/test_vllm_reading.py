@@ -53,7 +53,10 @@ def reader(stores: dict[str, str], tmp_path: Path) -> Start:
     """Starts a worker on a checkpoint and gives what reads one page with it after the other."""
     urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     sizes = {**SIZES, "kv_cache_bytes": KV_CACHE_BYTES, "max_output_tokens": MOST_TOKENS}
-    rest = {"engine": "vllm", "decode_processes": 1, "spool_dir": str(tmp_path), "log_level": "warning"}
+    rest = {
+        **{"engine": "vllm", "decode_processes": 1, "spool_dir": str(tmp_path), "log_level": "warning"},
+        "log_probabilities": False,  # of weights that were drawn by lot, nothing is likely
+    }
 
     @contextmanager
     def start(checkpoint: Path, **changes: Any) -> Iterator[Read]:

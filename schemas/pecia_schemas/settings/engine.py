@@ -115,6 +115,8 @@ class ReadingSettings(ConnectionSettings):
 
     max_readings: int = Field(default=4, ge=1)
     """Readings of one page by a language model, the first among them, before the best one stands. 1: never twice."""
+    log_probabilities: bool = True
+    """Ask a language model how sure it was of each token of a page: `doubts` and `confidence` come of it."""
     fallback_engine: Literal["", "cpu", "rapidocr", "tesseract"] = ""
     """CPU engine that gets the last try at a page of which no reading was good, if its task names a language that this
     engine knows. Empty: none."""

@@ -94,6 +94,8 @@ class EngineRequest:
     """JSON schema that the text must follow; only for an engine whose capabilities say `fields`."""
     adapter: str | None = None
     """LoRA adapter to answer with; one of the engine's capabilities."""
+    log_probabilities: bool = False
+    """Whether the answer is to have those of its tokens, if the engine knows them."""
     priority: int = 0
     """Smaller is sooner, for an engine that orders what waits inside it."""
     expected_output_tokens: int | None = None
@@ -119,6 +121,9 @@ class Generation:
     coverage: float | None = None
     """Share of the ink that looks like text which was read; None: it was not measured."""
     doubts: tuple[Doubt, ...] = ()
+    tokens: tuple[tuple[str, float], ...] = ()
+    """Of a language model: the text of each token, and the natural logarithm of its probability; empty if they were not
+    asked for, or are not known."""
     first_token_s: float | None = None
     waited_s: float = 0.0
     """Before there was room for it; not the engine's time."""

@@ -27,8 +27,18 @@ class _Delta(BaseModel):
     content: str | None = None
 
 
+class _Token(BaseModel):
+    token: str
+    logprob: float
+
+
+class _LogProbabilities(BaseModel):
+    content: list[_Token] | None = None
+
+
 class _Choice(BaseModel):
     delta: _Delta = _Delta()
+    logprobs: _LogProbabilities | None = None
     finish_reason: str | None = None
 
 
@@ -73,6 +83,8 @@ class Answer:
     pieces: int
     """In which the text came; most servers send each token by itself."""
     first_token_s: float | None
+    tokens: tuple[tuple[str, float], ...] = ()
+    """With the logarithm of each one's probability, if the server tells."""
 
 
 async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
@@ -82,6 +94,7 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
     Raises `UnansweredError` for a stream that ends too soon, `EngineError` for one that ends in an error.
     """
     texts: list[str] = []
+    tokens: list[tuple[str, float]] = []
     finish_reason = first_token_s = usage = None
     async with aclosing(_chunks(response)) as chunks:
         async for chunk in chunks:
@@ -90,6 +103,8 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
                 if choice.delta.content:
                     first_token_s = first_token_s or time.monotonic() - asked_at
                     texts.append(choice.delta.content)
+                told = choice.logprobs and choice.logprobs.content
+                tokens += [(one.token, one.logprob) for one in told or ()]
                 finish_reason = choice.finish_reason or finish_reason
             if finish_reason is None and len(texts) % _LOOK_EVERY == 0 and is_loop(texts):
                 finish_reason = REPETITION
@@ -102,6 +117,7 @@ async def read_answer(response: httpx2.Response, asked_at: float) -> Answer:
         usage=usage,
         pieces=len(texts),
         first_token_s=first_token_s,
+        tokens=tuple(tokens),
     )
 
 

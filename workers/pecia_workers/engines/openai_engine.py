@@ -234,5 +234,6 @@ def _generation(answer: Answer, usage: TokenUsage) -> Generation:
         text=answer.text,
         verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
         usage=usage,
+        tokens=answer.tokens,
         first_token_s=answer.first_token_s,
     )

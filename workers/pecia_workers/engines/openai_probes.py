@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_EVERYTHING: Final = replace(probe(), priority=1)
+_EVERYTHING: Final = replace(probe(), priority=1, log_probabilities=True)
 """A request that makes use of every extra; a priority of 0 would be taken by all."""
 
 

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     from pecia_workers.engines.base import EngineRequest
 
-EXTRAS: Final = ("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval")
-"""What vLLM takes beside OpenAI's own options, and other servers may not."""
+EXTRAS: Final = (
+    *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
+    "logprobs",  # OpenAI's
+)
+"""What servers may or may not take."""
 
 _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
@@ -80,6 +83,7 @@ def _extras(request: EngineRequest) -> dict[str, Any]:
         "repetition_detection": LOOPS,
         "priority": request.priority,
         "stream_interval": _TOKENS_A_PIECE,
+        "logprobs": request.log_probabilities,
     }
 
 

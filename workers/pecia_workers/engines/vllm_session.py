@@ -335,6 +335,7 @@ def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
         output_kind=RequestOutputKind.FINAL_ONLY,
         repetition_detection=RepetitionDetectionParams(**LOOPS),
         structured_outputs=schema,
+        logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
     )
 
 
@@ -352,5 +353,10 @@ def _generation(rendered: Rendered, output: Any) -> Generation:
         text=answer.text,
         verdict=_VERDICTS[answer.finish_reason] if answer.text.strip() else Verdict.UNREADABLE,
         usage=usage,
+        tokens=tuple(map(_token, answer.token_ids, answer.logprobs or ())),
         first_token_s=output.metrics.first_token_latency if output.metrics else None,
     )
+
+
+def _token(token: int, known: Mapping[int, Any]) -> tuple[str, float]:
+    return known[token].decoded_token or "", known[token].logprob

@@ -58,6 +58,7 @@ class ReadPage:
         self._for_fields = Ladder(engine, most=settings.max_readings)
         self._patience = settings.part_timeout.total_seconds()
         self._steps = settings.prepare
+        self._log_probabilities = settings.log_probabilities
 
     async def __call__(self, part: ClaimedPart) -> Done:
         """Return the claimed page's text, and its fields if the task asks for any.
@@ -70,7 +71,7 @@ class ReadPage:
         started = clock()
         image = await self._page(part, task)
         decoded = clock()
-        request = _request(part, task, image)
+        request = _request(part, task, image, log_probabilities=self._log_probabilities)
         look = await self._look(part, task, request, image)
         asked = clock()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
@@ -137,7 +138,9 @@ class ReadPage:
         return asyncio.get_running_loop().time() - worked_s() + share * self._patience
 
 
-def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:
+def _request(
+    part: ClaimedPart, task: ReadDocument, image: PageImage, *, log_probabilities: bool
+) -> EngineRequest:
     sampling, most = sampling_for(task)
     return EngineRequest(
         id=f"{part.id}:{part.attempt}",
@@ -148,6 +151,7 @@ def _request(part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineR
         instruction=instruction_for(DocumentType(task.document_type), task.language),
         sampling=sampling,
         adapter=task.adapter,
+        log_probabilities=log_probabilities,
         priority=part.lane.rank,
         max_output_tokens=most,
     )
@@ -162,6 +166,7 @@ def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:
         workload="fields",
         instruction=fields_instruction(schema, task.language),
         schema=closed(schema),
+        log_probabilities=False,
     )
 
 

@@ -9,6 +9,7 @@ from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.storable import storable_text
 from pecia_workers.reading.ladder import best
 from pecia_workers.reading.markup import blocks_of
+from pecia_workers.reading.sureness import sureness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +34,7 @@ def page_of(
         verdict=kept.generation.verdict,
         coverage=kept.generation.coverage,
         doubts=kept.generation.doubts,
-        confidence=mean_confidence(kept.generation.lines),
+        confidence=mean_confidence(kept.generation.lines) or sureness(kept.generation.tokens),
         width=width,
         height=height,
         blank=image.blank,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pecia_schemas.blocks import DoubtReason, mean_confidence
 from pecia_schemas.results import Verdict
+from pecia_workers.reading.sureness import doubtful_words
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Generation
@@ -43,6 +44,7 @@ def judged(generation: Generation) -> Generation:
     What an engine says against its own text stands; only what it calls `ok` is looked at again.
     """
     text = generation.text if generation.blocks else unfenced(generation.text)
+    generation = replace(generation, doubts=(*generation.doubts, *doubtful_words(generation.tokens)))
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE
