@@ -107,7 +107,7 @@ def test_it_says_what_vllm_in_our_process_says(
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     inside = make_vllm(endless_checkpoint, engine_options={"dtype": "float32"})
     requests = [
-        *(asked(number) for number in range(8)),
+        *(asked(number, log_probabilities=number % 2 == 0) for number in range(8)),
         asked(8, images=(picture(1), picture(2))),
         asked(9, images=(), instruction="Say this in one sentence."),
         asked(10, sampling=Sampling(temperature=1.5, top_k=1, repetition_penalty=1.2)),
@@ -122,6 +122,18 @@ def test_it_says_what_vllm_in_our_process_says(
 
     assert [answer.text for answer in told] == [answer.text for answer in expected]
     assert [counted(answer) for answer in told] == [counted(answer) for answer in expected]
+    sizes = [
+        answer.usage.output if request.log_probabilities else 0
+        for answer, request in zip(told, requests, strict=True)
+    ]
+    assert [len(answer.tokens) for answer in told] == [len(answer.tokens) for answer in expected] == sizes
+    for one, same in zip(told, expected, strict=True):
+        assert [logged for _, logged in one.tokens] == pytest.approx(
+            [logged for _, logged in same.tokens], abs=1e-3
+        )
+        assert all(logged <= 0 for _, logged in one.tokens)
+        whole = "".join(text for text, _ in same.tokens)
+        assert not whole or whole == same.text or "\ufffd" in whole
 
 
 def test_the_server_takes_all_that_vllm_takes_and_counts_as_we_do(

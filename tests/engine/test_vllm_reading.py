@@ -54,7 +54,10 @@ def reader(stores: dict[str, str], tmp_path: Path) -> Start:
     urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     sizes = {**SIZES, "kv_cache_bytes": KV_CACHE_BYTES, "max_output_tokens": MOST_TOKENS}
     rest = {
-        **{"engine": "vllm", "decode_processes": 1, "spool_dir": str(tmp_path), "log_level": "warning"},
+        "engine": "vllm",
+        "decode_processes": 1,
+        "spool_dir": str(tmp_path),
+        "log_level": "warning",
         "log_probabilities": False,  # of weights that were drawn by lot, nothing is likely
     }
 
