@@ -132,8 +132,6 @@ def test_it_says_what_vllm_in_our_process_says(
             [logged for _, logged in same.tokens], abs=1e-3
         )
         assert all(logged <= 0 for _, logged in one.tokens)
-        whole = "".join(text for text, _ in same.tokens)
-        assert not whole or whole == same.text or "\ufffd" in whole
 
 
 def test_the_server_takes_all_that_vllm_takes_and_counts_as_we_do(

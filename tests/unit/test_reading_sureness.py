@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import Verdict
-from pecia_schemas.blocks import DoubtReason
+from pecia_schemas.blocks import Doubt, DoubtReason
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.sureness import doubtful_words, sureness
 from pecia_workers.reading.verdicts import judged
+
+
+def doubtful(sure: Sequence[tuple[str, float]]) -> tuple[Doubt, ...]:
+    return doubtful_words(sure, "".join(text for text, _ in sure))
 
 
 def tokens(*sure: tuple[str, float]) -> tuple[tuple[str, float], ...]:
@@ -31,18 +36,20 @@ def test_a_page_is_as_sure_as_the_geometric_mean_of_its_tokens() -> None:
 
 
 def test_a_word_is_as_sure_as_its_least_likely_token() -> None:
-    assert [(doubt.text, doubt.on_value) for doubt in doubtful_words(UNSURE_OF_A_DOSE)] == [("100", True)]
+    assert [(doubt.text, doubt.on_value) for doubt in doubtful(UNSURE_OF_A_DOSE)] == [("100", True)]
 
 
 def test_less_is_asked_of_prose_than_of_a_value() -> None:
-    (doubt,) = doubtful_words(tokens(("of", 0.1), (" the", 0.5), (" ward", 0.19999), (" 7", 0.6)))[1:]
+    (doubt,) = doubtful(tokens(("of", 0.1), (" the", 0.5), (" ward", 0.19999), (" 7", 0.6)))[1:]
     assert (doubt.text, doubt.reason, doubt.on_value) == ("ward", DoubtReason.LOW_CONFIDENCE, False)
 
 
 def test_markup_is_no_word_and_belongs_to_none() -> None:
-    assert [doubt.text for doubt in doubtful_words(tokens(("| ", 0.1), ("**5.1**", 0.1), (" |\n", 0.1)))] == [
-        "5.1"
-    ]
+    assert [doubt.text for doubt in doubtful(tokens(("| ", 0.1), ("**5.1**", 0.1), (" |\n", 0.1)))] == ["5.1"]
+
+
+def test_a_special_token_is_not_on_the_page() -> None:
+    assert doubtful_words(tokens(("Take", 0.9), ("<|im_end|>", 0.1)), "Take") == ()
 
 
 def test_a_doubtful_value_is_for_review() -> None:
@@ -57,4 +64,4 @@ def test_however_words_are_cut_into_tokens_the_same_words_are_doubtful(text: str
     ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     cut = [(text[start:end], -9.0) for start, end in pairwise(ends) if start < end]
     whole = [(text, -9.0)] if text else []
-    assert doubtful_words(cut) == doubtful_words(whole)
+    assert doubtful(cut) == doubtful(whole)

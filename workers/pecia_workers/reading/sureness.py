@@ -17,7 +17,6 @@ _LEAST_OF_A_WORD: Final = math.log(0.2)
 """Log-probability of its least likely token below which a word is doubtful: of a word of prose less is asked, for often
 another token would have changed the layout alone."""
 _MARKUP: Final = "|*#`_<>"
-_BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 def sureness(tokens: Sequence[tuple[str, float]]) -> float | None:
@@ -25,27 +24,31 @@ def sureness(tokens: Sequence[tuple[str, float]]) -> float | None:
     return min(1.0, math.exp(sum(logged for _, logged in tokens) / len(tokens))) if tokens else None
 
 
-def doubtful_words(tokens: Sequence[tuple[str, float]]) -> tuple[Doubt, ...]:
-    """Return the words that the model was not sure of, in its order; it does not tell where they stand."""
+def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[Doubt, ...]:
+    """Return the words of what was written that the model was not sure of, in its order, without their places.
+
+    Special tokens, and characters that a tokenizer has torn into several tokens, are not in what was written.
+    """
     found: list[Doubt] = []
     before = ""
     for word, least in _words(tokens):
         text = word.strip(_MARKUP + string.whitespace)
         on_value = is_value(text, before)
-        if least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD) and any(map(str.isalnum, text)):
+        if (
+            least < (_LEAST_OF_A_VALUE if on_value else _LEAST_OF_A_WORD)
+            and any(map(str.isalnum, text))
+            and text in written
+        ):
             found.append(Doubt(reason=DoubtReason.LOW_CONFIDENCE, text=text, on_value=on_value))
         before = "" if word.endswith("\n") else f"{before}{text} "
     return tuple(found)
 
 
 def _words(tokens: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-    """Yield each word, with the white space after it, and the log-probability of its least likely token.
-
-    Characters that a tokenizer has torn into several tokens are left out: a server tells each as a broken one.
-    """
+    """Yield each word, with the white space after it, and the log-probability of its least likely token."""
     word, least = "", 0.0
     for text, logged in tokens:
-        for piece in text.replace(_BROKEN, "").splitlines(keepends=True):
+        for piece in text.splitlines(keepends=True):
             for part in _apart(piece):
                 if word and word[-1].isspace() and not part[0].isspace():
                     yield word, least

@@ -44,7 +44,7 @@ def judged(generation: Generation) -> Generation:
     What an engine says against its own text stands; only what it calls `ok` is looked at again.
     """
     text = generation.text if generation.blocks else unfenced(generation.text)
-    generation = replace(generation, doubts=(*generation.doubts, *doubtful_words(generation.tokens)))
+    generation = replace(generation, doubts=(*generation.doubts, *doubtful_words(generation.tokens, text)))
     verdict = generation.verdict
     if text and not any(map(str.isalnum, text)):
         verdict = Verdict.UNREADABLE
