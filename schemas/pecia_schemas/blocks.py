@@ -17,12 +17,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pecia_schemas.storable import storable_text
 
 Text = Annotated[str, AfterValidator(storable_text)]
+Confidence = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: round(value, 3))]
 
 
 class Stored(BaseModel):
     """Part of a stored result. An error about it does not quote the document."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def stored_json(self) -> str:
+        """Return it as JSON of the least size, which `model_validate` reads."""
+        return self.model_dump_json()
 
 
 class Source(StrEnum):
@@ -52,7 +57,7 @@ class Word(Stored):
 
     text: Text
     box: Box
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
 
 
 class Line(Stored):
@@ -60,7 +65,7 @@ class Line(Stored):
 
     text: Text
     box: Box
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """None: the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
     """From left to right; empty if the engine tells lines only."""
@@ -94,7 +99,7 @@ class Cell(Stored):
     text: Text
     """Its lines with a newline between them."""
     box: Box | None = None
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
 
 
 class Table(Stored):
@@ -163,7 +168,7 @@ class Block(Stored):
     """Of a table: its rows, with a tab between cells and a newline between rows."""
     lines: tuple[Line, ...] = ()
     """In reading order; empty if the engine cannot tell where text stands."""
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """Mean of its lines, weighted by length."""
     source: Source
     level: int | None = Field(default=None, ge=1, le=6)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from pecia_schemas.blocks import (
     Block,
+    Confidence,
     Doubt,
     Line,
     Source,
@@ -21,6 +23,8 @@ from pecia_schemas.blocks import (
     text_of,
 )
 from pecia_schemas.failures import Failure
+from pecia_schemas.packing import packed, unpacked
+from pecia_schemas.rendering import html_of, markdown_of
 
 if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
@@ -42,6 +46,18 @@ class Verdict(StrEnum):
     REPETITION = "repetition"
     LOW_CONFIDENCE = "low_confidence"
     UNREADABLE = "unreadable"
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person should look at the page."""
+        return self not in (Verdict.OK, Verdict.BLANK)
+
+
+VerdictName = Literal[
+    "ok", "blank", "review", "incomplete", "truncated", "repetition", "low_confidence", "unreadable"
+]
+NEEDS_REVIEW: Final = "verdict NOT IN ('ok', 'blank')"
+"""SQL: the same of a part, as its index has it."""
 
 
 class TokenUsage(Stored):
@@ -128,7 +144,7 @@ class Page(Stored):
     """Share of the ink that looks like text which was read; None: it was not measured."""
     doubts: tuple[Doubt, ...] = ()
     """Places that a person should look at."""
-    confidence: float | None = Field(default=None, ge=0, le=1)
+    confidence: Confidence | None = None
     """Mean of the lines' confidence, weighted by length; None: the source has none."""
     width: int
     height: int
@@ -162,11 +178,15 @@ class Page(Stored):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_text(cls, data: Any) -> Any:
-        """Take `text` and `lines` in place of blocks: results that were stored before pages had blocks hold them."""
-        if not isinstance(data, Mapping) or "blocks" in data or "text" not in data:
+    def _as_stored(cls, data: Any) -> Any:
+        """Take what is stored in place of blocks: packed ones, or `text` and `lines` from before pages had blocks."""
+        if not isinstance(data, Mapping) or "blocks" in data:
             return data
         rest = dict(data)
+        if "packed" in rest:
+            return rest | {"blocks": unpacked(rest.pop("packed"))}
+        if "text" not in rest:
+            return rest
         lines = _LINES.validate_python(rest.pop("lines", ()))
         source = Source.OCR if lines else Source.MODEL
         return rest | {"blocks": plain_blocks(rest.pop("text"), lines, source=source)}
@@ -191,6 +211,21 @@ class Page(Stored):
     def tables(self) -> tuple[Table, ...]:
         """The tables, in reading order."""
         return tuple(block.table for block in self.blocks if block.table)
+
+    @property
+    def markdown(self) -> str:
+        """The blocks as Markdown, tables as its tables."""
+        return markdown_of(self.blocks)
+
+    @property
+    def html(self) -> str:
+        """The blocks as HTML elements, one after the other."""
+        return html_of(self.blocks)
+
+    def stored_json(self) -> str:
+        """Return JSON with each text once, and words as numbers."""
+        page = self.model_dump(mode="json", exclude={"blocks"}) | {"packed": packed(self.blocks)}
+        return json.dumps(page, ensure_ascii=False, separators=(",", ":"))
 
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as the model that `fields=` was given; None if there are none.
@@ -224,6 +259,21 @@ class Document(Stored):
     def text(self) -> str:
         """The pages' text, a form feed between pages as plain-text tools expect."""
         return "\f".join(page.text for page in self.pages)
+
+    @property
+    def markdown(self) -> str:
+        """The pages' Markdown, a rule between pages."""
+        return "\n\n---\n\n".join(page.markdown for page in self.pages)
+
+    @property
+    def html(self) -> str:
+        """The pages as HTML sections."""
+        return "\n".join(f'<section id="page_{page.number}">\n{page.html}\n</section>' for page in self.pages)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of all pages, in reading order."""
+        return tuple(table for page in self.pages for table in page.tables)
 
     @property
     def usage(self) -> TokenUsage:

@@ -216,7 +216,7 @@ def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path)
 
     with psycopg.connect(note.database_url) as connection:
         rows = connection.execute(
-            "SELECT content->'blocks'->0->>'text' FROM results WHERE job_id = %s", [job["job"]]
+            "SELECT content->'packed'->0->>'text' FROM results WHERE job_id = %s", [job["job"]]
         )
         assert rows.fetchall() == [("Scanned at the desk",)]
 

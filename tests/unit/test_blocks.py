@@ -5,8 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pecia_schemas import Block, BlockKind, Box, Cell, Line, Page, Table, Verdict
+from pecia_schemas import (
+    Block,
+    BlockKind,
+    Box,
+    Cell,
+    Doubt,
+    DoubtReason,
+    Line,
+    Mark,
+    MarkKind,
+    MarkState,
+    Page,
+    Table,
+    Verdict,
+    Word,
+)
 from pecia_schemas.blocks import Source, mean_confidence, plain_blocks, text_of
 
 BOX = Box(left=20, top=10, right=400, bottom=40)
@@ -21,6 +38,8 @@ TABLE = Table(
         Cell(row=1, column=2, text='3.5 "low"\n5.1'),
     ),
 )
+WORDS = st.text(max_size=5) | st.sampled_from(["혈압", "5", "mg\n"])
+CONFIDENCES = st.none() | st.floats(0, 1)
 STORED_BEFORE_BLOCKS = """
 {"number": 2, "text": "Hb 12\\nNa 140", "verdict": "ok", "confidence": 0.9, "width": 600, "height": 800,
  "engine": "rapidocr", "lines": [
@@ -48,6 +67,55 @@ def test_a_text_that_was_stored_without_lines_is_a_models() -> None:
 
     assert Page.model_validate(about | {"text": "# Report"}).blocks == plain_blocks("# Report")
     assert Page.model_validate(about | {"text": "", "lines": []}).blocks == ()
+
+
+@st.composite
+def spoken_lines(draw: st.DrawFn) -> Line:
+    box = Box(left=draw(st.integers(-9, 99)), top=draw(st.integers(0, 99)), right=400, bottom=140)
+    words = tuple(
+        Word(text=text, box=box.model_copy(update={"right": 120 + number}), confidence=confidence)
+        for number, (text, confidence) in enumerate(draw(st.lists(st.tuples(WORDS, CONFIDENCES), max_size=4)))
+    )
+    told = draw(st.sampled_from([" ", "", "-"])).join(word.text for word in words)
+    return Line(text=told, box=box, confidence=draw(CONFIDENCES), words=words)
+
+
+@given(st.lists(st.lists(spoken_lines(), max_size=3), max_size=3), st.booleans())
+def test_a_page_is_stored_and_read_back_whole(blocks: list[list[Line]], derived: bool) -> None:
+    page = Page(
+        number=1,
+        blocks=tuple(
+            Block(
+                kind=BlockKind.TABLE,
+                text="\n".join(line.text for line in lines) if derived else "Na\t140",
+                lines=tuple(lines),
+                table=TABLE,
+                marks=(Mark(kind=MarkKind.CHECKBOX, box=BOX, state=MarkState.EMPTY, label="Cup"),),
+                source=Source.BOTH,
+            )
+            for lines in blocks
+        ),
+        doubts=(Doubt(reason=DoubtReason.DISAGREES, text="5 mg", other="6 mg", on_value=True),),
+        verdict=Verdict.REVIEW,
+        coverage=0.5,
+        width=600,
+        height=800,
+        engine="test",
+    )
+
+    assert Page.model_validate_json(page.stored_json()) == page
+
+
+def test_no_text_is_stored_twice() -> None:
+    words = tuple(Word(text=text, box=BOX, confidence=0.987) for text in ("Blood", "pressure"))
+    lines = tuple(Line(text="Blood pressure", box=BOX, words=words) for _ in range(2))
+    blocks = plain_blocks("Blood pressure\nBlood pressure", lines, source=Source.OCR)
+    page = Page(number=1, blocks=blocks, verdict=Verdict.OK, width=1, height=1, engine="test")
+
+    stored = page.stored_json()
+
+    assert stored.count("pressure") == 2
+    assert "[8,0,0,380,30,987]" in stored
 
 
 def test_text_lines_and_tables_derive_from_the_blocks() -> None:
