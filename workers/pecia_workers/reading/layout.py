@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, BlockKind, Box, Doubt, Line, Source, Word
+from pecia_schemas.blocks import Block, BlockKind, Doubt, Line, Source
+from pecia_workers.reading.lines import around, corners_of, joined, mean_confidence
 from pecia_workers.reading.order import reading_order
+from pecia_workers.reading.tables import Grid, aligned_grids, find_rules, ruled_grids
 
 _ADDRESS: Final = re.compile(
     r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon|e-?mail)\b"
@@ -30,70 +33,75 @@ class Layout:
     doubts: tuple[Doubt, ...] = ()
 
 
-def layout(
-    pieces: Sequence[Line],
-    pixels: NDArray[np.uint8],  # noqa: ARG001  tables and marks are found on them
-    *,
-    source: Source,
-) -> Layout:
+def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source) -> Layout:
     """Return the page's blocks in reading order; every piece is in exactly one of them.
 
     `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text.
     """
-    boxes = np.array([_corners(piece.box) for piece in pieces], dtype=np.float64).reshape(-1, 4)
-    address = np.array([bool(_ADDRESS.search(piece.text)) for piece in pieces], dtype=np.bool_)
-    stretches = reading_order(boxes, address=address)
-    return Layout(
-        tuple(
-            text_block([joined([pieces[one] for one in row]) for row in stretch], source)
-            for stretch in stretches
-        )
+    if not pieces:
+        return Layout(())
+    corners = corners_of(pieces)
+    height = float(np.median(corners[:, 3] - corners[:, 1]))
+    rules = find_rules(pixels, height)
+    grids = _apart(ruled_grids(pieces, rules, height))
+    loose = _outside(len(pieces), grids)
+    rows = [
+        [loose[one] for one in row]
+        for row in chain.from_iterable(_ordered([pieces[one] for one in loose], []))
+    ]
+    grids += aligned_grids(pieces, rows, rules, height)
+    loose = _outside(len(pieces), grids)
+    texts = [pieces[one] for one in loose]
+    blocks: list[Block] = []
+    for stretch in _ordered(texts, grids):
+        for is_table, some in groupby(stretch, lambda row: row[0] >= len(texts)):
+            if is_table:
+                blocks += [_table_block(grids[one - len(texts)], source) for [one] in some]
+            else:
+                blocks.append(_text_block([joined([texts[one] for one in row]) for row in some], source))
+    return Layout(tuple(blocks))
+
+
+def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int]]]:
+    """Return texts and, counted after them, grids in reading order."""
+    boxes = np.concatenate([corners_of(texts), corners_of(grids)])
+    whole = np.arange(len(boxes)) >= len(texts)
+    address = [bool(_ADDRESS.search(text.text)) for text in texts] + [False] * len(grids)
+    return reading_order(boxes, whole, np.array(address, dtype=np.bool_))
+
+
+def _apart(grids: list[Grid]) -> list[Grid]:
+    """Return the grids of which none holds another: of a grid in a cell, the inner one."""
+    kept: list[Grid] = []
+    for grid in grids:
+        if not any(grid.members & other.members for other in kept):
+            kept.append(grid)
+    return kept
+
+
+def _outside(count: int, grids: list[Grid]) -> list[int]:
+    inside = {one for grid in grids for one in grid.members}
+    return [one for one in range(count) if one not in inside]
+
+
+def _table_block(grid: Grid, source: Source) -> Block:
+    return Block(
+        kind=BlockKind.TABLE,
+        box=grid.box,
+        text="\n".join("\t".join(" ".join(cell.split()) for cell in row) for row in grid.table.to_rows()),
+        lines=grid.lines,
+        confidence=mean_confidence(grid.lines),
+        source=source,
+        table=grid.table,
     )
 
 
-def text_block(lines: Sequence[Line], source: Source, kind: BlockKind = BlockKind.TEXT) -> Block:
-    """Return lines as one block."""
+def _text_block(lines: Sequence[Line], source: Source, kind: BlockKind = BlockKind.TEXT) -> Block:
     return Block(
         kind=kind,
         box=around(line.box for line in lines),
         text="\n".join(line.text for line in lines),
         lines=tuple(lines),
-        confidence=_confidence(lines),
+        confidence=mean_confidence(lines),
         source=source,
     )
-
-
-def joined(row: Sequence[Line]) -> Line:
-    """Return pieces that stand side by side as one line."""
-    if len(row) == 1:
-        return row[0]
-    return Line(
-        text=" ".join(piece.text for piece in row),
-        box=around(piece.box for piece in row),
-        confidence=_confidence(row),
-        words=tuple(word for piece in row for word in _words(piece))
-        if any(piece.words for piece in row)
-        else (),
-    )
-
-
-def around(boxes: Iterable[Box]) -> Box:
-    """Return the smallest box that holds all."""
-    corners = np.array([_corners(box) for box in boxes])
-    left, top = corners[:, :2].min(axis=0).tolist()
-    right, bottom = corners[:, 2:].max(axis=0).tolist()
-    return Box(left=left, top=top, right=right, bottom=bottom)
-
-
-def _words(piece: Line) -> tuple[Word, ...]:
-    return piece.words or (Word(text=piece.text, box=piece.box, confidence=piece.confidence),)
-
-
-def _confidence(lines: Sequence[Line]) -> float | None:
-    known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
-    length = sum(weight for weight, _ in known)
-    return sum(weight * confidence for weight, confidence in known) / length if length else None
-
-
-def _corners(box: Box) -> tuple[int, int, int, int]:
-    return box.left, box.top, box.right, box.bottom
