@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,23 @@ def test_the_dark_edge_a_scanner_leaves_is_no_writing() -> None:
     assert prepare(scanned(image, 4)).blank
 
 
+def test_a_dark_edge_wider_than_the_paper_is_estimated_over_is_no_writing() -> None:
+    image = sheet(240)
+    ImageDraw.Draw(image).rectangle((0, 0, 45, A4[1]), fill=30)
+
+    assert prepare(scanned(image, 4)).blank
+
+
+def test_one_line_near_the_edge_of_the_page_is_writing() -> None:
+    image = sheet()
+    font = ImageFont.load_default(24)
+    ImageDraw.Draw(image).text(
+        (60, A4[1] - 60), "This page is left empty on purpose. " * 3, fill=0, font=font
+    )
+
+    assert not prepare(scanned(image)).blank
+
+
 def test_light_that_falls_off_to_one_side_is_no_writing() -> None:
     shade = np.linspace(250, 150, A4[0])[np.newaxis, :].repeat(A4[1], axis=0)
 
@@ -75,6 +93,25 @@ def test_faint_print_is_seen() -> None:
     write(image, "Copy of a copy", ink=150)
 
     assert not prepare(scanned(image, 4)).blank
+
+
+@pytest.mark.parametrize(("contrast", "noise"), [(30, 6), (20, 6), (12, 3), (8, 1)])
+def test_print_hardly_darker_than_its_paper_and_its_noise_is_seen(contrast: int, noise: float) -> None:
+    image = sheet(235)
+    for top in range(200, 900, 50):
+        ImageDraw.Draw(image).text(
+            (150, top), "Copy of a copy of a letter", fill=235 - contrast, font=ImageFont.load_default(24)
+        )
+
+    assert not prepare(scanned(image, noise)).blank
+
+
+@pytest.mark.parametrize("noise", [2, 10, 30])
+def test_noise_that_jpeg_has_smeared_is_no_writing(noise: float) -> None:
+    file = io.BytesIO()
+    Image.fromarray(scanned(sheet(240), noise)).save(file, "JPEG", quality=60)
+
+    assert prepare(np.array(Image.open(file))).blank
 
 
 def test_light_print_on_dark_ground_is_seen() -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import numpy as np
+from numpy.typing import NDArray
 
-    import numpy as np
-    from numpy.typing import NDArray
+from pecia_schemas.blocks import Block, Confidence, Doubt, Stored
 
-    from pecia_schemas.blocks import Line
+
+class PageRead(Stored):
+    """What was read of a page."""
+
+    blocks: tuple[Block, ...]
+    """In reading order; empty if no text was found."""
+    coverage: Confidence | None
+    """Share of the page's letters that stand where text was read; None: it has no letters."""
+    doubts: tuple[Doubt, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +34,8 @@ class PageReader:
     """What changes whenever its model or version does."""
     load: Callable[[], None]
     """Load the model into the process that calls it."""
-    read: Callable[[NDArray[np.uint8]], tuple[Line, ...]]
-    """Return a page's lines in reading order; empty if no text was found."""
+    read: Callable[[NDArray[np.uint8]], PageRead]
+    """Read a page."""
     data: tuple[Path, ...] = ()
     """What `load` opens beside the files of Python's packages."""
 

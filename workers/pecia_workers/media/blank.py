@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
+
+from pecia_workers.media.ink import CLEAR_IF_SMOOTH, SMOOTHING, above_noise, from_paper
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,20 +18,20 @@ _CELL_SHARE = 0.2
 _WINDOW = (4, 10)  # cells: a word of body text, and more than a speck of dust fills
 _WINDOW_CELLS = 9
 _SMALLEST = 64  # pixels; less is a cutting, not a page with edges and dust
-_EDGE_SHARE, _EDGE_DEPTH = (
-    0.25,
-    0.05,
-)  # a scanner's dark edge: how full a row of it is, how far in it may reach
+_EDGE_SHARE, _EDGE_DARKER, _EDGE_DEPTH = 0.25, 24, 0.05
+"""A scanner's dark edge: how full or how much darker than the page a row of it is, how far in it may reach."""
 
 
-def is_blank(ink: NDArray[np.bool_]) -> bool:
-    """Return whether a page's ink is only noise, specks of dust and the scanner's dark edges.
+def is_blank(grey: Image.Image) -> bool:
+    """Return whether there is nothing on a page but noise, specks of dust and the scanner's dark edges.
 
-    One short printed word is enough for a page not to be blank: text lost costs more than an empty page read.
+    One short word, however faint, is enough for a page not to be blank: text lost costs more than an empty page read.
     """
-    if min(ink.shape) < _SMALLEST:
-        return not ink.any()
-    marks = _without_edges(_marked_cells(ink))
+    if min(grey.size) < _SMALLEST:
+        return bool(np.ptp(np.asarray(grey)) <= CLEAR_IF_SMOOTH[0])
+    difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
+    marks = _marked_cells(difference > above_noise(difference, *CLEAR_IF_SMOOTH))
+    marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW
     filled = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
@@ -41,9 +43,13 @@ def _marked_cells(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(cells) > _CELL_SHARE * _FULL
 
 
-def _without_edges(marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _without_edges(marks: NDArray[np.bool_], grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return the marks without the dark edges, which begin at the border: a line of text near it does not."""
+    paper = np.median(grey)
     for _ in range(4):
         depth = max(1, int(marks.shape[0] * _EDGE_DEPTH))
-        full = np.flatnonzero(marks[:depth].mean(axis=1) > _EDGE_SHARE)
-        marks = np.rot90(marks[full[-1] + 1 if full.size else 1 :])
+        full = marks[:depth].mean(axis=1) > _EDGE_SHARE
+        dark = grey[:depth].mean(axis=1) < paper - _EDGE_DARKER
+        edge = int(np.append(full | dark, False).argmin())
+        marks, grey = np.rot90(marks[edge:]), np.rot90(grey[edge:])
     return marks

@@ -67,7 +67,7 @@ def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageI
 
 def find_blank(sheet: Sheet, _: Plan) -> Sheet:
     """Tell whether nothing is printed or written on the page."""
-    return replace(sheet, page=replace(sheet.page, blank=is_blank(sheet.view.ink)))
+    return replace(sheet, page=replace(sheet.page, blank=is_blank(sheet.view.grey)))
 
 
 def orient(sheet: Sheet, _: Plan) -> Sheet:

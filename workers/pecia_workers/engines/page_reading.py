@@ -1,0 +1,58 @@
+"""What every OCR library's reading of a page is made into: blocks, how much of the page they cover, and doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Source
+from pecia_workers.engines.page_reader import PageRead
+from pecia_workers.reading.layout import layout
+from pecia_workers.reading.values import is_value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pecia_workers.reading.coverage import Letters
+
+_LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
+"""Letters that were not read, from which a page is incomplete: pictures have some that are none."""
+_DOUBTFUL: Final = 0.6
+"""Confidence of a word, or of its line, below which it is doubtful."""
+
+
+def page_read(pieces: Sequence[Line], pixels: NDArray[np.uint8], letters: Letters) -> PageRead:
+    """Return what was read of a page, from recognised pieces of text in no order."""
+    found = layout(pieces, pixels, source=Source.OCR)
+    missed = letters.outside([_corners(piece.box) for piece in pieces])
+    return PageRead(
+        blocks=found.blocks,
+        coverage=1 - missed.share_of(letters) if len(letters) else None,
+        doubts=(*found.doubts, *_uncovered(missed, letters), *_unsure(found.blocks)),
+    )
+
+
+def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
+    if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
+        for box in missed.rows():
+            yield Doubt(reason=DoubtReason.UNCOVERED, box=box)
+
+
+def _unsure(blocks: Sequence[Block]) -> Iterator[Doubt]:
+    """Yield the words that the engine is not sure of; of a line without words, the line."""
+    for line in (line for block in blocks for line in block.lines):
+        for number, word in enumerate(line.words or [line]):
+            if word.confidence is not None and word.confidence < _DOUBTFUL:
+                before = " ".join(earlier.text for earlier in line.words[:number])
+                on_value = any(is_value(part, before) for part in word.text.split())
+                reason = DoubtReason.LOW_CONFIDENCE
+                yield Doubt(reason=reason, box=word.box, text=word.text, on_value=on_value)
+
+
+def _corners(box: Box) -> NDArray[np.float32]:
+    return np.array(
+        [(box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom)],
+        np.float32,
+    )

@@ -1,0 +1,133 @@
+"""How much of a page's text was read: its letters are found without any engine. Needs OpenCV (pecia[cpu]).
+
+Letters are connected pieces of ink that stand in a row with others of like height, as those of every script do that an
+engine here reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from pecia_schemas.blocks import Box
+from pecia_workers.media.ink import find_faint_ink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+_LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
+"""Of a letter: in pixels, and by the page's longer side."""
+_LEAST_AREA, _LEAST_FILL = 10, 0.12
+_WIDEST, _NARROWEST = 12, 1 / 6
+"""Width by height: letters of a word may touch."""
+_OFF_LINE, _APART = 0.6, 3.0
+"""How far the middles of neighbours in a row are from each other, down and across, by their size."""
+_LOWER, _HIGHER = 0.55, 1.8
+_NEIGHBOURS: Final = range(3, 15)
+"""Letters within that distance, the letter itself among them: halftone dots have more."""
+_BAR_FILL, _BAR = 0.7, 1.5
+"""Of a dash of a dashed rule: how full its rectangle is, and width by height."""
+_BLOCK_FILL, _BLOCK = 0.85, 10
+"""Of a coloured field: how full its rectangle is, and its shorter side in pixels."""
+_AT_A_TIME: Final = 4096
+_SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The letters of a page, by the rectangles around them."""
+
+    page: tuple[int, int]
+    """Height and width of the page, in pixels."""
+    boxes: NDArray[np.int32]
+    """Left, top, width and height of each."""
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8]) -> Self:
+        """Find the letters of a page in RGB."""
+        ink = find_faint_ink(Image.fromarray(pixels).convert("L"))
+        _, _, stats, _ = cv2.connectedComponentsWithStats(ink.view(np.uint8), connectivity=8)
+        found = stats[1:]
+        _, _, width, height, area = found.T
+        plausible = (
+            (height >= _LEAST_HEIGHT)
+            & (height <= max(ink.shape) * _MOST_HEIGHT)
+            & (width <= _WIDEST * height)
+            & (width >= _NARROWEST * height)
+            & (area >= _LEAST_AREA)
+            & (area >= _LEAST_FILL * width * height)
+            & ((area < _BAR_FILL * width * height) | (width < _BAR * height))
+            & ((area < _BLOCK_FILL * width * height) | (np.minimum(width, height) < _BLOCK))
+        )
+        boxes = found[plausible, :4]
+        boxes = boxes[np.argsort(2 * boxes[:, 1] + boxes[:, 3], kind="stable")]
+        return cls((ink.shape[0], ink.shape[1]), boxes[_in_row(boxes)])
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    @property
+    def small_height(self) -> float | None:
+        """Height, in pixels, of the letters of the page's small print; None with too few letters to tell."""
+        if len(self) < _LEAST_LETTERS:
+            return None
+        heights = self.boxes[:, 3]
+        return max(float(np.quantile(heights, _SMALL_SHARE)), _OF_MEDIAN * float(np.median(heights)))
+
+    def outside(self, quads: Iterable[NDArray[np.float32]]) -> Self:
+        """Return the letters whose middle is in none of these quadrangles."""
+        covered = np.zeros(self.page, np.uint8)
+        for quad in quads:
+            cv2.fillConvexPoly(covered, np.round(quad).astype(np.int32), 1)
+        across, down = (self.boxes[:, axis] + self.boxes[:, axis + 2] // 2 for axis in (0, 1))
+        return type(self)(self.page, self.boxes[covered[down, across] == 0])
+
+    def share_of(self, whole: Self) -> float:
+        """Return how many of a page's letters these are, 0 to 1."""
+        return len(self) / max(1, len(whole))
+
+    def rows(self) -> list[Box]:
+        """Return a box around each row of neighbours, of those that have three letters at least."""
+        reach = np.zeros(self.page, np.uint8)
+        for left, top, width, height in self.boxes.tolist():
+            apart = max(width, height)
+            cv2.rectangle(reach, (left - apart, top), (left + width + apart, top + height - 1), 1, cv2.FILLED)
+        _, labels = cv2.connectedComponents(reach)
+        row = labels[self.boxes[:, 1], self.boxes[:, 0]]
+        return [
+            _around(self.boxes[row == label])
+            for label in np.flatnonzero(np.bincount(row) >= _NEIGHBOURS.start)
+        ]
+
+
+def _in_row(boxes: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which boxes have neighbours as letters have; they are sorted by their middles from top to bottom."""
+    width, height = boxes[:, 2].astype(np.float32), boxes[:, 3].astype(np.float32)
+    across, down = boxes[:, 0] + width / 2, boxes[:, 1] + height / 2
+    start = np.searchsorted(down, down - _OFF_LINE * height)
+    end = np.searchsorted(down, down + _OFF_LINE * height, side="right")
+    neighbours = np.zeros(len(boxes), np.intp)
+    for first in range(0, len(boxes), _AT_A_TIME):
+        chosen = np.arange(first, min(first + _AT_A_TIME, len(boxes)))
+        counts = end[chosen] - start[chosen]
+        one = np.repeat(chosen, counts)
+        other = np.arange(len(one)) - np.repeat(counts.cumsum() - counts - start[chosen], counts)
+        near = np.abs(across[one] - across[other]) < _APART * np.maximum(width, height)[one]
+        like = (height[other] > _LOWER * height[one]) & (height[other] < _HIGHER * height[one])
+        neighbours += np.bincount(one[near & like], minlength=len(boxes))
+    return (neighbours >= _NEIGHBOURS.start) & (neighbours < _NEIGHBOURS.stop)
+
+
+def _around(boxes: NDArray[np.int32]) -> Box:
+    return Box(
+        left=int(boxes[:, 0].min()),
+        top=int(boxes[:, 1].min()),
+        right=int((boxes[:, 0] + boxes[:, 2]).max()),
+        bottom=int((boxes[:, 1] + boxes[:, 3]).max()),
+    )
