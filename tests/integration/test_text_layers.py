@@ -82,7 +82,7 @@ def test_fields_of_a_written_page_are_asked_of_the_engine_and_its_text_is_not(
     class Sample(BaseModel):
         batch: str
 
-    server.behaviour.fields = '{"batch": "O0l1I5S8B"}'
+    server.behaviour.form = '{"batch": "O0l1I5S8B"}'
 
     page = only_page(work(ReadDocument(WRITTEN, fields=Sample)))
 
