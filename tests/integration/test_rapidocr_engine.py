@@ -55,7 +55,6 @@ def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundre
     for answer, page in zip(answers, known, strict=True):
         assert answer.verdict is Verdict.OK
         assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
-        assert len(answer.lines) == len(page.lines)
 
 
 @pytest.mark.parametrize("degrees", [90, 180])

@@ -88,7 +88,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         piece = _recognised(bgr, row, _NO_TEXT)
         if piece is None or not any(map(str.isalnum, piece.text)):
             letters = letters.outside([row])  # texture: neither network takes it for text
-        elif piece.confidence >= _SURE_ROW:
+        elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
     return page_read(pieces, pixels, letters)
 

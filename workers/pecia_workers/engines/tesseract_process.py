@@ -14,7 +14,7 @@ from pecia_schemas.blocks import Box, Line, Word, mean_confidence
 from pecia_workers.engines.page_reading import page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.layout import around
+from pecia_workers.reading.lines import around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
