@@ -6,6 +6,7 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+import cv2
 import numpy as np
 import tesserocr
 from PIL import Image
@@ -39,6 +40,7 @@ _api: tesserocr.PyTessBaseAPI | None = None
 def load_model(directory: Path) -> None:
     """Load the language data into this process."""
     global _api  # noqa: PLW0603  a process is the model's owner
+    cv2.setNumThreads(1)
     _api = tesserocr.PyTessBaseAPI(
         path=str(directory),
         lang=_LANGUAGES,
