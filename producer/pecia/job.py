@@ -70,7 +70,8 @@ class Job(JobHandle[R_co]):
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
 
-        Without a `format` the suffix says which: .txt, .md, .json, .jsonl (fields), .hocr, .pdf, .srt or .vtt.
+        Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
+        .srt or .vtt.
         `quality` is that of the JPEG pictures in a PDF, 1 to 95.
 
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
@@ -24,6 +24,7 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.failures import Failure
 from pecia_schemas.packing import packed, unpacked
+from pecia_schemas.rendering import html_of, markdown_of
 
 if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
@@ -45,6 +46,18 @@ class Verdict(StrEnum):
     REPETITION = "repetition"
     LOW_CONFIDENCE = "low_confidence"
     UNREADABLE = "unreadable"
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person should look at the page."""
+        return self not in (Verdict.OK, Verdict.BLANK)
+
+
+VerdictName = Literal[
+    "ok", "blank", "review", "incomplete", "truncated", "repetition", "low_confidence", "unreadable"
+]
+NEEDS_REVIEW: Final = "verdict NOT IN ('ok', 'blank')"
+"""SQL: the same of a part, as its index has it."""
 
 
 class TokenUsage(Stored):
@@ -199,6 +212,16 @@ class Page(Stored):
         """The tables, in reading order."""
         return tuple(block.table for block in self.blocks if block.table)
 
+    @property
+    def markdown(self) -> str:
+        """The blocks as Markdown, tables as its tables."""
+        return markdown_of(self.blocks)
+
+    @property
+    def html(self) -> str:
+        """The blocks as HTML elements, one after the other."""
+        return html_of(self.blocks)
+
     def stored_json(self) -> str:
         """Return JSON with each text once, and words as numbers."""
         page = self.model_dump(mode="json", exclude={"blocks"}) | {"packed": packed(self.blocks)}
@@ -236,6 +259,21 @@ class Document(Stored):
     def text(self) -> str:
         """The pages' text, a form feed between pages as plain-text tools expect."""
         return "\f".join(page.text for page in self.pages)
+
+    @property
+    def markdown(self) -> str:
+        """The pages' Markdown, a rule between pages."""
+        return "\n\n---\n\n".join(page.markdown for page in self.pages)
+
+    @property
+    def html(self) -> str:
+        """The pages as HTML sections."""
+        return "\n".join(f'<section id="page_{page.number}">\n{page.html}\n</section>' for page in self.pages)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of all pages, in reading order."""
+        return tuple(table for page in self.pages for table in page.tables)
 
     @property
     def usage(self) -> TokenUsage:

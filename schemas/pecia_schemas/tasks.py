@@ -59,7 +59,7 @@ class Preparation(StrEnum):
 
 
 class Prefer(StrEnum):
-    """What a page of a PDF is read from: its text layer, which is the text that the file brings itself, or its pixels."""
+    """What a page of a PDF is read from: its text layer, which the file brings itself, or its pixels."""
 
     AUTO = "auto"
     """The layer where it can be trusted."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from PIL import Image
 
@@ -76,6 +77,76 @@ def text_pdf(lines: Sequence[str], *, about: bytes = b"") -> bytes:
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     page = box(300, 100) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>"
     return document([page + about], [content, font])
+
+
+def typeset(
+    lines: Sequence[str], *, size: float = 11, left: float = 60, top: float = 780, mode: int = 0
+) -> bytes:
+    """Return page content that shows these lines, in Latin-1, one below the other."""
+    words = b" ".join(b"(%b) '" % re.sub(rb"([()\\])", rb"\\\1", line.encode("latin-1")) for line in lines)
+    return b"BT /F %g Tf %g TL %d Tr %g %g Td %b ET\n" % (size, 1.5 * size, mode, left, top, words)
+
+
+def written_pdf(
+    content: bytes, *, means: Mapping[str, str] | None = None, about: bytes = b"", picture: bytes = b""
+) -> bytes:
+    """Return an A4 page of this content, in Helvetica as `F`; it may show a JPEG of 1000 x 400 grey pixels as `P`.
+
+    `means`: what the file says that letters stand for, where it is not what they look like.
+    """
+    pairs = b"".join(
+        b"<%02x> <%b>\n" % (ord(drawn), said.encode("utf-16-be").hex().encode())
+        for drawn, said in (means or {}).items()
+    )
+    head = b"/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /M def /CMapType 2 def\n"
+    codes = b"1 begincodespacerange <00> <ff> endcodespacerange\n%d beginbfchar\n%bendbfchar endcmap end end"
+    meaning = b" /ToUnicode 5 0 R" if means else b""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding%b >>" % meaning
+    shown = (
+        b"/Type /XObject /Subtype /Image /BitsPerComponent 8 /Width 1000 /Height 400 /ColorSpace /DeviceGray"
+    )
+    resources = b" /Resources << /Font << /F 4 0 R >> /XObject << /P 6 0 R >> >>"
+    page = box(595, 842) + b" /Contents 3 0 R" + resources + about
+    return document(
+        [page],
+        [
+            stream(content),
+            font,
+            stream(head + codes % (len(means or {}), pairs)),
+            stream(picture, shown + b" /Filter /DCTDecode"),
+        ],
+    )
+
+
+def form_pdf(lines: Sequence[str], value: str) -> bytes:
+    """Return a page of lines with a form field below them that is filled in."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    fonts = b"/Resources << /Font << /F 4 0 R >> >>"
+    shown = stream(
+        typeset([value], left=2, top=21), b"/Type /XObject /Subtype /Form /BBox [0 0 200 20] " + fonts
+    )
+    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /F 4 /Rect [60 500 260 520] /V (%b) /AP << /N 5 0 R >> >>"
+    page = box(595, 842) + b" /Contents 3 0 R /Annots [6 0 R] " + fonts
+    objects = [stream(typeset(lines)), font, shown, field % value.encode()]
+    return document([page], objects, catalogue=b"/AcroForm << /Fields [6 0 R] >>")
+
+
+def chinese_pdf(text: str) -> bytes:
+    """Return a page of Chinese whose font is not in the file."""
+    content = stream(b"BT /F 24 Tf 20 50 Td <%b> Tj ET" % text.encode("utf-16-be").hex().encode())
+    name = b"/STSong-Light"
+    about = (
+        b"<< /Type /FontDescriptor /FontName %b /Flags 6 /FontBBox [0 -200 1000 900] /ItalicAngle 0" % name
+    )
+    system = b"/CIDSystemInfo << /Registry (Adobe) /Ordering (GB1) /Supplement 2 >> /FontDescriptor 5 0 R"
+    font = (
+        b"<< /Type /Font /Subtype /Type0 /BaseFont %b /Encoding /UniGB-UCS2-H /DescendantFonts [6 0 R] >>"
+        % name
+    )
+    inner = b"<< /Type /Font /Subtype /CIDFontType0 /BaseFont %b %b >>" % (name, system)
+    page = box(40 + 24 * len(text), 100) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >>"
+    about += b" /Ascent 800 /Descent -200 /CapHeight 700 /StemV 80 >>"
+    return document([page], [content, font, about, inner])
 
 
 def picture_pdf(picture: bytes, size: tuple[int, int], about: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -20,8 +22,11 @@ from markdown_it.token import Token
 from pecia import errors
 from pecia.formats import Format, render
 from pecia_schemas import (
+    Block,
+    BlockKind,
     Box,
     Captions,
+    Cell,
     Document,
     Failure,
     FailureCode,
@@ -31,9 +36,11 @@ from pecia_schemas import (
     Segment,
     SegmentFailure,
     Summary,
+    Table,
     Verdict,
+    Word,
 )
-from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.blocks import Source, plain_blocks
 from snippets import ROOT, blocks
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -66,7 +73,7 @@ PLAIN = st.lists(
 
 def page(number: int = 1, text: str = "", lines: tuple[Line, ...] = (), **more: Any) -> Page:
     told = {"verdict": Verdict.OK, "width": 600, "height": 800, "engine": "test"} | more
-    return Page(number=number, blocks=plain_blocks(text, lines), **told)
+    return Page(number=number, **{"blocks": plain_blocks(text, lines), **told})
 
 
 def line(text: str, top: int = 10, confidence: float = 0.9) -> Line:
@@ -172,17 +179,97 @@ def test_plain_text_means_itself_in_markdown(text: str) -> None:
     assert words_of(seen) == words_of(text)
 
 
-@pytest.mark.parametrize("text", ["```\nopen", "~~~ x\n```", "<!-- open", "<script>", "<?php", "<![CDATA["])
-def test_what_a_model_left_open_does_not_hide_the_next_page(text: str) -> None:
-    document = Document(pages=(page(1, text), page(2, "after")))
-    tokens = MarkdownIt("commonmark").parse(render(document, "markdown"))
-    assert [token.content for token in tokens if token.type == "inline"][-1] == "after"
-    assert [token.type for token in tokens].count("hr") == 1
+TABLE = Table(
+    rows=2,
+    columns=3,
+    cells=(
+        Cell(row=0, column=0, column_span=2, text="Test | *x*"),
+        Cell(row=0, column=2, text="a\n<b>"),
+        Cell(row=1, column=0, text="K"),
+        Cell(row=1, column=1, text=""),
+        Cell(row=1, column=2, text="5.1"),
+    ),
+)
 
 
-def test_a_models_own_markdown_stays_as_it_wrote_it() -> None:
-    table = "# Labor\n\n| Hb | 12 |\n|---|---|\n| `<!--` | a_b |\n\n```\n<!--\n```"
-    assert render(Document(pages=(page(1, table),)), "markdown") == f"<!-- page 1: ok -->\n\n{table}\n"
+def block(kind: BlockKind, text: str, **more: Any) -> Block:
+    return Block(kind=kind, text=text, source=Source.MODEL, **more)
+
+
+RICH = Document(
+    pages=(
+        page(
+            blocks=(
+                block(BlockKind.TITLE, "Report\n#1"),
+                block(BlockKind.HEADING, "Findings", level=3),
+                block(BlockKind.LIST, "1. first\n  - in*n*er\nof two lines\n• <last>"),
+                block(BlockKind.TABLE, TABLE.text, table=TABLE),
+                block(BlockKind.PAGE_NUMBER, "1 of 2"),
+            )
+        ),
+    )
+)
+
+
+def test_markdown_has_headings_lists_and_tables() -> None:
+    assert RICH.markdown.split("\n") == [
+        "# Report #1",
+        "",
+        "### Findings",
+        "",
+        "1. first",
+        "  - in\\*n\\*er",
+        "  of two lines",
+        "- \\<last>",
+        "",
+        "| Test \\| \\*x\\* |  | a<br>\\<b> |",
+        "| --- | --- | --- |",
+        "| K |  | 5.1 |",
+        "",
+        "1 of 2",
+    ]
+
+
+def test_a_table_of_markdown_is_read_back_cell_by_cell() -> None:
+    tokens = MarkdownIt("commonmark").enable("table").parse(RICH.markdown)
+    cells = [
+        "".join(spoken([tokens[at + 1]]))
+        for at, one in enumerate(tokens)
+        if one.type in ("th_open", "td_open")
+    ]
+    assert cells == ["Test | *x*", "", "ahtml_inline<b>", "K", "", "5.1"]
+
+
+def test_html_has_the_elements_of_its_blocks_and_spans_in_tables() -> None:
+    assert RICH.html.split("\n") == [
+        '<section id="page_1">',
+        '<h1 class="title">Report<br>#1</h1>',
+        '<h3 class="heading">Findings</h3>',
+        '<ul class="list"><li>1. first</li><li>  - in*n*er</li><li>of two lines</li><li>• &lt;last&gt;</li></ul>',
+        "<table>",
+        '<tr><td colspan="2">Test | *x*</td><td>a<br>&lt;b&gt;</td></tr>',
+        "<tr><td>K</td><td></td><td>5.1</td></tr>",
+        "</table>",
+        '<footer class="page_number">1 of 2</footer>',
+        "</section>",
+    ]
+
+
+def test_an_html_file_says_which_page_is_missing() -> None:
+    assert '<section id="page_2" class="missing">\n<p>Page 2 is missing: damaged.</p>' in render(
+        PARTIAL, "html"
+    )
+
+
+def test_csv_has_all_tables_with_an_empty_line_between() -> None:
+    both = Document(pages=(RICH.pages[0], RICH.pages[0]))
+    assert list(csv.reader(io.StringIO(render(both, "csv"), newline=""))) == [
+        ["Test | *x*", "", "a\n<b>"],
+        ["K", "", "5.1"],
+        [],
+        ["Test | *x*", "", "a\n<b>"],
+        ["K", "", "5.1"],
+    ]
 
 
 def test_markdown_keeps_page_breaks_and_makes_no_heading_up() -> None:
@@ -212,7 +299,7 @@ def test_any_text_survives_hocr(lines: list[str], paragraph: str) -> None:
     first = page(1, "\n".join(lines), tuple(line(text) for text in lines))
     tree = parsed(Document(pages=(first, page(2, paragraph))))
     assert [one.text or "" for one in of_class(tree, "ocr_line")] == [storable_in_xml(text) for text in lines]
-    assert [one.text for one in of_class(tree, "ocr_par")] == [storable_in_xml(paragraph)]
+    assert [one.text for one in of_class(tree, "ocr_par text")] == [storable_in_xml(paragraph)]
 
 
 def test_hocr_says_where_a_line_stands_and_how_sure_it_is() -> None:
@@ -223,10 +310,29 @@ def test_hocr_says_where_a_line_stands_and_how_sure_it_is() -> None:
     assert only.get("title") == "bbox 20 50 400 80; x_wconf 88"
 
 
+def test_hocr_says_where_words_stand_in_areas_of_their_kind() -> None:
+    words = tuple(
+        Word(text=text, box=Box(left=left, top=50, right=left + 30, bottom=80), confidence=0.5)
+        for text, left in (("고혈압", 20), ("약", 60), ("5", 100))
+    )
+    found = Line(text="고혈압약 5", box=words[0].box, words=words)
+    area = Box(left=1, top=2, right=3, bottom=4)
+    table = Block(kind=BlockKind.TABLE, box=area, text=found.text, lines=(found,), source=Source.OCR)
+    tree = parsed(Document(pages=(page(blocks=(table,)),)))
+    (of_table,) = of_class(tree, "ocr_table")
+    assert of_table.get("title") == "bbox 1 2 3 4"
+    assert [(one.text, one.get("title")) for one in of_class(of_table, "ocrx_word")] == [
+        ("고혈압", "bbox 20 50 50 80; x_wconf 50"),
+        ("약", "bbox 60 50 90 80; x_wconf 50"),
+        ("5", "bbox 100 50 130 80; x_wconf 50"),
+    ]
+    assert "".join(of_class(tree, "ocr_line")[0].itertext()) == "고혈압약 5"
+
+
 def test_every_id_in_hocr_is_one_of_its_kind() -> None:
     pages = tuple(page(number, "a\nb", (line("a"), line("b", 60))) for number in (1, 11))
     names = [element.get("id") for element in parsed(Document(pages=pages)).iter() if element.get("id")]
-    assert len(names) == len(set(names)) == 6
+    assert len(names) == len(set(names)) == 10
 
 
 def test_hocr_says_which_page_is_missing() -> None:
@@ -315,7 +421,7 @@ def test_webvtt_notes_the_summary_and_what_is_missing() -> None:
     ("result", "form"), [(PARTIAL, "srt"), (PARTIAL, "vtt"), (FILM, "hocr"), (FILM, "fields")]
 )
 def test_a_form_that_the_result_has_not_is_refused_with_those_it_has(result: Any, form: str) -> None:
-    with pytest.raises(errors.InvalidFormatError, match=r"take one of text, markdown, json"):
+    with pytest.raises(errors.InvalidFormatError, match=r"take one of text, markdown, "):
         render(result, form)
 
 
@@ -344,6 +450,7 @@ def test_an_unknown_form_is_refused_with_those_there_are() -> None:
 
 PAGE = (ROOT / "docs" / "results.md").read_text()
 TEXT, VTT, SRT = blocks(PAGE, "text")
+HTML, HOCR = blocks(PAGE, "html")
 
 
 def line_at(text: str, confidence: float, *box: int) -> Line:
@@ -379,7 +486,8 @@ WALK = Captions(
     [
         (REPORT, Format.TEXT, TEXT),
         (REPORT, Format.MARKDOWN, *blocks(PAGE, "markdown")),
-        (REPORT, Format.HOCR, *blocks(PAGE, "html")),
+        (REPORT, Format.HTML, HTML),
+        (REPORT, Format.HOCR, HOCR),
         (REPORT, Format.FIELDS, *blocks(PAGE, "json")),
         (WALK, Format.VTT, VTT),
         (WALK, Format.SRT, SRT),

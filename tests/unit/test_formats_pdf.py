@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia.formats import pdf
-from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict
+from pecia_schemas import Box, Document, Failure, FailureCode, Line, Page, PageFailure, Verdict, Word
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures, Picture
 from pecia_workers.media.drawing import compressed
@@ -108,6 +108,19 @@ def test_a_line_is_found_where_it_stands(path: Path) -> None:
         left, bottom, right, top = text.get_rect(row)
         expected = (60, SIDE[1] - (100 * row + 90), 540, SIDE[1] - (100 * row + 60))
         assert (left, bottom, right, top) == pytest.approx(expected, abs=2)
+
+
+def test_words_stand_where_they_were_read_and_are_found_as_one_text(path: Path) -> None:
+    def word(text: str, left: int, right: int) -> Word:
+        return Word(text=text, box=Box(left=left, top=62, right=right, bottom=88))
+
+    words = (word("Hb", 60, 100), word("고혈압", 300, 360), word("약", 362, 380))
+    line = Line(text="Hb 고혈압약", box=Box(left=60, top=60, right=380, bottom=90), words=words)
+    page = read(1).model_copy(update={"blocks": plain_blocks(line.text, (line,))})
+    document = written(path, Document(pages=(page,)), p1=sheet())
+    text = document[0].get_textpage()
+    assert texts(document) == [line.text]
+    assert text.get_charbox(text.search("고").get_next()[0])[0] == pytest.approx(300, abs=2)
 
 
 def test_a_word_is_found_by_search(path: Path) -> None:

@@ -24,6 +24,7 @@ from pecia.client import Client
 from pecia.errors import JobError
 from pecia.formats import Format, fields, render
 from pecia.job import AnyJob
+from pecia_schemas.results import Document
 
 Form = Annotated[
     Format | None, typer.Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
@@ -37,6 +38,11 @@ Target = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 Quality = Annotated[
     int, typer.Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+]
+
+OfTable = Annotated[
+    int | None,
+    typer.Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1."),
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)
@@ -90,17 +96,22 @@ def result(
     target: Target = None,
     force: Force = False,
     quality: Quality = saving.QUALITY,
+    table: OfTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what jobs read or captioned, or write it to files: text, Markdown, hOCR, searchable PDF, subtitles.
+    """Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """
     asked = Delivery(form=form, target=target, force=force, quality=quality)
     if as_json and not asked.is_plain:
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+    if table and (as_json or not asked.is_plain):
+        raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
     with Client() as client:
         jobs = [client.job(job_id) for job_id in values.ids(ids)]
+        if table:
+            raise typer.Exit(_each(jobs, lambda job: _print_table(job, table)))
         ending = (
             _each(jobs, lambda job: _show(job, as_json=as_json)) if asked.is_plain else deliver(jobs, asked)
         )
@@ -173,6 +184,14 @@ def _print(job: AnyJob, asked: Delivery) -> None:
             typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
     else:
         typer.echo(render(job.result(timeout=0), asked.form or Format.TEXT), nl=False)
+
+
+def _print_table(job: AnyJob, number: int) -> None:
+    result = job.result(timeout=0)
+    tables = result.tables if isinstance(result, Document) else ()
+    if number > len(tables):
+        raise typer.BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
+    typer.echo(tables[number - 1].to_csv(), nl=False)
 
 
 def _print_file(job: AnyJob, asked: Delivery) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pecia.errors import InvalidFormatError
-from pecia.formats import fields, hocr, markdown, plain, subtitles
+from pecia.formats import fields, hocr, html, markdown, plain, subtitles
 from pecia_schemas.results import Captions, Document
 
 Result = Document | Captions
@@ -19,12 +19,15 @@ class Format(StrEnum):
     TEXT = "text"
     """Words alone, a form feed between pages."""
     MARKDOWN = "markdown"
+    HTML = "html"
+    CSV = "csv"
+    """All tables, an empty line between them."""
     JSON = "json"
     """The whole result, as `Document.model_validate_json` reads it back."""
     FIELDS = "fields"
     """JSON lines: what `fields=` asked for, an object for each page."""
     HOCR = "hocr"
-    """Lines with their places and confidence, as XHTML."""
+    """Blocks, lines and words with their places and confidence, as XHTML."""
     PDF = "pdf"
     """The pages' pictures with the text, invisible, over them: searchable."""
     SRT = "srt"
@@ -55,6 +58,8 @@ class Format(StrEnum):
 _SUFFIXES: Mapping[Format, str] = {
     Format.TEXT: ".txt",
     Format.MARKDOWN: ".md",
+    Format.HTML: ".html",
+    Format.CSV: ".csv",
     Format.JSON: ".json",
     Format.FIELDS: ".jsonl",
     Format.HOCR: ".hocr",
@@ -62,11 +67,13 @@ _SUFFIXES: Mapping[Format, str] = {
     Format.SRT: ".srt",
     Format.VTT: ".vtt",
 }
-_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items()} | {".html": Format.HOCR}
+_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items()}
 
 _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
     Format.TEXT: plain.of_document,
     Format.MARKDOWN: markdown.of_document,
+    Format.HTML: html.of_document,
+    Format.CSV: lambda document: "\r\n".join(table.to_csv() for table in document.tables),
     Format.JSON: lambda document: document.model_dump_json(indent=2) + "\n",
     Format.FIELDS: fields.of_document,
     Format.HOCR: hocr.of_document,

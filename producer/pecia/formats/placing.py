@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Box, Line
 from pecia_schemas.results import Page
 
 _LARGEST: Final = 12.0
@@ -27,18 +27,36 @@ class Placed:
 
 
 def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
-    """Yield the page's lines where they stand on a sheet of that size; if nobody knows that, its text row by row."""
+    """Yield the page's words where they stand on a sheet of that size, lines whose words are not known as a whole.
+
+    If the place of no line is known: the text, row by row.
+    """
     if page.lines:
         across, down = width / page.width, height / page.height
         for line in page.lines:
-            if text := " ".join(line.text.split()):
-                yield _on_sheet(line, text, across, down, height)
+            for text, box in _pieces(line):
+                yield _on_sheet(text, box, across, down, height)
     else:
         yield from _spread(page.text, width, height)
 
 
-def _on_sheet(line: Line, text: str, across: float, down: float, height: float) -> Placed:
-    box = line.box
+def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
+    """Yield words, each with the space after it, so that a selection has no gaps; they share the line's height."""
+    level = line.box.right - line.box.left >= line.box.bottom - line.box.top
+    words = [word for word in line.words if word.text.strip()]
+    if not words or not level:
+        if text := " ".join(line.text.split()):
+            yield text, line.box
+        return
+    for number, word in enumerate(words):
+        left, right, space = word.box.left, word.box.right, ""
+        for following in words[number + 1 : number + 2]:
+            if f"{word.text} {following.text}" in line.text and following.box.left > left:
+                right, space = following.box.left, " "
+        yield word.text + space, line.box.model_copy(update={"left": left, "right": right})
+
+
+def _on_sheet(text: str, box: Box, across: float, down: float, height: float) -> Placed:
     return Placed(
         text=text,
         left=box.left * across,

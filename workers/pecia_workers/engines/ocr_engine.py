@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from pecia_schemas.blocks import Line, Source, plain_blocks
+from pecia_schemas.blocks import text_of
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import Stage
 from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
-from pecia_workers.engines.page_reader import load_readers
+from pecia_workers.engines.page_reader import PageRead, load_readers
 from pecia_workers.engines.pricing import picture_tokens, request_cost
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""
 _CHARACTERS_PER_TOKEN: Final = 4
-_LINES: Final = plain(TypeAdapter(tuple[Line, ...]))
+_PAGE_READ: Final = plain(TypeAdapter(PageRead))
 
 
 class OcrEngine:
@@ -56,7 +56,7 @@ class OcrEngine:
             readable=[place for reader in readers for place in reader.data],
         )
         self._timeout = settings.part_timeout.total_seconds()
-        self._in_flight: dict[str, asyncio.Task[tuple[Line, ...]]] = {}
+        self._in_flight: dict[str, asyncio.Task[PageRead]] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -98,7 +98,7 @@ class OcrEngine:
             raise EngineError("A request with this id is in flight already.")
         reader = self._reader_of(request.language)
         reading = asyncio.create_task(
-            self._processes.call(_LINES, reader.read, request.images[0], timeout=self._timeout)
+            self._processes.call(_PAGE_READ, reader.read, request.images[0], timeout=self._timeout)
         )
         self._in_flight[request.id] = reading
         try:
@@ -139,10 +139,23 @@ def _capabilities(readers: tuple[PageReader, ...], name: str, remedies: Mapping[
     )
 
 
-def _generation(request: EngineRequest, reader: PageReader, lines: tuple[Line, ...]) -> Generation:
-    text = "\n".join(line.text for line in lines)
+def _generation(request: EngineRequest, reader: PageReader, page: PageRead) -> Generation:
+    text = text_of(page.blocks)
     pictures = picture_tokens(request)
     usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
-    verdict = Verdict.OK if lines else Verdict.UNREADABLE
-    blocks = plain_blocks(text, lines, source=Source.OCR)
-    return Generation(text=text, verdict=verdict, usage=usage, blocks=blocks, engine=reader.name)
+    return Generation(
+        text=text,
+        verdict=_verdict(page),
+        usage=usage,
+        blocks=page.blocks,
+        coverage=page.coverage,
+        doubts=page.doubts,
+        engine=reader.name,
+    )
+
+
+def _verdict(page: PageRead) -> Verdict:
+    """Return what the engine says: a page without text is blank if it has no letters either."""
+    if page.blocks:
+        return Verdict.OK
+    return Verdict.BLANK if page.coverage is None else Verdict.UNREADABLE

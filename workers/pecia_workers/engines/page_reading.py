@@ -53,5 +53,6 @@ def _unsure(blocks: Sequence[Block]) -> Iterator[Doubt]:
 
 def _corners(box: Box) -> NDArray[np.float32]:
     return np.array(
-        [(box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom)], np.float32
+        [(box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom)],
+        np.float32,
     )

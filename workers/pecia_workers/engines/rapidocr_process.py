@@ -36,7 +36,11 @@ _PARAMS: Final[dict[str, Any]] = {
     "Det.limit_type": "max",
     "Det.limit_side_len": 10**6,  # pages arrive at the size at which they are detected
     "Rec.rec_batch_num": 1,
-    "Rec.rec_img_shape": [3, 48, 96],  # the least width that short pieces are padded to: 320 costs a fifth of the time
+    "Rec.rec_img_shape": [
+        3,
+        48,
+        96,
+    ],  # the least width that short pieces are padded to: 320 costs a fifth of the time
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.inter_op_num_threads": 1,
 }
@@ -49,8 +53,9 @@ _MULTIPLE: Final = 32
 _AGAIN_SHARE, _AGAIN_LETTERS = 0.05, 20
 _EMPTY: Final = 0.3
 """Share of a box that others cover, up to which it stands on empty ground."""
-_ROWS, _SURE_ROW = 60, 0.8
-"""How many rows of letters without a box are read by themselves, and from which confidence they are text."""
+_ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
+"""How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
+from which they are."""
 _LEAST_SCORE: Final = 0.3
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
@@ -79,8 +84,11 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
         missed = letters.outside(quads)
     pieces = [piece for quad in quads if (piece := _recognised(bgr, quad, _LEAST_SCORE))]
-    for row in missed.rows()[:_ROWS]:
-        if piece := _recognised(bgr, _quad(row), _SURE_ROW):
+    for row in map(_quad, missed.rows()[:_ROWS]):
+        piece = _recognised(bgr, row, _NO_TEXT)
+        if piece is None or not any(map(str.isalnum, piece.text)):
+            letters = letters.outside([row])  # texture: neither network takes it for text
+        elif piece.confidence >= _SURE_ROW:
             pieces.append(piece)
     return page_read(pieces, pixels, letters)
 
@@ -122,7 +130,9 @@ def _recognised(bgr: NDArray[np.uint8], quad: Quad, least: float) -> Line | None
     words = tuple(_words(text, info, upright))
     if not words or score < least:
         return None
-    return Line(text=" ".join(word.text for word in words), box=_box(quad), confidence=min(1.0, score), words=words)
+    return Line(
+        text=" ".join(word.text for word in words), box=_box(quad), confidence=min(1.0, score), words=words
+    )
 
 
 def _recognise(bgr: NDArray[np.uint8], quad: Quad) -> tuple[str, float, Any]:
@@ -151,7 +161,9 @@ def _words(text: str, info: Any, quad: Quad) -> Iterator[Word]:
         top, bottom = quad[1] - quad[0], quad[2] - quad[3]
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         confidence = min(1.0, *info.confs[word.start() : word.end()])
-        yield Word(text=word.group(), box=_box(np.clip(part, quad.min(0), quad.max(0))), confidence=confidence)
+        yield Word(
+            text=word.group(), box=_box(np.clip(part, quad.min(0), quad.max(0))), confidence=confidence
+        )
 
 
 def _quad(row: Box) -> Quad:

@@ -1,11 +1,12 @@
 """Whether the glyphs of a page look like the letters that its text layer says they are.
 
 A font of a PDF may say of its glyphs what it likes: "A" is drawn, the layer says "7". Each font's letters and digits are
-laid beside those of pdfium's own fonts. Of sound fonts (86 families and styles at 8 to 30 pixels) at least 84 % of the
-glyphs have the letter that they claim among the five most alike; of fonts with mixed up letters at most 30 %.
+laid beside those of pdfium's own fonts. Measured on 84 fonts at 12 to 30 pixels: of the glyphs of a sound font at least
+92 % have the letter that they claim among the three most alike; of one with mixed up letters at most 20 %, of one whose
+digits are each off by one at most 40 %. A single letter that claims to be one of like shape is not found.
 
-Chinese, Japanese and Korean characters are judged by how common they are: a wrong code is mostly a rare character. Of
-other scripts nothing is known here.
+Chinese, Japanese and Korean characters are judged by size and by how common they are: a wrong code is mostly that of a
+rare character. Of other scripts nothing is known here.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
 _LETTERS: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
 """Digits and letters that pdfium's own fonts have."""
 _INDEX: Final = {letter: index for index, letter in enumerate(_LETTERS)}
-_INDEX.update(
-    (other, _INDEX[letter])
-    for other, letter in zip("АВЕКМНОРСТХаеорсухіѕјΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEKMHOPCTXaeopcyxisjABEZHIKMNOPTYXo", strict=True)
-)
+_LOOK_ALIKE: Final = {
+    "АВЕКМНОРСТХаеорсухіѕј": "ABEKMHOPCTXaeopcyxisj",  # noqa: RUF001  Cyrillic
+    "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο": "ABEZHIKMNOPTYXo",  # noqa: RUF001  Greek
+}
+for _others, _letters in _LOOK_ALIKE.items():
+    _INDEX.update((other, _INDEX[letter]) for other, letter in zip(_others, _letters, strict=True))
 _FONTS: Final = (
     *("Helvetica", "Helvetica-Bold", "Helvetica-Oblique", "Courier", "Courier-Bold"),
     *("Times-Roman", "Times-Bold", "Times-Italic"),
@@ -47,7 +50,7 @@ _SHAPE: Final = 1.5
 """How much height, width and place of a glyph count beside its picture."""
 _LEAST_SIZE: Final = 8.0
 """Pixels, of a font whose glyphs can be told apart."""
-_ALIKE: Final = 5
+_ALIKE: Final = 3
 _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
 _DRAWN_AT: Final = 32.0
@@ -102,7 +105,9 @@ def _by_look(samples: Sequence[Character], grey: Image.Image) -> Iterator[tuple[
     letters, looks = _own_looks()
     seen = np.array([_look(sample, grey) for sample in known])
     distances = np.square(looks).sum(axis=1) - 2 * seen @ looks.T
-    nearest = np.stack([distances[:, letters == letter].min(axis=1) for letter in range(len(_LETTERS))], axis=1)
+    nearest = np.stack(
+        [distances[:, letters == letter].min(axis=1) for letter in range(len(_LETTERS))], axis=1
+    )
     claimed = np.array([_INDEX[sample.code] for sample in known])
     better = (nearest < nearest[np.arange(len(known)), claimed, np.newaxis]).sum(axis=1)
     yield from zip(known, (better < _ALIKE).tolist(), strict=True)
@@ -123,7 +128,9 @@ def _look(character: Character, grey: Image.Image) -> NDArray[np.float32]:
     if _is_light(grey, character.box):
         picture = -picture
     picture /= max(1.0, float(np.linalg.norm(picture)))
-    shape = _SHAPE * np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32) / size
+    shape = (
+        _SHAPE * np.array([right - left, bottom - top, character.origin[1] - bottom], dtype=np.float32) / size
+    )
     return np.concatenate([picture, shape])
 
 
@@ -151,7 +158,9 @@ def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         grey = page.render(scale=1).to_pil().convert("L")
         with closing(page.get_textpage()) as text:
             place = placing(page, grey.width, grey.height)
-            drawn = [one for one in CharacterReader(text, place, {}).characters() if one and one.code in _INDEX]
+            drawn = [
+                one for one in CharacterReader(text, place, {}).characters() if one and one.code in _INDEX
+            ]
     return np.array([_INDEX[one.code] for one in drawn]), np.array([_look(one, grey) for one in drawn])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import unicodedata
 from collections import Counter
 from itertools import groupby
@@ -26,14 +27,19 @@ _SAMPLE: Final = 500
 """Characters by which it is told how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
 """Height of its box by the font's size, below which a character has no glyph: its font is missing."""
+_HIGH: Final = ("\ud800", "\udbff")
+"""What begins a character beyond the basic plane, which pdfium gives in two halves."""
 _ASCENT, _DESCENT = 0.75, 0.2
 """How far a line's box reaches above and below its baseline, by the font's size."""
+_SPACE: Final = 0.06
+"""Gap by the font's size that a space leaves: pdfium sees one wherever the size of the font changes."""
 _GAP, _STEP, _SLANT = 0.8, 0.6, 5.0
 """What begins another piece of text: a gap or a step off the baseline, by the font's size; an angle in degrees."""
 _SMALL, _RAISED = 0.85, 0.1
 """Size of a superscript or subscript and how far it is off the baseline, by the size of what it stands at."""
 
 _INVISIBLE: Final = frozenset({raw.FPDF_TEXTRENDERMODE_INVISIBLE, raw.FPDF_TEXTRENDERMODE_CLIP})
+_UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 _NO_CHARACTER: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 _SUPERSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ", strict=True))
 _SUBSCRIPTS: Final = dict(zip("0123456789+-\N{MINUS SIGN}=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎", strict=True))
@@ -41,7 +47,13 @@ _READ_AS: Final = {
     **dict.fromkeys("\x02\u00ad\ufffe", "-"),  # pdfium's for a hyphen at the end of a line
     **dict.fromkeys("\ufeff\u200b\u200e\u200f\u2060\u202a\u202b\u202c\u202d\u202e", ""),
     # What Microsoft's symbol fonts have in the private use area.
-    **dict(zip("\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053", "•▪➢☐☐☐✓☑✗☒☑☒", strict=True)),
+    **dict(
+        zip(
+            "\uf0b7\uf0a7\uf0d8\uf06f\uf0a8\uf071\uf0fc\uf0fe\uf0fb\uf0fd\uf052\uf053",
+            "•▪➢☐☐☐✓☑✗☒☑☒",
+            strict=True,
+        )
+    ),
 }
 _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06")
 """Radicals, compatibility ideographs and ligatures: other code points for what is drawn alike."""
@@ -88,7 +100,12 @@ class Character(NamedTuple):
             return self.box
         left, top, right, bottom = self.box
         baseline = self.origin[1]
-        return left, min(top, baseline - _ASCENT * self.size), right, max(bottom, baseline + _DESCENT * self.size)
+        return (
+            left,
+            min(top, baseline - _ASCENT * self.size),
+            right,
+            max(bottom, baseline + _DESCENT * self.size),
+        )
 
     def along(self, angle: float) -> tuple[float, float]:
         """Return where it begins and ends on a line of this angle."""
@@ -161,18 +178,17 @@ class CharacterReader:
 
     def characters(self) -> Iterator[Character | None]:
         """Yield those that stand on the page, in the file's order; None for a space or the end of a line."""
-        high = 0
+        first = ""
         for index in range(self._text.count_chars()):
-            code = raw.FPDFText_GetUnicode(self._text, index)
-            if 0xD800 <= code < 0xDC00:  # the first half of a character
-                high = code
+            half = chr(min(raw.FPDFText_GetUnicode(self._text, index), sys.maxunicode))
+            if _HIGH[0] <= half <= _HIGH[1]:
+                first = half
                 continue
-            if high and 0xDC00 <= code < 0xE000:
-                code = 0x10000 + ((high - 0xD800) << 10) + code - 0xDC00
-            high = 0
-            if raw.FPDFText_IsGenerated(self._text, index) == 1 or chr(code).isspace():
+            read = (first + half).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")[-1]
+            first = ""
+            if raw.FPDFText_IsGenerated(self._text, index) == 1 or read.isspace():
                 yield None
-            elif (character := self._character(index, chr(code))) is not None:
+            elif (character := self._character(index, read)) is not None:
                 yield character
 
     def _character(self, index: int, read: str) -> Character | None:
@@ -235,13 +251,13 @@ def _readable(character: str) -> str:
         return _READ_AS[character]
     if any(first <= character <= last for first, last in _SAME_LOOK):
         return unicodedata.normalize("NFKC", character)
-    return character
+    return _UNKNOWN if unicodedata.category(character) in ("Cc", "Cs") else character
 
 
 def _is_unmapped(character: str) -> bool:
     if character in _READ_AS:
         return False
-    return character == "\N{REPLACEMENT CHARACTER}" or unicodedata.category(character) in _NO_CHARACTER
+    return character == _UNKNOWN or unicodedata.category(character) in _NO_CHARACTER
 
 
 def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tuple[Line, ...]:
@@ -259,9 +275,10 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
         if last is not None and character.is_mark:
             pieces[-1][-1].append(character)
             continue
-        if last is None or not _goes_on(last, character):
+        gap = None if last is None else _gap(last, character)
+        if gap is None:
             pieces.append([[character]])
-        elif spaced:
+        elif spaced and gap > _SPACE:
             pieces[-1].append([character])
         else:
             pieces[-1][-1].append(character)
@@ -269,14 +286,17 @@ def lines_of(characters: Iterable[Character | None], scale: float = 1.0) -> tupl
     return tuple(line for piece in pieces if (line := _line(piece, scale)) is not None)
 
 
-def _goes_on(last: Character, character: Character) -> bool:
-    """Return whether a character stands on the line of the one before it, in either direction, and near it."""
+def _gap(last: Character, character: Character) -> float | None:
+    """Return the gap between two characters of a line, in either direction, by the font's size.
+
+    None if they are far from each other or not on a line.
+    """
     slant = abs((character.angle - last.angle + 180) % 360 - 180)
     size = max(last.size, character.size)
     (start, end), (from_, to) = last.along(last.angle), character.along(last.angle)
-    gap = max(from_ - end, start - to)
-    step = character.across(last.angle) - last.across(last.angle)
-    return slant <= _SLANT and gap <= _GAP * size and abs(step) <= _STEP * size
+    gap = max(from_ - end, start - to) / size
+    step = abs(character.across(last.angle) - last.across(last.angle)) / size
+    return gap if slant <= _SLANT and gap <= _GAP and step <= _STEP else None
 
 
 def _line(piece: list[list[Character]], scale: float) -> Line | None:
@@ -296,7 +316,9 @@ def _line(piece: list[list[Character]], scale: float) -> Line | None:
     if not words:
         return None
     text = " ".join(word.text for word in words)
-    return Line(text=text, box=_box_around([one for word in piece for one in word], scale), words=tuple(words))
+    return Line(
+        text=text, box=_box_around([one for word in piece for one in word], scale), words=tuple(words)
+    )
 
 
 def _text(word: list[Character], size: float, baseline: float) -> str:

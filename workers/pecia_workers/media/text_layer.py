@@ -34,7 +34,7 @@ from pecia_workers.media.glyphs import misnamed
 from pecia_workers.media.layer_text import CharacterReader, lines_of, placing, turn_needed, turned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from pypdfium2 import PdfPage
@@ -90,7 +90,6 @@ class TextLayer:
     distrust: Distrust | None = None
     """None: it can be trusted."""
 
-
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
         return lines_of(self.characters, scale)
@@ -115,36 +114,35 @@ def text_layer(
     visible = _visible([one for one in on_page if one], np.asarray(grey))
     kept = tuple(one for one in on_page if one is None or id(one) in visible)
     hidden_count = sum(one is not None for one in on_page) - len(visible)
-    distrust = _distrust(kept, hidden_count, drawn, upright, grey)
+    distrust = next(_faults(kept, hidden_count, drawn, upright, grey), None)
     return TextLayer(characters=tuple(on_page) if hidden else kept, turn=turn, distrust=distrust)
 
 
-def _distrust(
+def _faults(
     characters: Sequence[Character | None],
     hidden: int,
     drawn: _Drawn,
     pixels: NDArray[np.uint8],
     grey: Image.Image,
-) -> Distrust | None:
-    """Judge what is visible of a layer; `hidden`: how many characters are not."""
+) -> Iterator[Distrust]:
+    """Yield what is wrong with what is visible of a layer, cheapest first; `hidden`: how many characters are not."""
     seen = [one for one in characters if one]
     if max(len(seen), hidden) < LEAST_CHARACTERS:
-        return Distrust.NO_TEXT
+        yield Distrust.NO_TEXT
     if hidden > MOST_HIDDEN * (len(seen) + hidden):
-        return Distrust.HIDDEN
+        yield Distrust.HIDDEN
     if drawn.largest_picture(grey.size) > MOST_PICTURE or drawn.below_pictures(seen) > MOST_BELOW:
-        return Distrust.PICTURE
-    words = [one for one in seen if one.code not in _LEADERS]
-    if (
-        _share(one.unmapped for one in seen) + _share_of_stray_marks(characters) > MOST_UNMAPPED
-        or words and _share(one.text[:1].isalnum() for one in words) < LEAST_LETTERS
-    ):
-        return Distrust.UNMAPPED
+        yield Distrust.PICTURE
+    if _share(one.unmapped for one in seen) + _share_of_stray_marks(characters) > MOST_UNMAPPED:
+        yield Distrust.UNMAPPED
+    if _share(one.text[:1].isalnum() for one in seen if one.code not in _LEADERS) < LEAST_LETTERS:
+        yield Distrust.UNMAPPED
     if _share(one.is_turned for one in seen) > MOST_TURNED:
-        return Distrust.TURNED
+        yield Distrust.TURNED
     if misnamed(seen, grey) > MOST_MISNAMED:
-        return Distrust.MISNAMED
-    return Distrust.UNCOVERED if _leaves_text(characters, pixels) else None
+        yield Distrust.MISNAMED
+    if _leaves_text(characters, pixels):
+        yield Distrust.UNCOVERED
 
 
 def _share(flags: Iterable[bool]) -> float:

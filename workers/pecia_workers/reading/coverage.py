@@ -31,6 +31,10 @@ _OFF_LINE, _APART = 0.6, 3.0
 _LOWER, _HIGHER = 0.55, 1.8
 _NEIGHBOURS: Final = range(3, 15)
 """Letters within that distance, the letter itself among them: halftone dots have more."""
+_BAR_FILL, _BAR = 0.7, 1.5
+"""Of a dash of a dashed rule: how full its rectangle is, and width by height."""
+_BLOCK_FILL, _BLOCK = 0.85, 10
+"""Of a coloured field: how full its rectangle is, and its shorter side in pixels."""
 _AT_A_TIME: Final = 4096
 _SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
 
@@ -58,6 +62,8 @@ class Letters:
             & (width >= _NARROWEST * height)
             & (area >= _LEAST_AREA)
             & (area >= _LEAST_FILL * width * height)
+            & ((area < _BAR_FILL * width * height) | (width < _BAR * height))
+            & ((area < _BLOCK_FILL * width * height) | (np.minimum(width, height) < _BLOCK))
         )
         boxes = found[plausible, :4]
         boxes = boxes[np.argsort(2 * boxes[:, 1] + boxes[:, 3], kind="stable")]

@@ -96,8 +96,9 @@ class ReadPage:
     async def _look(
         self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
     ) -> Look[Page]:
-        """Look whether the engine has answered all of this before: nothing about a blank page, fields alone about one
-        with a text of its own.
+        """Look whether the engine has answered all of this before.
+
+        It answers nothing about a blank page, and about one that brings its own text only what fields it has.
         """
         text = [] if image.blank or image.blocks else [request]
         fields = [_form(request, task)] if task.fields is not None and not image.blank else []

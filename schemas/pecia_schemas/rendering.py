@@ -1,0 +1,108 @@
+"""Blocks as Markdown (CommonMark, tables by GFM) and as HTML. What a block's text holds is never taken for markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+from pecia_schemas.blocks import Block, BlockKind, Cell, Table
+
+_MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)])")
+_BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")
+_ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-+*•]|(?P<number>\d{1,9}[.)]))\s+(?P<text>\S.*)")
+_ELEMENTS: Final = {
+    BlockKind.TITLE: "h1",
+    BlockKind.FIGURE: "figure",
+    BlockKind.HEADER: "header",
+    BlockKind.FOOTER: "footer",
+    BlockKind.PAGE_NUMBER: "footer",
+}
+_LEVEL: Final = 2
+"""Of a heading that does not say it: a title is above it."""
+
+
+def markdown_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as Markdown, a blank line between them."""
+    return "\n\n".join(filter(None, map(_markdown, blocks)))
+
+
+def _markdown(block: Block) -> str:
+    if block.table:
+        return _markdown_table(block.table)
+    if block.kind in (BlockKind.TITLE, BlockKind.HEADING) and block.text.strip():
+        level = 1 if block.kind is BlockKind.TITLE else block.level or _LEVEL
+        return f"{'#' * level} {escaped(' '.join(block.text.split()))}"
+    if block.kind is BlockKind.LIST:
+        return "\n".join(map(_markdown_item, _BREAK.split(block.text)))
+    return escaped(block.text)
+
+
+def _markdown_item(line: str) -> str:
+    item = _ITEM.fullmatch(line)
+    return (
+        f"{item['indent']}{item['number'] or '-'} {escaped(item['text'])}" if item else f"  {escaped(line)}"
+    )
+
+
+def _markdown_table(table: Table) -> str:
+    """Return the table as GFM has it: its first row is the heading, spans are empty cells."""
+    first, *others = [
+        [_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in table.to_rows()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (first, ["---"] * table.columns, *others))
+
+
+def escaped(text: str) -> str:
+    """Return plain text as paragraphs that show it line by line, with nothing in it taken for Markdown."""
+    lines = [_escaped_line(line) for line in _BREAK.split(text)]
+    ends = [
+        "\\" if line and following else "" for line, following in zip(lines, [*lines[1:], ""], strict=True)
+    ]
+    return "\n".join(line + end for line, end in zip(lines, ends, strict=True)).strip("\n")
+
+
+def _escaped_line(line: str) -> str:
+    inner = _MARKUP.sub(r"\\\g<0>", line.strip())
+    opening = _OPENING.match(inner)
+    if opening is None:
+        return inner
+    place = opening.end() if opening["number"] else 0
+    return f"{inner[:place]}\\{inner[place:]}"
+
+
+def html_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML elements with their kind as class, one after the other."""
+    return "\n".join(filter(None, map(_html, blocks)))
+
+
+def _html(block: Block) -> str:
+    if block.table:
+        return _html_table(block.table)
+    if not block.text.strip():
+        return ""
+    if block.kind is BlockKind.LIST:
+        items = "".join(f"<li>{_html_text(line)}</li>" for line in _BREAK.split(block.text) if line.strip())
+        return f'<ul class="list">{items}</ul>'
+    heading = f"h{block.level or _LEVEL}" if block.kind is BlockKind.HEADING else "p"
+    element = _ELEMENTS.get(block.kind, heading)
+    return f'<{element} class="{block.kind}">{_html_text(block.text)}</{element}>'
+
+
+def _html_table(table: Table) -> str:
+    rows = [""] * table.rows
+    for cell in table.cells:
+        rows[cell.row] += _html_cell(cell)
+    return "\n".join(["<table>", *(f"<tr>{row}</tr>" for row in rows), "</table>"])
+
+
+def _html_cell(cell: Cell) -> str:
+    spans = f' rowspan="{cell.row_span}"' * (cell.row_span > 1)
+    spans += f' colspan="{cell.column_span}"' * (cell.column_span > 1)
+    return f"<td{spans}>{_html_text(cell.text)}</td>"
+
+
+def _html_text(text: str) -> str:
+    return _BREAK.sub("<br>", escape(text, quote=False))

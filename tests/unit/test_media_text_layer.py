@@ -1,0 +1,261 @@
+"""A PDF page's own text: exact where it is trusted, and not trusted where it may be wrong."""
+
+import io
+import string
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pypdfium2
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from pecia_schemas import Preparation, Prefer
+from pecia_schemas.blocks import Source, text_of
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.media.decoding import load_page
+from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageImage
+from pecia_workers.media.preparation import Plan
+from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
+from tests.shared import hand_made_pdfs as pdfs
+
+PROSE = [
+    "The patient was seen in clinic with cough and fever for 3 days; pressure 140/90",
+    "mmHg, heart rate 78, glucose 5.46 mmol/L. Quick brown foxes jump over 12 lazy",
+    "dogs. Dr. J. Kowalski-Xu, Ward 7B. Dose: 0.005 mg/l, batch O0l1I5S8B.",
+]
+LIMITS = Limits.of(WorkerSettings())
+SHIFTED = {one: chr(ord(one) + 1) for one in string.ascii_lowercase[:-1]} | {"z": "a"}
+DIGITS = {one: str((int(one) + 1) % 10) for one in string.digits}
+
+
+def layer_of(pdf: bytes, dpi: int = 150) -> TextLayer:
+    with pypdfium2.PdfDocument(pdf) as document:
+        page = document[0]
+        bitmap = page.render(scale=dpi / 72, rev_byteorder=True, fill_color=(255, 255, 255, 255))
+        return text_layer(page, np.array(bitmap.to_numpy()[:, :, :3]))
+
+
+def lines_of(pdf: bytes) -> list[str]:
+    return [line.text for line in layer_of(pdf).lines()]
+
+
+def read(pdf: bytes, directory: Path, plan: Plan | None = None) -> PageImage:
+    path = directory / "page.pdf"
+    path.write_bytes(pdf)
+    return load_page(path, 0, LIMITS, plan or Plan())
+
+
+def picture_of(lines: list[str]) -> bytes:
+    image = Image.new("L", (1000, 400), 255)
+    ImageDraw.Draw(image).multiline_text((10, 10), "\n".join(lines), fill=0, font=ImageFont.load_default(24))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("size", [6, 11, 24])
+def test_a_written_page_is_trusted_and_its_text_is_exact(size: int) -> None:
+    lines = [line[: 900 // size] for line in PROSE]
+    layer = layer_of(pdfs.written_pdf(pdfs.typeset(lines, size=size)))
+    assert layer.distrust is None
+    assert [line.text for line in layer.lines()] == lines
+
+
+def test_boxes_lie_around_the_ink_of_their_words() -> None:
+    pdf = pdfs.written_pdf(pdfs.typeset(["alpha        omega"]) + pdfs.typeset(["beta gamma"], top=400))
+    with pypdfium2.PdfDocument(pdf) as document:
+        ink = document[0].render(scale=150 / 72).to_numpy()[:, :, 0] < 128
+    for word in (word for line in layer_of(pdf).lines() for word in line.words):
+        box = word.box
+        assert ink[box.top : box.bottom, box.left : box.right].any()
+        ink[box.top : box.bottom, box.left : box.right] = False
+    assert not ink.any()
+
+
+def test_pieces_with_a_wide_gap_between_them_are_apart() -> None:
+    content = pdfs.typeset(["Sodium"]) + pdfs.typeset(["140 mmol/l"], left=200)
+    assert lines_of(pdfs.written_pdf(content)) == ["Sodium", "140 mmol/l"]
+
+
+def test_raised_and_lowered_digits_stay_raised_and_lowered() -> None:
+    raised = b"BT /F 11 Tf 60 700 Td (3.60 x10) Tj 4 Ts /F 7 Tf (6) Tj 0 Ts /F 11 Tf (/l of H) Tj -2 Ts /F 7 Tf (2) Tj"
+    pdf = pdfs.written_pdf(pdfs.typeset(PROSE) + raised + b" 0 Ts /F 11 Tf (O) Tj ET")
+    assert lines_of(pdf)[-1] == "3.60 x10⁶/l of H₂O"
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("\ufb01", "fi"),
+        ("\u00ad", "-"),
+        ("\u2f08", "人"),
+        ("\uf0fe", "☑"),
+        ("ffi", "ffi"),
+        ("\U0001f600", "\U0001f600"),
+    ],
+    ids=[
+        "ligature",
+        "soft hyphen",
+        "radical",
+        "tick of Wingdings",
+        "three letters",
+        "beyond the basic plane",
+    ],
+)
+def test_what_one_glyph_stands_for_is_read_as_it_looks(said: str, text: str) -> None:
+    drawn = "\N{PILCROW SIGN}"
+    pdf = pdfs.written_pdf(pdfs.typeset([*PROSE, f"a{drawn}b"]), means={drawn: said})
+    assert lines_of(pdf)[-1] == f"a{text}b"
+
+
+def test_a_hyphen_at_the_end_of_a_line_stays() -> None:
+    assert lines_of(pdfs.written_pdf(pdfs.typeset(["incon-", "clusive"]))) == ["incon-", "clusive"]
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_a_page_is_turned_until_its_text_stands_upright(degrees: int, tmp_path: Path) -> None:
+    page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /Rotate %d" % degrees), tmp_path)
+    assert text_of(page.blocks).split("\n") == PROSE
+    assert page.rotation == -degrees % 360
+    height, width = page.pixels.shape[:2]
+    assert height > width
+    assert page.blocks[0].lines[0].box.top < height / 8
+
+
+def test_the_crop_box_is_what_counts(tmp_path: Path) -> None:
+    cropped = pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /CropBox [50 700 595 842]")
+    page = read(cropped, tmp_path)
+    assert text_of(page.blocks).split("\n") == PROSE
+    first = page.blocks[0].lines[0].box
+    assert first.bottom < page.pixels.shape[0]
+    assert (page.pixels[first.top : first.bottom, first.left : first.right] < 128).any()
+
+
+def test_boxes_follow_a_page_that_is_scaled_down(tmp_path: Path) -> None:
+    pdf = pdfs.written_pdf(pdfs.typeset(PROSE))
+    whole, small = read(pdf, tmp_path), read(pdf, tmp_path, Plan(most_pixels=500_000))
+    assert small.scale < 1
+    for before, after in zip(whole.blocks[0].lines, small.blocks[0].lines, strict=True):
+        assert after.text == before.text
+        assert after.box.right == pytest.approx(before.box.right * small.scale, abs=1.5)
+
+
+def test_what_is_typed_into_a_form_is_part_of_the_text(tmp_path: Path) -> None:
+    page = read(pdfs.form_pdf(PROSE, "Filled in 4711"), tmp_path)
+    assert text_of(page.blocks).split() == [*" ".join(PROSE).split(), "Filled", "in", "4711"]
+
+
+@pytest.mark.parametrize(
+    ("pdf", "why"),
+    [
+        pytest.param(pdfs.blank_pdf(), Distrust.NO_TEXT, id="missing"),
+        pytest.param(pdfs.written_pdf(pdfs.typeset(["Fig. 1"])), Distrust.NO_TEXT, id="hardly any"),
+        pytest.param(pdfs.written_pdf(pdfs.typeset(PROSE, mode=3)), Distrust.HIDDEN, id="invisible"),
+        pytest.param(pdfs.written_pdf(b"1 g " + pdfs.typeset(PROSE)), Distrust.HIDDEN, id="white on white"),
+        pytest.param(
+            pdfs.written_pdf(pdfs.typeset(PROSE) + b" 0 g 0 600 595 242 re f"),
+            Distrust.HIDDEN,
+            id="below a bar",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                pdfs.typeset(PROSE) + b" q 595 0 0 842 0 0 cm /P Do Q", picture=picture_of(PROSE)
+            ),
+            Distrust.HIDDEN,
+            id="below a scan",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                b"q 595 0 0 600 0 200 cm /P Do Q " + pdfs.typeset(PROSE, top=150), picture=picture_of(PROSE)
+            ),
+            Distrust.PICTURE,
+            id="beside a large picture",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                b"q 475 0 0 190 60 400 cm /P Do Q " + pdfs.typeset(PROSE), picture=picture_of(PROSE)
+            ),
+            Distrust.UNCOVERED,
+            id="text in a picture",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                pdfs.typeset(PROSE), means={one: chr(0xE000 + ord(one)) for one in string.ascii_letters}
+            ),
+            Distrust.UNMAPPED,
+            id="private use",
+        ),
+        pytest.param(
+            pdfs.written_pdf(b"q .87 .5 -.5 .87 300 -200 cm " + pdfs.typeset(PROSE) + b" Q"),
+            Distrust.TURNED,
+            id="turned by 30 degrees",
+        ),
+        pytest.param(
+            pdfs.written_pdf(pdfs.typeset(PROSE), means=SHIFTED), Distrust.MISNAMED, id="letters mixed up"
+        ),
+        pytest.param(
+            pdfs.written_pdf(pdfs.typeset(PROSE), means=DIGITS), Distrust.MISNAMED, id="digits mixed up"
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                pdfs.typeset(PROSE), means={one: chr(0xAC00 + ord(one)) for one in string.ascii_letters}
+            ),
+            Distrust.MISNAMED,
+            id="letters said to be Korean",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
+                pdfs.typeset(PROSE), means={one: chr(0xC0 + ord(one) % 32) for one in string.ascii_lowercase}
+            ),
+            Distrust.MISNAMED,
+            id="letters said to have accents",
+        ),
+    ],
+)
+def test_a_layer_that_may_be_wrong_is_not_trusted(pdf: bytes, why: Distrust, tmp_path: Path) -> None:
+    assert layer_of(pdf).distrust is why
+    assert not read(pdf, tmp_path).blocks
+
+
+@pytest.mark.parametrize("means", [SHIFTED, DIGITS])
+@pytest.mark.parametrize("size", [6, 8, 14])
+def test_mixed_up_letters_are_found_at_any_size(means: Mapping[str, str], size: int) -> None:
+    pdf = pdfs.written_pdf(pdfs.typeset([line[:70] for line in PROSE], size=size), means=means)
+    assert layer_of(pdf).distrust is Distrust.MISNAMED
+
+
+def test_light_letters_on_a_dark_ground_are_trusted() -> None:
+    pdf = pdfs.written_pdf(b"0 .3 .5 rg 0 600 595 242 re f 1 g " + pdfs.typeset(PROSE))
+    assert layer_of(pdf).distrust is None
+
+
+def test_a_word_below_a_black_bar_is_no_part_of_the_text() -> None:
+    name = pdfs.typeset(["Jane Sampleton"], top=600) + b" 0 g 55 580 120 20 re f"
+    layer = layer_of(pdfs.written_pdf(pdfs.typeset(PROSE) + name))
+    assert layer.distrust is None
+    assert [line.text for line in layer.lines()] == PROSE
+
+
+def test_a_page_that_draws_blank_because_a_font_is_missing_is_read_from_its_layer(tmp_path: Path) -> None:
+    page = read(pdfs.chinese_pdf("患者因咳嗽发热三天就诊"), tmp_path)
+    assert text_of(page.blocks) == "患者因咳嗽发热三天就诊"
+    assert not page.blank
+    assert {block.source for block in page.blocks} == {Source.LAYER}
+
+
+def test_a_layer_is_taken_anyhow_if_that_is_preferred(tmp_path: Path) -> None:
+    recognised = pdfs.written_pdf(pdfs.typeset(PROSE, mode=3))
+    assert text_of(read(recognised, tmp_path, Plan(prefer=Prefer.LAYER)).blocks).split("\n") == PROSE
+
+
+def test_no_layer_is_taken_if_pixels_are_preferred(tmp_path: Path) -> None:
+    assert not read(pdfs.written_pdf(pdfs.typeset(PROSE)), tmp_path, Plan(prefer=Prefer.PIXELS)).blocks
+
+
+def test_a_page_is_not_turned_if_that_step_is_left_out(tmp_path: Path) -> None:
+    steps = tuple(step for step in Preparation if step is not Preparation.ORIENT)
+    page = read(pdfs.written_pdf(pdfs.typeset(PROSE), about=b" /Rotate 90"), tmp_path, Plan(steps=steps))
+    assert page.rotation == 0
+    assert not page.blocks
