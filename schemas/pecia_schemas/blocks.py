@@ -221,7 +221,7 @@ def plain_blocks(
     return (block,)
 
 
-def mean_confidence(lines: Iterable[Line]) -> float | None:
+def mean_confidence(lines: Iterable[Line | Word]) -> float | None:
     """Return the mean confidence of the lines that have one, weighted by their length; None if no text has one."""
     known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
     length = sum(weight for weight, _ in known)

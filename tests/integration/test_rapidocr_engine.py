@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
@@ -79,13 +80,82 @@ def test_lines_say_where_they_stand() -> None:
     assert title.confidence > 0.9
 
 
-def test_a_page_with_marks_but_no_text_is_unreadable() -> None:
+def test_words_stand_inside_their_line_from_left_to_right() -> None:
+    [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
+
+    for line in answer.lines:
+        assert line.text == " ".join(word.text for word in line.words)
+        lefts = [word.box.left for word in line.words]
+        assert lefts == sorted(lefts)
+        assert line.box.left <= lefts[0]
+        assert line.words[-1].box.right <= line.box.right
+        assert all(word.confidence is not None for word in line.words)
+
+
+def test_small_print_on_a_large_sheet_is_read_whole() -> None:
+    page, text = printed((2129, 2560), size=17, pitch=26, lines=28)
+
+    [answer] = read(page)
+
+    assert answer.verdict is Verdict.OK
+    assert accuracy(answer.text, text) >= 0.99
+    assert answer.coverage == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(("contrast", "noise"), [(30, 0), (20, 6), (12, 1)])
+def test_a_faint_copy_is_read(contrast: int, noise: float) -> None:
+    page, text = printed((1754, 1240), size=26, pitch=44, lines=12)
+    faint = 235 - (255 - page.astype(np.float32)) * (contrast / 255)
+    grain = np.random.default_rng(0).normal(0, noise, page.shape[:2])[:, :, np.newaxis]
+
+    [answer] = read((faint + grain).clip(0, 255).astype(np.uint8))
+
+    assert accuracy(answer.text, text) >= 0.97
+
+
+@pytest.mark.parametrize("noise", [0, 3, 12, 40])
+def test_a_page_with_nothing_but_noise_is_blank(noise: float) -> None:
+    grain = np.random.default_rng(1).normal(235, noise, (1754, 1240))
+    page = np.repeat(grain.clip(0, 255).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
+
+    [answer] = read(page)
+
+    assert (answer.verdict, answer.text, answer.coverage) == (Verdict.BLANK, "", None)
+
+
+def test_a_page_with_a_fold_and_no_text_is_blank() -> None:
     page = np.full((600, 600, 3), 255, dtype=np.uint8)
     page[300:303] = 0
 
     [answer] = read(page)
 
-    assert (answer.verdict, answer.text, answer.lines) == (Verdict.UNREADABLE, "", ())
+    assert (answer.verdict, answer.text, answer.lines) == (Verdict.BLANK, "", ())
+
+
+@pytest.mark.parametrize("degrees", [90, 270])
+def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(degrees: int) -> None:
+    page, _ = printed((900, 900), size=28, pitch=60, lines=8)
+    heading = Image.new("L", (260, 40), 255)
+    ImageDraw.Draw(heading).text((10, 2), "LUNCH TIME", fill=0, font=ImageFont.load_default(30))
+    turned = np.array(heading.rotate(degrees, expand=True))
+    page[300:560, 20:60] = turned[:, :, np.newaxis]
+
+    [answer] = read(page)
+
+    assert "LUNCH TIME" in answer.text
+
+
+def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tuple[NDArray[np.uint8], str]:
+    """Return a white page with so many lines of print in its upper left, and its text."""
+    image = Image.new("RGB", shape[::-1], "white")
+    text = [
+        f"{n + 1}. Potassium was {3 + n / 10:.1f} mmol/L on day {n + 2} of the stay." for n in range(lines)
+    ]
+    for n, line in enumerate(text):
+        ImageDraw.Draw(image).text(
+            (100, 100 + n * pitch), line, fill="black", font=ImageFont.load_default(size)
+        )
+    return np.array(image), "\n".join(text)
 
 
 def test_a_process_killed_at_work_fails_only_its_own_page() -> None:

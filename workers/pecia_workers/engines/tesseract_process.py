@@ -10,14 +10,19 @@ import numpy as np
 import tesserocr
 from PIL import Image
 
-from pecia_schemas.blocks import Box, Line
-from pecia_workers.engines.reading_order import in_reading_order, joined
+from pecia_schemas.blocks import Box, Line, Word, mean_confidence
+from pecia_workers.engines.page_reading import page_read
+from pecia_workers.media.ink import strengthened
+from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.layout import around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from pecia_workers.engines.page_reader import PageRead
 
 _LANGUAGES: Final = "kor+eng"
 _PAGE_INCHES: Final = 11.7
@@ -42,11 +47,12 @@ def load_model(directory: Path) -> None:
     )
 
 
-def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:
-    """Return the page's lines in reading order; empty if no text was found."""
+def read_page(pixels: NDArray[np.uint8]) -> PageRead:
+    """Read a page, RGB."""
     if _api is None:
         raise RuntimeError("load_model() comes first.")
-    grey = Image.fromarray(pixels).convert("L")
+    seen = strengthened(pixels)
+    grey = Image.fromarray(seen).convert("L")
     growth = min(_MOST_GROWTH, max(1.0, _LEAST_SIDE / max(grey.size)))
     if growth > 1:
         size = (round(grey.width * growth), round(grey.height * growth))
@@ -57,53 +63,55 @@ def read_page(pixels: NDArray[np.uint8]) -> tuple[Line, ...]:
     _api.SetSourceResolution(min(_MOST_DPI, max(_LEAST_DPI, round(max(width, height) / _PAGE_INCHES))))
     try:
         _api.Recognize()
-        lines = in_reading_order([joined(piece) for piece in _pieces(_words(_api))])
-        return tuple(_shrunk(line, growth) for line in lines)
+        pieces = [_line(piece) for piece in _pieces(_words(_api, growth))]
     finally:
         _api.Clear()
+    return page_read(pieces, pixels, Letters.of(seen))
 
 
-def _shrunk(line: Line, growth: float) -> Line:
-    """Return the line where it stands on the page that was not scaled up."""
-    box = Box(
-        left=math.floor(line.box.left / growth),
-        top=math.floor(line.box.top / growth),
-        right=math.ceil(line.box.right / growth),
-        bottom=math.ceil(line.box.bottom / growth),
-    )
-    return line.model_copy(update={"box": box})
-
-
-def _words(api: tesserocr.PyTessBaseAPI) -> Iterator[list[Line]]:
-    """Yield the words of each line that Tesseract found."""
-    line: list[Line] = []
+def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
+    """Yield the words of each line that Tesseract found on the page scaled up by `growth`."""
+    line: list[Word] = []
     for found in tesserocr.iterate_level(api.GetIterator(), tesserocr.RIL.WORD):
         if line and found.IsAtBeginningOf(tesserocr.RIL.TEXTLINE):
             yield line
             line = []
-        word = _word(found)
+        word = _word(found, growth)
         if word is None:
             continue
         if line and not found.BlanksBeforeWord():  # to Tesseract each syllable of Korean may be a word
-            together = line[-1].text + word.text
-            line[-1] = joined([line[-1], word]).model_copy(update={"text": together})
+            line[-1] = _one_word(line[-1], word)
         else:
             line.append(word)
     if line:
         yield line
 
 
-def _word(found: Any) -> Line | None:
+def _word(found: Any, growth: float) -> Word | None:
     if found.Empty(tesserocr.RIL.WORD):
         return None
     text = found.GetUTF8Text(tesserocr.RIL.WORD).strip()
-    left, top, right, bottom = found.BoundingBox(tesserocr.RIL.WORD)
+    left, top, right, bottom = (side / growth for side in found.BoundingBox(tesserocr.RIL.WORD))
     confidence = min(1.0, max(0.0, found.Confidence(tesserocr.RIL.WORD) / 100))
-    box = Box(left=left, top=top, right=right, bottom=bottom)
-    return Line(text=text, box=box, confidence=confidence) if text else None
+    box = Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))
+    return Word(text=text, box=box, confidence=confidence) if text else None
 
 
-def _pieces(lines: Iterator[list[Line]]) -> Iterator[list[Line]]:
+def _one_word(first: Word, second: Word) -> Word:
+    confidence = mean_confidence([first, second])
+    return Word(text=first.text + second.text, box=around([first.box, second.box]), confidence=confidence)
+
+
+def _line(words: list[Word]) -> Line:
+    return Line(
+        text=" ".join(word.text for word in words),
+        box=around(word.box for word in words),
+        confidence=mean_confidence(words),
+        words=tuple(words),
+    )
+
+
+def _pieces(lines: Iterator[list[Word]]) -> Iterator[list[Word]]:
     """Cut the lines where the white space is that of a table or of columns."""
     for line in lines:
         height = median(word.box.bottom - word.box.top for word in line)

@@ -16,8 +16,9 @@ _MONTH: Final = re.compile(
 )
 _BEFORE_A_NAME: Final = re.compile(
     r"(?i:\b(mr|mrs|ms|miss|dr|prof|sir|madam|herr|frau|dear|(sur|first |last |full )?name|patient|physician|doctor"
-    r"|signed( by)?|consultant|nurse|attn|attention|invoice to|bill to|ship to)\b|姓名|患者|医生|성명|이름|환자)[.:：]?\s*"
-    r"([A-Z][\w.'-]*,?\s+)?$"  # of a first and a last name, the second
+    r"|signed( by)?|consultant|nurse|attn|attention|invoice to|bill to|ship to)\b|姓名|患者|医生|성명|이름|환자)"
+    r"[.:\uff1a]?\s*"
+    r"([A-Z][\w.'-]*,?\s*)?$"  # of a first and a last name, the second
 )
 
 

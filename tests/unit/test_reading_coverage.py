@@ -1,0 +1,114 @@
+"""How much of a page was read, from its letters alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
+
+from pecia_schemas.blocks import Box, DoubtReason, Line, Word
+from pecia_workers.engines.page_reading import page_read
+from pecia_workers.reading.coverage import Letters
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LINE = "the patient was seen in clinic with cough and fever"
+
+
+def sheet() -> Image.Image:
+    return Image.new("RGB", (1240, 1754), "white")
+
+
+def print_line(image: Image.Image, top: int, ink: int = 0, size: int = 26) -> None:
+    ImageDraw.Draw(image).text((100, top), LINE, fill=(ink, ink, ink), font=ImageFont.load_default(size))
+
+
+def letters(image: Image.Image) -> Letters:
+    return Letters.of(np.array(image))
+
+
+def quad(left: int, top: int, right: int, bottom: int) -> NDArray[np.float32]:
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
+
+
+def piece(top: int, confidence: float = 1.0) -> Line:
+    box = Box(left=90, top=top, right=1000, bottom=top + 40)
+    return Line(text="12.5 mg", box=box, words=(Word(text="12.5", box=box, confidence=confidence),))
+
+
+def test_faint_print_beside_strong_print_is_found() -> None:
+    image = sheet()
+    print_line(image, 200)
+    both = len(letters(image))
+    print_line(image, 600, ink=225)
+
+    assert len(letters(image)) == pytest.approx(2 * both, abs=4)
+
+
+def test_the_height_is_that_of_the_small_print() -> None:
+    image = sheet()
+    for top in range(200, 600, 60):
+        print_line(image, top, size=40)
+    for top in range(800, 1000, 30):
+        print_line(image, top, size=20)
+    small = sheet()
+    print_line(small, 200, size=20)
+
+    assert letters(image).small_height == pytest.approx(letters(small).small_height, abs=1)
+
+
+def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
+    image = sheet()
+    draw = ImageDraw.Draw(image)
+    draw.line((100, 300, 1100, 300), fill="black", width=3)
+    for left in range(100, 1100, 26):
+        draw.rectangle((left, 500, left + 16, 505), fill="black")
+        draw.rectangle((left, 700, left + 14, 714), fill="teal")
+    grain = np.random.default_rng(0).normal(0, 10, (1754, 1240, 1))
+
+    assert len(Letters.of((np.array(image) + grain).clip(0, 255).astype(np.uint8))) == 0
+
+
+def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
+    image = sheet()
+    print_line(image, 200)
+    print_line(image, 600)
+
+    missed = letters(image).outside([quad(90, 190, 1000, 240)])
+
+    [row] = missed.rows()
+    assert missed.share_of(letters(image)) == pytest.approx(0.5)
+    assert 600 <= row.top < row.bottom <= 640
+
+
+def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> None:
+    image = sheet()
+    print_line(image, 200)
+    print_line(image, 600)
+
+    page = page_read([piece(190)], np.array(image), letters(image))
+
+    [doubt] = page.doubts
+    assert page.coverage == pytest.approx(0.5)
+    assert doubt.reason is DoubtReason.UNCOVERED
+    assert doubt.box
+    assert 600 <= doubt.box.top < doubt.box.bottom <= 640
+
+
+def test_a_page_without_letters_has_no_coverage() -> None:
+    assert page_read([], np.array(sheet()), letters(sheet())).coverage is None
+
+
+@pytest.mark.parametrize(("confidence", "doubts"), [(0.4, 1), (0.95, 0)])
+def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt(confidence: float, doubts: int) -> None:
+    image = sheet()
+    print_line(image, 200)
+
+    page = page_read([piece(190, confidence)], np.array(image), letters(image))
+
+    assert [(doubt.text, doubt.on_value) for doubt in page.doubts] == [("12.5", True)] * doubts
