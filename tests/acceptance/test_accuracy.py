@@ -12,15 +12,19 @@ import pytest
 from chinese import chinese_font
 from command import run_pecia
 from exact_pages import blank_pages, chinese_pages, english_pages, korean_page
+from hand_made_pdfs import text_pdf
 from korean import NothingThereError, absent, korean_font, korean_tessdata
 from pecia import Verdict
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.report import Report
 from pecia.evaluation.scores import PageScore
+from pecia.evaluation.truth import TruePage, Truth
 
 pytestmark = pytest.mark.gate
 
 Pages = tuple[PageScore, ...]
+LAYER = ("Arsenic 0.005 mg/l", "Batch O0l1I5S8B")
+"""What no eye tells apart."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         absent(error)
     for page in (*english_pages(), *blank_pages(), *foreign):
         page.write(made)
+    (made / "layer.pdf").write_bytes(text_pdf(LAYER))
+    layer = Truth(kind="layer", pages=(TruePage(text="\n".join(LAYER)),))
+    (made / "layer.json").write_text(layer.model_dump_json())
     return made
 
 
@@ -95,3 +102,9 @@ def test_boxes_and_circles_are_ticked_or_empty_as_they_are(pages: Pages) -> None
 
     assert len(forms) == 1
     assert below(0.99, forms) == {}
+
+
+def test_the_text_of_a_written_pdf_is_its_layer_to_the_character(pages: Pages) -> None:
+    (page,) = (page for page in pages if page.kind == "layer")
+
+    assert page.characters == (0, len(" ".join(LAYER)))
