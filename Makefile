@@ -75,8 +75,9 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
 	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
-bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, and what log-probabilities cost
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
+	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 
 docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures
 	$(BIN)/python -m pecia_schemas.export docs

@@ -81,7 +81,7 @@ def _job(arguments: argparse.Namespace, directory: Path) -> Job:
     made = CHECKPOINTS[arguments.checkpoint]
     pages = [_draw(directory / f"{number}.png", number) for number in range(arguments.pages + WARM_UP)]
     return Job(
-        model=str(arguments.model or _checkpoint(made, directory / arguments.checkpoint)),
+        model=str(arguments.model or checkpoint(made, directory / arguments.checkpoint)),
         pages=pages[WARM_UP:],
         warm_up=pages[:WARM_UP],
         instruction=instruction_for(DocumentType.PRESCRIPTION, None),
@@ -98,7 +98,8 @@ def _draw(path: Path, number: int) -> str:
     return str(path)
 
 
-def _checkpoint(made: Made, directory: Path) -> Path:
+def checkpoint(made: Made, directory: Path) -> Path:
+    """Make it, and return its directory."""
     program = HERE.parent / "tests" / "engine" / "checkpoints.py"
     shape = ["--hidden", str(made.hidden), "--layers", str(made.layers)]
     command = [sys.executable, str(program), str(directory), *shape]
