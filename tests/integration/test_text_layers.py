@@ -15,7 +15,11 @@ from pecia import Job, Page, Prefer, ReadDocument, Verdict
 from pecia_schemas import Document, TokenUsage
 from pecia_schemas.blocks import Source
 
-LINES = ["Arsenic in drinking water: 0.005 mg/l", "Batch O0l1I5S8B, read from small print", "Result 3.60, 12 days"]
+LINES = [
+    "Arsenic in drinking water: 0.005 mg/l",
+    "Batch O0l1I5S8B, read from small print",
+    "Result 3.60, 12 days",
+]
 WRITTEN = written_pdf(typeset(LINES, size=6))
 Work = Callable[..., Job[Document]]
 
