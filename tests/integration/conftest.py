@@ -189,21 +189,28 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def run_page(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable[..., Job[Document]]:
-    """Submits a task of one page and runs it on a worker with the given settings."""
+    """Submits a task and runs each of its parts once on a worker with the given settings."""
     urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     own = {"decode_processes": 1, "spool_dir": str(tmp_path)}
 
     def run(task: ReadDocument, **settings: Any) -> Job[Document]:
         job = client.submit(task)
-        with psycopg.connect(urls["database_url"]) as connection:
-            row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job.id,)).fetchone()
-        assert row is not None
+        started: list[UUID] = []
+
+        def queued() -> list[UUID]:
+            query = "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND id <> ALL(%s) ORDER BY ordinal"
+            with psycopg.connect(urls["database_url"]) as connection:
+                return [part for (part,) in connection.execute(query, (job.id, started))]
 
         async def story() -> None:
-            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), {Stage.READ})
+            stages = {Stage.INGEST, Stage.READ}
+            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), stages)
             try:
                 await runtime.start()
-                await runtime.run(row[0], redelivered=False)
+                while parts := queued():
+                    started.extend(parts)
+                    for part in parts:
+                        await runtime.run(part, redelivered=False)
             finally:
                 await runtime.stop()
 

@@ -120,7 +120,8 @@ def test_words_stand_where_they_were_read_and_are_found_as_one_text(path: Path) 
     document = written(path, Document(pages=(page,)), p1=sheet())
     text = document[0].get_textpage()
     assert texts(document) == [line.text]
-    assert text.get_charbox(text.search("고").get_next()[0])[0] == pytest.approx(300, abs=2)
+    (start, _) = text.search("고").get_next() or (0, 0)
+    assert text.get_charbox(start)[0] == pytest.approx(300, abs=2)
 
 
 def test_a_word_is_found_by_search(path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from pecia_schemas import FailureCode
+from pecia_schemas import Block, Doubt, FailureCode
 from pecia_workers.media import MediaError, PageImage
 from pecia_workers.media.frames import (
     STRICT,
@@ -40,6 +40,8 @@ class Header(TypedDict):
     rotation: int
     skew: float
     scale: float
+    blocks: tuple[Block, ...]
+    doubts: tuple[Doubt, ...]
     blank: bool
 
 
@@ -48,7 +50,7 @@ PAGE = Form(
     header=TypeAdapter(Header), build=lambda page: PageImage(**page), raw="pixels", most_raw=3_000_000
 )
 HEAD = struct.Struct("!?I")
-VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blank":false}'
+VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"blank":false}'
 
 
 class Bomb:

@@ -9,8 +9,9 @@ import numpy as np
 import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from tests.shared import hand_made_pdfs as pdfs
 
-from pecia_schemas import Preparation, Prefer
+from pecia_schemas import Prefer, Preparation
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
@@ -18,7 +19,6 @@ from pecia_workers.media.limits import Limits
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
 from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
-from tests.shared import hand_made_pdfs as pdfs
 
 PROSE = [
     "The patient was seen in clinic with cough and fever for 3 days; pressure 140/90",

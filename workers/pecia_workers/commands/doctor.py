@@ -29,6 +29,7 @@ from pecia_workers.ledger.roster import (
     wait_for_a_secret,
     waiting_in_vain,
 )
+from pecia_workers.media.fonts import scripts_without_a_font
 from pecia_workers.upkeep.queues import count_waiting
 
 _DIFFERENT, _UNAVAILABLE = 1, 4
@@ -95,6 +96,7 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
         lambda error: refusals.of_redis(error, settings.redis_url.get_secret_value()),
     )
     yield _look_at_confinement()
+    yield _look_at_fonts()
     url = settings.database_url.get_secret_value()
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
@@ -142,6 +144,17 @@ def _look_at_confinement() -> Finding:
         return Finding(subject="decoders", ok=True, detail=detail)
     detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
     return Finding(subject="decoders", ok=False, detail=detail)
+
+
+def _look_at_fonts() -> Finding:
+    """Say what PDFs draw blank; no fault, as their text layer is read all the same."""
+    missing = scripts_without_a_font()
+    if not missing:
+        return Finding(
+            subject="fonts", ok=True, detail="for Chinese, Japanese and Korean in PDFs that bring none"
+        )
+    detail = f"none for {' or '.join(missing)}: PDFs that bring none draw blank; install some, such as fonts-noto-cjk"
+    return Finding(subject="fonts", ok=True, detail=detail)
 
 
 def _look_at_payloads(settings: WorkerSettings) -> str:

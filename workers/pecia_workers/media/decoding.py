@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.pages import PageImage, PageInfo, PageSource
 
+_READS_LAYERS = importlib.util.find_spec("cv2") is not None
+"""Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
+
 Document = Path | int
 """Where a file lies, or the descriptor of one that is open, which is closed when another is opened."""
 
@@ -40,8 +44,11 @@ Document = Path | int
 def initialize_process(limits: Limits) -> None:
     """Make a fresh process ready to decode: one thread, and everything loaded."""
     Image.MAX_IMAGE_PIXELS = limits.page_pixels
-    if line_classifier() is not None:
-        import cv2  # noqa: PLC0415  comes with pecia[local]
+    line_classifier()
+    if _READS_LAYERS:
+        import cv2  # noqa: PLC0415
+
+        from pecia_workers.reading import coverage, layout  # noqa: F401, PLC0415  OpenCV is theirs too
 
         cv2.setNumThreads(1)
 
@@ -67,7 +74,7 @@ def load_page(
     with _bounded_memory():
         source = _open_files.get(document, limits, password)
         pixels = source.pixels(index)
-        if isinstance(source, PdfPages) and plan.prefer is not Prefer.PIXELS:
+        if _READS_LAYERS and isinstance(source, PdfPages) and plan.prefer is not Prefer.PIXELS:
             layer = source.layer(index, pixels, plan)
             if layer is not None:
                 return with_layer(pixels, layer, plan)

@@ -17,7 +17,6 @@ from pecia_workers.media.classifier import line_classifier
 from pecia_workers.media.ink import View
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.skew import growth_for, levelled
-from pecia_workers.reading.layout import layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +57,8 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
 
 def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageImage:
     """Return a page that is read from its text layer, by which it is turned too; nothing else tells as surely."""
+    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
     page = PageImage(pixels=np.ascontiguousarray(np.rot90(pixels, -layer.turn // 90)), rotation=layer.turn)
     if Preparation.DOWNSCALE in plan.steps:
         page = _scaled_down(page, plan.most_pixels)

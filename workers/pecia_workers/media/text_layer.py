@@ -203,11 +203,9 @@ def _is_paper(character: Character, grey: NDArray[np.uint8]) -> bool:
 
 
 def _leaves_text(seen: Sequence[Character | None], pixels: NDArray[np.uint8]) -> bool:
-    """Return whether there is text on the page outside of these characters. Without OpenCV it cannot be told."""
-    try:
-        from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
-    except ModuleNotFoundError:
-        return False
+    """Return whether there is text on the page outside of these characters."""
+    from pecia_workers.reading.coverage import Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
     left, top, width, height = Letters.of(pixels).boxes.T
     covered = np.zeros((pixels.shape[0] + 1, pixels.shape[1] + 1), dtype=np.int32)
     for box in (word.box for line in lines_of(seen) for word in line.words):

@@ -23,6 +23,7 @@ from pecia_workers.reading.fields import Fields, closed, judge
 from pecia_workers.reading.instructions import fields_instruction, instruction_for
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
+from pecia_workers.reading.verdicts import judged
 from pecia_workers.working import worked_s
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class ReadPage:
             own = Generation(
                 text=text_of(image.blocks), verdict=Verdict.OK, blocks=image.blocks, doubts=image.doubts
             )
-            return [Reading(engine=_LAYER, change=None, generation=own, seen=request.size)]
+            return [Reading(engine=_LAYER, change=None, generation=judged(own), seen=request.size)]
         return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL))
 
     async def _fill(

@@ -1,0 +1,95 @@
+"""Written PDFs through the ledger and a worker: the file's own text, exact and free, where it can be trusted."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from pydantic import BaseModel
+
+from chat_server import Behaviour, ChatServerDouble, serving
+from hand_made_pdfs import chinese_pdf, typeset, written_pdf
+from pecia import Job, Page, Prefer, ReadDocument, Verdict
+from pecia_schemas import Document, TokenUsage
+from pecia_schemas.blocks import Source
+
+LINES = [
+    "Arsenic in drinking water: 0.005 mg/l",
+    "Batch O0l1I5S8B, read from small print",
+    "Result 3.60, 12 days",
+]
+WRITTEN = written_pdf(typeset(LINES, size=6))
+Work = Callable[..., Job[Document]]
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServerDouble]:
+    with serving(Behaviour()) as server:
+        yield server
+
+
+@pytest.fixture
+def work(run_page: Work, server: ChatServerDouble) -> Work:
+    """Submits a task and runs its page on a worker whose engine asks the server."""
+    return partial(run_page, engine="openai", engine_url=server.url)
+
+
+def only_page(job: Job[Document]) -> Page:
+    (page,) = job.result(timeout=0).pages
+    return page
+
+
+def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, work: Work) -> None:
+    page = only_page(work(ReadDocument(WRITTEN)))
+
+    assert page.text.splitlines() == LINES
+    assert (page.engine, page.source, page.verdict) == ("layer", Source.LAYER, Verdict.OK)
+    assert page.usage == TokenUsage()
+    assert not server.pages
+
+
+def test_a_page_whose_font_is_missing_is_read_though_it_draws_blank(work: Work) -> None:
+    page = only_page(work(ReadDocument(chinese_pdf("患者因咳嗽发热三天就诊"))))
+
+    assert (page.text, page.blank) == ("患者因咳嗽发热三天就诊", False)
+
+
+def test_the_engine_reads_a_page_whose_layer_calls_letters_wrongly(
+    server: ChatServerDouble, work: Work
+) -> None:
+    wrong = {one: chr(ord(one) + 1) for one in string.ascii_lowercase[:-1]}
+
+    page = only_page(work(ReadDocument(written_pdf(typeset(LINES), means=wrong))))
+
+    assert (page.text, page.source) == ("Amoxicillin 500 mg", Source.MODEL)
+    assert len(server.pages) == 1
+
+
+@pytest.mark.parametrize(
+    ("prefer", "mode", "source"),
+    [(Prefer.PIXELS, 0, Source.MODEL), (Prefer.LAYER, 3, Source.LAYER)],
+    ids=["pixels of a good page", "layer of a recognised one"],
+)
+def test_a_task_says_what_its_pages_are_read_from(
+    work: Work, prefer: Prefer, mode: int, source: Source
+) -> None:
+    page = only_page(work(ReadDocument(written_pdf(typeset(LINES, mode=mode)), prefer=prefer)))
+
+    assert page.source is source
+
+
+def test_fields_of_a_written_page_are_asked_of_the_engine_and_its_text_is_not(
+    server: ChatServerDouble, work: Work
+) -> None:
+    class Sample(BaseModel):
+        batch: str
+
+    server.behaviour.form = '{"batch": "O0l1I5S8B"}'
+
+    page = only_page(work(ReadDocument(WRITTEN, fields=Sample)))
+
+    assert page.text.splitlines() == LINES
+    assert page.fields == {"batch": "O0l1I5S8B"}
+    assert len(server.pages) == 1
