@@ -116,13 +116,13 @@ def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(
     assert accuracy(answer.text, "\n".join(page.lines)) >= 0.99
 
 
-def test_a_page_with_marks_but_no_text_is_unreadable_in_korean_too(tessdata: str) -> None:
+def test_a_page_with_a_fold_and_no_text_is_blank_in_korean_too(tessdata: str) -> None:
     page = np.full((600, 600, 3), 255, dtype=np.uint8)
     page[300:303] = 0
 
     [answer] = read(WorkerSettings(engine="tesseract", tessdata=tessdata), page, language="ko")
 
-    assert (answer.verdict, answer.text, answer.lines) == (Verdict.UNREADABLE, "", ())
+    assert (answer.verdict, answer.text, answer.lines) == (Verdict.BLANK, "", ())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ recognition too.
 
 from __future__ import annotations
 
-import re
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import cv2
@@ -19,6 +19,7 @@ from pecia_schemas.blocks import Box, Line, Word
 from pecia_workers.engines.page_reading import page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.superscripts import Character, as_raised, place_of, raised_signs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,8 @@ _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 """How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
 from which they are."""
 _LEAST_SCORE: Final = 0.3
+"""A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
+_SURE_SIGN: Final = 0.9
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
 """Height by width from which a piece is turned by a quarter."""
@@ -88,7 +91,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         piece = _recognised(bgr, row, _NO_TEXT)
         if piece is None or not any(map(str.isalnum, piece.text)):
             letters = letters.outside([row])  # texture: neither network takes it for text
-        elif piece.confidence >= _SURE_ROW:
+        elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
     return page_read(pieces, pixels, letters)
 
@@ -125,20 +128,49 @@ def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
 
 def _recognised(bgr: NDArray[np.uint8], quad: Quad, least: float) -> Line | None:
     """Return the text in a quadrangle; None if there is none, or the engine is less sure of it than `least`."""
-    found = [(_recognise(bgr, one), one) for one in _ways_up(quad)]
-    (text, score, info), upright = max(found, key=lambda one: one[0][1])
-    words = tuple(_words(text, info, upright))
-    if not words or score < least:
+    crops = [(get_rotate_crop_image(bgr, upright), upright) for upright in _ways_up(quad)]
+    found = [(_read(crop), crop, upright) for crop, upright in crops]
+    (characters, score), crop, upright = max(found, key=lambda one: one[0][1])
+    if score < least:
+        return None
+    words = tuple(_words(_with_raised_signs(characters, crop), upright))
+    if not words:
         return None
     return Line(
         text=" ".join(word.text for word in words), box=_box(quad), confidence=min(1.0, score), words=words
     )
 
 
-def _recognise(bgr: NDArray[np.uint8], quad: Quad) -> tuple[str, float, Any]:
-    crop = get_rotate_crop_image(bgr, quad)
+def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
+    """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
     found = _loaded().text_rec(TextRecInput(img=[crop], return_word_box=True))
-    return found.txts[0], float(found.scores[0]), found.word_results[0]
+    [text], [score], [info] = found.txts, found.scores, found.word_results
+    columns = iter([column for word in info.word_cols for column in word])
+    characters = [
+        Character(
+            one, -1.0 if one.isspace() else (next(columns) + 0.5) / info.line_txt_len, min(1.0, confidence)
+        )
+        for one, confidence in zip(text, info.confs, strict=False)
+    ]
+    return characters, float(score)
+
+
+def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
+    """Return a line with the exponents that recognition dropped or read as digits of the line."""
+    if not any(one.text.isdigit() for one in line):
+        return line
+    for sign in raised_signs(crop):
+        place = place_of(sign, line)
+        if place is None:
+            continue
+        found, score = _read(sign.picture)
+        raised = as_raised("".join(one.text for one in found))
+        if raised and score >= _SURE_SIGN:
+            step = (sign.end - sign.start) / len(raised)
+            line[place] = [
+                Character(one, sign.start + (n + 0.5) * step, score) for n, one in enumerate(raised)
+            ]
+    return line
 
 
 def _ways_up(quad: Quad) -> list[Quad]:
@@ -149,21 +181,19 @@ def _ways_up(quad: Quad) -> list[Quad]:
     return [np.roll(quad, -1, axis=0), np.roll(quad, 1, axis=0)]
 
 
-def _words(text: str, info: Any, quad: Quad) -> Iterator[Word]:
-    """Yield the words of a piece: each letter was seen in one of the columns into which the network cuts it."""
-    columns = [column for word in info.word_cols for column in word]
-    done = 0
-    for word in re.finditer(r"\S+", text):
-        first, last = columns[done], columns[done + len(word.group()) - 1]
-        done += len(word.group())
-        half = (last - first) / max(1, len(word.group()) - 1) / 2 or 1
-        start, end = ((first + 0.5 - half) / info.line_txt_len, (last + 0.5 + half) / info.line_txt_len)
-        top, bottom = quad[1] - quad[0], quad[2] - quad[3]
+def _words(line: list[Character], quad: Quad) -> Iterator[Word]:
+    """Yield the words of a line that stands in a quadrangle."""
+    top, bottom = quad[1] - quad[0], quad[2] - quad[3]
+    for space, group in groupby(line, key=lambda one: one.text.isspace()):
+        word = list(group)
+        if space:
+            continue
+        first, last = word[0].middle, word[-1].middle
+        half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
+        start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
-        confidence = min(1.0, *info.confs[word.start() : word.end()])
-        yield Word(
-            text=word.group(), box=_box(np.clip(part, quad.min(0), quad.max(0))), confidence=confidence
-        )
+        text = "".join(one.text for one in word)
+        yield Word(text=text, box=_box(np.array(part)), confidence=min(one.confidence for one in word))
 
 
 def _quad(row: Box) -> Quad:

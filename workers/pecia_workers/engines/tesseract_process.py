@@ -6,6 +6,7 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+import cv2
 import numpy as np
 import tesserocr
 from PIL import Image
@@ -14,7 +15,7 @@ from pecia_schemas.blocks import Box, Line, Word, mean_confidence
 from pecia_workers.engines.page_reading import page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.layout import around
+from pecia_workers.reading.lines import around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,7 @@ _api: tesserocr.PyTessBaseAPI | None = None
 def load_model(directory: Path) -> None:
     """Load the language data into this process."""
     global _api  # noqa: PLW0603  a process is the model's owner
+    cv2.setNumThreads(1)
     _api = tesserocr.PyTessBaseAPI(
         path=str(directory),
         lang=_LANGUAGES,

@@ -53,7 +53,7 @@ class Letters:
         """Find the letters of a page in RGB."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L"))
         _, _, stats, _ = cv2.connectedComponentsWithStats(ink.view(np.uint8), connectivity=8)
-        found = stats[1:]
+        found = stats[1:].astype(np.int32, copy=False)
         _, _, width, height, area = found.T
         plausible = (
             (height >= _LEAST_HEIGHT)
