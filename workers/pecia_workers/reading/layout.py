@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, BlockKind, Doubt, Line, Source
-from pecia_workers.reading.lines import around, corners_of, joined, mean_confidence
+from pecia_schemas.blocks import Block, BlockKind, Doubt, Line, Mark, Source, mean_confidence
+from pecia_workers.reading.lines import around, corners, corners_of, joined, middle
+from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
-from pecia_workers.reading.tables import Grid, aligned_grids, find_rules, ruled_grids
+from pecia_workers.reading.tables import Grid, Rules, aligned_grids, find_rules, ruled_grids
 
 _ADDRESS: Final = re.compile(
     r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon|e-?mail)\b"
@@ -40,18 +41,13 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     """
     if not pieces:
         return Layout(())
-    corners = corners_of(pieces)
-    height = float(np.median(corners[:, 3] - corners[:, 1]))
+    height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
+    marks = find_marks(pixels, pieces, height)
+    pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
-    grids = _apart(ruled_grids(pieces, rules, height))
-    loose = _outside(len(pieces), grids)
-    rows = [
-        [loose[one] for one in row]
-        for row in chain.from_iterable(_ordered([pieces[one] for one in loose], []))
-    ]
-    grids += aligned_grids(pieces, rows, rules, height)
-    loose = _outside(len(pieces), grids)
-    texts = [pieces[one] for one in loose]
+    marks += signature_lines(rules.across, pieces, height)
+    grids = _grids(pieces, rules, height)
+    texts = [pieces[one] for one in _outside(len(pieces), grids)]
     blocks: list[Block] = []
     for stretch in _ordered(texts, grids):
         for is_table, some in groupby(stretch, lambda row: row[0] >= len(texts)):
@@ -59,7 +55,32 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
                 blocks += [_table_block(grids[one - len(texts)], source) for [one] in some]
             else:
                 blocks.append(_text_block([joined([texts[one] for one in row]) for row in some], source))
-    return Layout(tuple(blocks))
+    return Layout(_with_marks(blocks, marks))
+
+
+def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
+    """Return the tables of the page: those with ruling lines, then those of pieces that line up."""
+    grids = _apart(ruled_grids(pieces, rules, height))
+    loose = _outside(len(pieces), grids)
+    stretches = _ordered([pieces[one] for one in loose], [])
+    rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]
+    return grids + aligned_grids(pieces, rows, rules, height)
+
+
+def _with_marks(blocks: Sequence[Block], marks: Sequence[Mark]) -> tuple[Block, ...]:
+    """Return the blocks, each with the marks that are nearest to it."""
+    if not marks:
+        return tuple(blocks)
+    left, top, right, bottom = np.array([corners(block.box) for block in blocks if block.box]).T
+    nearest: list[list[Mark]] = [[] for _ in blocks]
+    for mark in sorted(marks, key=lambda mark: (mark.box.top, mark.box.left)):
+        x, y = middle(mark.box)
+        away = np.maximum(0, np.maximum(left - x, x - right)) + np.maximum(0, np.maximum(top - y, y - bottom))
+        nearest[int(away.argmin())].append(mark)
+    return tuple(
+        block.model_copy(update={"marks": tuple(own)}) if own else block
+        for block, own in zip(blocks, nearest, strict=True)
+    )
 
 
 def _ordered(texts: Sequence[Line], grids: Sequence[Grid]) -> list[list[list[int]]]:
@@ -88,7 +109,7 @@ def _table_block(grid: Grid, source: Source) -> Block:
     return Block(
         kind=BlockKind.TABLE,
         box=grid.box,
-        text="\n".join("\t".join(" ".join(cell.split()) for cell in row) for row in grid.table.to_rows()),
+        text=grid.table.text,
         lines=grid.lines,
         confidence=mean_confidence(grid.lines),
         source=source,
