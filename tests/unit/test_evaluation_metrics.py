@@ -51,11 +51,18 @@ def test_characters_in_another_order_are_errors_and_words_are_found() -> None:
 
 
 def test_every_chinese_sign_is_a_word() -> None:
-    assert metrics.words("血压 128/82 mmHg，正常") == ["血", "压", "128/82", "mmHg,", "正", "常"]
+    assert metrics.words("血压 128/82 mmHg，正常") == ["血", "压", "128/82", "mmHg", "正", "常"]
 
 
-def test_a_number_is_right_without_the_punctuation_around_it() -> None:
-    read, true = metrics.words("Dose: 12.5, twice (2)"), metrics.words("Dose 12.5 twice 2 or 12")
+def test_a_lost_space_between_number_and_unit_loses_no_word() -> None:
+    assert metrics.words("5mg, 12 % (<0.9)") == metrics.words("5 mg, 12% ( < 0.9 )")
+
+
+def test_numbers_dates_and_times_are_right_as_wholes() -> None:
+    read, true = (
+        metrics.words("12.5 mg at 10:30 on 2026-11-2"),
+        metrics.words("12.5 mg at 10:30 on 2026-11-22"),
+    )
 
     assert metrics.found(metrics.numeric(read), metrics.numeric(true)) == (2, 3)
 

@@ -23,7 +23,7 @@ _RULE: Final = re.compile(r"_{2,}|\.{4,}|[\ue000-\uf8ff]+")
 _HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Scripts written without spaces: a space beside their signs means nothing, and each sign is a word."""
 _SPACE_OF_HAN: Final = re.compile(rf"(?<=[{_HAN}]) | (?=[{_HAN}])")
-_WORD: Final = re.compile(rf"[{_HAN}]|[^\s{_HAN}]+")
+_WORD: Final = re.compile(rf"[{_HAN}]|\d+(?:[.,:/-]\d+)*|(?:(?![{_HAN}])[^\W\d_])+|[☑☐<>≤≥±+=%]")
 _LIKENESS: Final = 85.0
 """Per cent of likeness from which a line of the truth, or a mark's label, is the one that was read."""
 _PLACED: Final = 4
@@ -47,7 +47,10 @@ def plain(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text; every Chinese or Japanese sign is one."""
+    """Return the words and numbers of a text; every Chinese or Japanese sign is one.
+
+    Punctuation is none, and a number and the unit behind it are two, whether or not a space stands between them.
+    """
     return _WORD.findall(plain(text))
 
 
@@ -69,8 +72,8 @@ def found(read: Iterable[str], true: Iterable[str]) -> Share:
 
 
 def numeric(words: Iterable[str]) -> list[str]:
-    """Return the words that hold a digit, without the punctuation around them."""
-    return [word.strip(".,;:()[]") for word in words if any(sign.isdigit() for sign in word)]
+    """Return those of the words that are numbers, dates or times."""
+    return [word for word in words if word[0].isdigit()]
 
 
 def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:

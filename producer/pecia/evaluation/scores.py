@@ -107,7 +107,7 @@ class Summary(BaseModel):
     f1: float | None
     """Words, wherever they stand."""
     numbers: float | None
-    """Words with a digit that were read, wherever they stand."""
+    """Numbers, dates and times that were read, wherever they stand."""
     coverage: float | None
     cells: float | None
     """Cells in their place with their text."""
