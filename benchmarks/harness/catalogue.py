@@ -202,6 +202,14 @@ CATALOGUE = (
         sizes={Size.FULL: ()},
         needs="vllm",
     ),
+    Benchmark(
+        name="log-probabilities",
+        script="log_probabilities.py",
+        heading="What the log-probabilities of every token cost",
+        about="Tokens of real vLLM with and without them, round by round in turn (`make bench-engine`).",
+        sizes={Size.FULL: ()},
+        needs="vllm",
+    ),
 )
 
 

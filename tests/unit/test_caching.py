@@ -50,6 +50,7 @@ OTHERWISE: dict[str, Any] = {
     "sampling": Sampling(repetition_penalty=1.1),
     "schema": {"type": "object"},
     "adapter": "radiology",
+    "log_probabilities": True,
     "max_output_tokens": 100,
 }
 WITHOUT_EFFECT: dict[str, Any] = {
