@@ -152,7 +152,7 @@ def test_what_the_documentation_shows_is_what_happens(
     client: Client, work: Work, eventually: Callable[..., Any], stores: dict[str, str], tmp_path: Path
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
-    some_pages, a_password = blocks(page, "python")
+    _, some_pages, a_password = blocks(page, "python")
     (tmp_path / "chart.pdf").write_bytes(pdf(21))
     (tmp_path / "letter.pdf").write_bytes(locked(1))
     shown = some_pages + a_password.replace("19870431", PASSWORD)
