@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def test_pieces_that_stand_side_by_side_become_one_line() -> None:
     [line] = block.lines
     assert line.text == block.text == "Patient Maria Keller"
     assert line.box == block.box == Box(left=100, top=98, right=470, bottom=134)
-    assert line.confidence == (7 * 1.0 + 12 * 0.6) / 19
+    assert line.confidence == pytest.approx((7 * 1.0 + 12 * 0.6) / 19, abs=0.001)
 
 
 def test_a_joined_line_keeps_every_word() -> None:

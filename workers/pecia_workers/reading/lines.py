@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Line, Word
+from pecia_schemas.blocks import Box, Line, Word, mean_confidence
 from pecia_workers.reading.order import Boxes, reading_order
+
+Mask: TypeAlias = NDArray[np.uint8]
+"""0 or 1 for each pixel of a page."""
 
 
 class Placed(Protocol):
@@ -35,7 +40,7 @@ def joined(row: Sequence[Line]) -> Line:
         text=" ".join(piece.text for piece in row),
         box=around(piece.box for piece in row),
         confidence=mean_confidence(row),
-        words=tuple(word for piece in row for word in _words(piece))
+        words=tuple(word for piece in row for word in words_of(piece))
         if any(piece.words for piece in row)
         else (),
     )
@@ -43,27 +48,40 @@ def joined(row: Sequence[Line]) -> Line:
 
 def around(boxes: Iterable[Box]) -> Box:
     """Return the smallest box that holds all."""
-    corners = np.array([_corners(box) for box in boxes])
-    left, top = corners[:, :2].min(axis=0).tolist()
-    right, bottom = corners[:, 2:].max(axis=0).tolist()
-    return Box(left=left, top=top, right=right, bottom=bottom)
+    left, top, right, bottom = np.array([corners(box) for box in boxes]).T
+    return Box(left=left.min(), top=top.min(), right=right.max(), bottom=bottom.max())
 
 
 def corners_of(things: Sequence[Placed]) -> Boxes:
     """Return where things stand as an array."""
-    return np.array([_corners(thing.box) for thing in things], dtype=np.float64).reshape(-1, 4)
+    return np.array([corners(thing.box) for thing in things], dtype=np.float64).reshape(-1, 4)
 
 
-def mean_confidence(lines: Sequence[Line]) -> float | None:
-    """Return the mean confidence of the lines that have one, weighted by length; None if none has."""
-    known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
-    length = sum(weight for weight, _ in known)
-    return sum(weight * confidence for weight, confidence in known) / length if length else None
+def words_of(piece: Line) -> tuple[Word, ...]:
+    """Return a piece's words; where they stand is estimated from their lengths if it is not known."""
+    if piece.words:
+        return piece.words
+    box, pitch = piece.box, (piece.box.right - piece.box.left) / max(1, len(piece.text))
+    return tuple(
+        Word(
+            text=found.group(),
+            box=Box(
+                left=round(box.left + found.start() * pitch),
+                top=box.top,
+                right=round(box.left + found.end() * pitch),
+                bottom=box.bottom,
+            ),
+            confidence=piece.confidence,
+        )
+        for found in re.finditer(r"\S+", piece.text)
+    )
 
 
-def _words(piece: Line) -> tuple[Word, ...]:
-    return piece.words or (Word(text=piece.text, box=piece.box, confidence=piece.confidence),)
+def middle(box: Box) -> tuple[float, float]:
+    """Return x and y of a box's middle."""
+    return (box.left + box.right) / 2, (box.top + box.bottom) / 2
 
 
-def _corners(box: Box) -> tuple[int, int, int, int]:
+def corners(box: Box) -> tuple[int, int, int, int]:
+    """Return a box as left, top, right and bottom."""
     return box.left, box.top, box.right, box.bottom

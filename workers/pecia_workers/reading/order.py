@@ -299,7 +299,11 @@ class _Page:
             and abs(self.middle[one].min() - self.middle[other].min()) < 0.4 * height
             for one, other in parts
         ]
-        return parts if len(parts) > _MIN_LINES and sum(level) >= 0.8 * len(parts) else []
+        uneven = [len(self._rows(one)) != len(self._rows(other)) for one, other in parts]
+        are_cells = (
+            len(parts) > _MIN_LINES and sum(level) >= 0.8 * len(parts) and sum(uneven) >= 0.3 * len(parts)
+        )
+        return parts if are_cells else []
 
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
         """Return the band with what stands above and below its columns apart, though it leaves the gutter free.

@@ -15,10 +15,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Cell, Line, Table, Word
-from pecia_workers.reading.lines import around, joined, rows_of
+from pecia_schemas.blocks import Box, Cell, Line, Table
+from pecia_workers.reading.lines import Mask, around, joined, middle, rows_of, words_of
+from pecia_workers.reading.marks import SIGNS
 
-Mask: TypeAlias = NDArray[np.uint8]
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""
 
@@ -45,6 +45,10 @@ _JUMP: Final = 1.3
 """How much farther it is to the next row than to the next line of a cell."""
 _PITCH: Final = 1.6
 """Widest step from line to line of one cell."""
+_MAX_OPTIONS: Final = 0.3
+"""Share of its pieces that are boxes to be ticked with their labels."""
+_UNCLEAR_PIECES: Final = 3
+"""Pieces a row from which rows look like a table, though no white space goes down between them."""
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
@@ -54,7 +58,8 @@ class Grid:
     """A table as it stands on the page."""
 
     box: Box
-    table: Table
+    table: Table | None
+    """None: it looks like a table, but its grid is not clear."""
     lines: tuple[Line, ...]
     """Those of its cells, cell by cell."""
     members: frozenset[int]
@@ -249,12 +254,12 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     rows = [[pieces[one].box for one in row] for row in run]
     count = max(number for number, row in enumerate(rows, 1) if len(row) > 1)
     names = max(row[0].right for row in rows[:count] if len(row) > 1)
-    pitch = float(np.median(np.diff([_middle(row[0])[1] for row in rows[:count]])))
+    pitch = float(np.median(np.diff([middle(row[0])[1] for row in rows[:count]])))
     later = [box.left for row in rows[:count] for box in row[1:]]
     for [box] in rows[count:]:
         is_name = box.right <= names
         is_cell = any(abs(box.left - left) < 0.5 * height for left in later)
-        if _middle(box)[1] - _middle(rows[count - 1][0])[1] > 1.3 * pitch or not (is_name or is_cell):
+        if middle(box)[1] - middle(rows[count - 1][0])[1] > 1.3 * pitch or not (is_name or is_cell):
             break
         count += 1
     yield run[:count]
@@ -275,7 +280,12 @@ class _Aligned:
         placed = [self._placed(row, walls, starts) for row in self.rows]
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
-        if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or not self._has_cells(placed, columns):
+        if not self._are_cells(placed):
+            return None
+        pieces = float(np.mean([len(row) for row in self.rows]))
+        if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
+            return self._unclear() if pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS else None
+        if columns == _MIN_COLUMNS and not self._ends_in_numbers(placed):
             return None
         groups = self._groups(placed)
         tops = [min(piece.box.top for row in group for _, _, piece in row) for group in groups]
@@ -290,6 +300,9 @@ class _Aligned:
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
+
+    def _unclear(self) -> Grid:
+        return Grid(box=self.box, table=None, lines=(), members=self.members)
 
     def _walls(self) -> list[float]:
         """Return where white space goes down between columns."""
@@ -321,8 +334,8 @@ class _Aligned:
         """Return the parts of a row's pieces with the first and the last column of each."""
         parts = [part for piece in row for part in self._parts(piece, list(zip(walls, starts, strict=True)))]
         slack = 0.3 * self.height
-        firsts = np.searchsorted(walls, [min(part.box.left + slack, _middle(part.box)[0]) for part in parts])
-        lasts = np.searchsorted(walls, [max(part.box.right - slack, _middle(part.box)[0]) for part in parts])
+        firsts = np.searchsorted(walls, [min(part.box.left + slack, middle(part.box)[0]) for part in parts])
+        lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
         return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))
 
     def _parts(self, piece: Line, walls: list[tuple[float, float]]) -> Iterable[Line]:
@@ -339,23 +352,21 @@ class _Aligned:
         ]
         return cut(piece, spaces, 0)
 
-    def _has_cells(self, placed: list[list[tuple[int, int, Line]]], columns: int) -> bool:
-        """Return whether the columns hold cells rather than prose; of two columns, the second holds numbers."""
-        pieces = [place for row in placed for place in row]
-        if (
-            float(np.median([piece.box.right - piece.box.left for _, _, piece in pieces]))
-            > _MAX_CELL * self.height
-        ):
-            return False
-        numbers = [
-            bool(_NUMBER.fullmatch(piece.text.strip())) for _, last, piece in pieces if last == columns - 1
-        ]
-        return columns > 2 or sum(numbers) > 0.7 * len(numbers)  # noqa: PLR2004
+    def _are_cells(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        """Return whether these are cells of a table, rather than prose or boxes to be ticked with their labels."""
+        pieces = [piece for row in placed for _, _, piece in row]
+        options = sum(piece.text[:1] in SIGNS for piece in pieces)
+        width = float(np.median([piece.box.right - piece.box.left for piece in pieces]))
+        return options <= _MAX_OPTIONS * len(pieces) and width <= _MAX_CELL * self.height
+
+    def _ends_in_numbers(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        last = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
+        return sum(bool(_NUMBER.fullmatch(text)) for text in last) > 0.7 * len(last)
 
     def _groups(self, placed: list[list[tuple[int, int, Line]]]) -> list[list[list[tuple[int, int, Line]]]]:
         """Return the rows of text that are one row of the table, together."""
         boxes = [around(piece.box for _, _, piece in row) for row in placed]
-        pitches = [_middle(lower)[1] - _middle(upper)[1] for upper, lower in pairwise(boxes)]
+        pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
         ruled = [
             self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
             for upper, lower in pairwise(boxes)
@@ -417,12 +428,12 @@ class _Draft:
     def fill(self, pieces: Sequence[Line], near: float) -> None:
         """Put each piece whose middle is inside into its cell; what runs through a line is cut there."""
         for number, piece in enumerate(pieces):
-            x, y = _middle(piece.box)
+            x, y = middle(piece.box)
             if self.xs[0] - near < x < self.xs[-1] + near and self.ys[0] < y < self.ys[-1]:
                 row = int(np.searchsorted(self.ys[1:-1], y))
                 walls = np.flatnonzero(np.diff(self.owners[row])) + 1
                 for part in cut(piece, [self.xs[wall] for wall in walls], near):
-                    column = int(np.searchsorted(self.xs[1:-1], _middle(part.box)[0]))
+                    column = int(np.searchsorted(self.xs[1:-1], middle(part.box)[0]))
                     self.content.setdefault(int(self.owners[row, column]), []).append(part)
                 self.members.add(number)
 
@@ -455,12 +466,12 @@ class _Draft:
                 self._split_row(row, rows)
 
     def _split_row(self, row: int, rows: list[list[Line]]) -> None:
-        middles = [np.mean([_middle(line.box)[1] for line in one]) for one in rows]
+        middles = [np.mean([middle(line.box)[1] for line in one]) for one in rows]
         cuts = [float(upper + lower) / 2 for upper, lower in pairwise(middles)]
         fresh = self.owners.max() + 1 + np.arange(len(cuts))[:, None] * self.owners.size + self.owners[row]
         for owner in np.unique(self.owners[row]).tolist():
             for line in self.content.pop(owner, []):
-                place = int(np.searchsorted(cuts, _middle(line.box)[1]))
+                place = int(np.searchsorted(cuts, middle(line.box)[1]))
                 key = owner if place == 0 else int(fresh[place - 1][self.owners[row] == owner][0])
                 self.content.setdefault(key, []).append(line)
         self.owners = np.insert(self.owners, row + 1, fresh, axis=0)
@@ -499,8 +510,8 @@ class _Draft:
 def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
     """Yield the parts of a piece that runs through these places, cut between its words."""
     cuts = [place for place in places if piece.box.left + near < place < piece.box.right - near]
-    words = _words(piece) if cuts else ()
-    sides = np.searchsorted(cuts, [_middle(word.box)[0] for word in words])
+    words = words_of(piece) if cuts else ()
+    sides = np.searchsorted(cuts, [middle(word.box)[0] for word in words])
     parts = [[word for word, of in zip(words, sides, strict=True) if of == side] for side in np.unique(sides)]
     if len(parts) < 2:  # noqa: PLR2004
         yield piece
@@ -512,25 +523,6 @@ def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
             confidence=piece.confidence,
             words=tuple(part) if piece.words else (),
         )
-
-
-def _words(piece: Line) -> tuple[Word, ...]:
-    """Return a piece's words; where they stand is estimated from their lengths if it is not known."""
-    if piece.words:
-        return piece.words
-    box, pitch = piece.box, (piece.box.right - piece.box.left) / max(1, len(piece.text))
-    return tuple(
-        Word(
-            text=found.group(),
-            box=_box(box.left + found.start() * pitch, box.top, box.left + found.end() * pitch, box.bottom),
-            confidence=piece.confidence,
-        )
-        for found in re.finditer(r"\S+", piece.text)
-    )
-
-
-def _middle(box: Box) -> tuple[float, float]:
-    return (box.left + box.right) / 2, (box.top + box.bottom) / 2
 
 
 def _box(left: float, top: float, right: float, bottom: float) -> Box:

@@ -1,0 +1,300 @@
+"""Boxes and circles of a form, ticked or empty, and lines to be signed. Needs OpenCV (pecia[cpu])."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Word
+from pecia_workers.reading.lines import Mask, around, middle, words_of
+
+SIGNS: Final = "☐☑○◉"
+"""How marks stand in the text: boxes, then circles, each not ticked and ticked."""
+
+_CONTRAST: Final = 24
+"""Grey levels by which ink is darker than the ground around it."""
+_SIDES: Final = (0.55, 2.6)
+"""Least and greatest side of a mark, in heights of a line."""
+_MIN_PIXELS: Final = 11
+_MIN_SIDE_INK: Final = 0.85
+"""Share of each side of a box that is drawn."""
+_EMPTY, _TICKED = 0.05, 0.1
+"""Share of ink inside a mark: an empty one has less, a ticked one more."""
+_MIN_CIRCLE: Final = 0.5
+"""Least side of a circle; smaller ones are bullets and letters."""
+_ROUND: Final = 0.07
+"""Greatest spread of a circle's radius."""
+_SOLID: Final = 0.6
+"""Share of ink along the inside of its sides from which a box is a bullet or a picture, if no hollow ones have its
+size."""
+_CORNER, _MIN_CORNER_INK = 3, 0.5
+"""Pixels from a corner, and the share of ink there; letters are round."""
+_MAX_ASPECT: Final = 1.2
+_FIRST_IDEOGRAPH: Final = 0x2E80
+_LABEL_GAP: Final = 2.0
+"""White space that ends a label, in heights of a line."""
+_GLYPHS: Final = "□☐☑☒■▢○◯◉●❑❒口OQ0Xx[]()"
+"""What engines take a box or a circle for."""
+_FUSED: Final = re.compile(r"^[□☐☑☒■▢○◯◉●❑❒]+(?=\w)")
+_SIGNATURE: Final = re.compile(
+    r"\b(signature|signed|sign here|unterschrift|firma)\b|签名|签字|서명", re.IGNORECASE
+)
+
+
+def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float) -> list[Mark]:
+    """Return the page's boxes and circles with the labels beside them."""
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    window = round(4 * height) | 1
+    ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
+    words = [word for piece in pieces for word in words_of(piece)]
+    squares = list(_squares(ink, height))
+    boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
+    hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
+    boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
+    circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
+    found = [
+        *((MarkKind.CHECKBOX, box, _state(ink, box)) for box in boxes),
+        *((MarkKind.RADIO, box, _state(ink, box)) for box in circles if _peers(box, circles) > 1),
+    ]
+    places = [box for _, box, _ in found]
+    words = [word for word in words if not any(_is_glyph(word, box) for box in places)]
+    return [
+        Mark(kind=kind, box=box, state=state, label=_label(box, places, words, height))
+        for kind, box, state in found
+    ]
+
+
+def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list[Mark]:
+    """Return the ruling lines to be signed: those with a word for it below or before them."""
+    labels = [piece for piece in pieces if _SIGNATURE.search(piece.text)]
+    if not labels:
+        return []
+    marks = []
+    _, _, stats, _ = cv2.connectedComponentsWithStats(across, connectivity=8)
+    for left, top, width, depth, _ in stats[1:].tolist():
+        box = Box(left=left, top=top, right=left + width, bottom=top + depth)
+        label = next((piece for piece in labels if _is_beside(box, piece.box, height)), None)
+        if label is not None:
+            names = (middle(piece.box) for piece in pieces if piece is not label)
+            signed = any(left <= x <= left + width and 0 <= top - y < 1.5 * height for x, y in names)
+            state = MarkState.TICKED if signed else MarkState.EMPTY
+            marks.append(Mark(kind=MarkKind.SIGNATURE_LINE, box=box, state=state, label=label.text))
+    return marks
+
+
+def _is_beside(line: Box, label: Box, height: float) -> bool:
+    below = (
+        0 <= middle(label)[1] - line.bottom < 1.5 * height
+        and line.left - height < middle(label)[0] < line.right
+    )
+    before = 0 <= line.left - label.right < 2 * height and abs(label.bottom - line.bottom) < height
+    return below or before
+
+
+def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> list[Line]:
+    """Return the pieces with each box and circle as a sign where it stands."""
+    pieces, near = list(pieces), 0.3 * height
+    for mark in marks:
+        x, y = middle(mark.box)
+        sign = Word(
+            text=SIGNS[2 * (mark.kind is MarkKind.RADIO) + (mark.state is MarkState.TICKED)], box=mark.box
+        )
+        for number, box in enumerate(piece.box for piece in pieces):
+            if box.top < y < box.bottom and box.left - near < x < box.right + near:
+                pieces[number] = _signed(pieces[number], sign)
+                break
+        else:
+            pieces.append(Line(text=sign.text, box=mark.box, words=(sign,)))
+    return pieces
+
+
+def _signed(piece: Line, sign: Word) -> Line:
+    """Return the piece with the sign in place of what the engine took the mark for, or between its words."""
+    x, _ = middle(sign.box)
+    before = [word for word in words_of(piece) if middle(word.box)[0] < x and not _is_glyph(word, sign.box)]
+    after = [word for word in words_of(piece) if middle(word.box)[0] >= x and not _is_glyph(word, sign.box)]
+    if after:
+        after[0] = after[0].model_copy(update={"text": _FUSED.sub("", after[0].text)})
+    glue = " " if " " in piece.text else ""  # Chinese has no spaces between words
+    parts = (glue.join(word.text for word in words) for words in (before, [sign], after) if words)
+    return Line(
+        text=" ".join(parts),
+        box=around([piece.box, sign.box]),
+        confidence=piece.confidence,
+        words=(*before, sign, *after),
+    )
+
+
+def _is_glyph(word: Word, mark: Box) -> bool:
+    side = mark.right - mark.left
+    return set(word.text) <= set(_GLYPHS) and abs(middle(word.box)[0] - middle(mark)[0]) < side
+
+
+# Shapes
+
+
+def _squares(ink: Mask, height: float) -> Iterator[Box]:
+    """Yield the boxes: four sides, as straight runs that meet in corners, so that a tick may go beyond them."""
+    length = max(7, round(0.42 * height))
+    across = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((1, length), dtype=np.uint8))
+    down = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((length, 1), dtype=np.uint8))
+    for place, part in _components(np.maximum(across, down), height, _SIDES[0], _MAX_ASPECT + 0.4):
+        rows, columns = (np.flatnonzero(part.sum(axis) >= 0.7 * min(part.shape)) for axis in (1, 0))
+        if rows.size and columns.size:
+            window = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+            if _is_square(part[window]):
+                yield Box(
+                    left=place.left + int(columns[0]),
+                    top=place.top + int(rows[0]),
+                    right=place.left + int(columns[-1]) + 1,
+                    bottom=place.top + int(rows[-1]) + 1,
+                )
+
+
+def _is_square(part: NDArray[np.bool_]) -> bool:
+    """Return whether the ink has four sides of about one length that meet in corners."""
+    edge = max(2, round(0.15 * min(part.shape)))
+    sides = (part[:edge].any(0), part[-edge:].any(0), part[:, :edge].any(1), part[:, -edge:].any(1))
+    ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
+    corners = (part[y, x] for y in ends for x in ends)
+    return (
+        max(part.shape) <= _MAX_ASPECT * min(part.shape)
+        and min(part.shape) >= _MIN_PIXELS
+        and all(side.mean() > _MIN_SIDE_INK for side in sides)
+        and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
+    )
+
+
+def _circles(ink: Mask, height: float) -> Iterator[Box]:
+    """Yield the rings: all directions have ink at one distance from the middle."""
+    for box, part in _components(ink, height, _MIN_CIRCLE, _MAX_ASPECT):
+        y, x = np.nonzero(part)
+        y, x = y - (part.shape[0] - 1) / 2, x - (part.shape[1] - 1) / 2
+        radius, direction = np.hypot(x, y), (np.degrees(np.arctan2(y, x)) // 15 % 24).astype(np.intp)
+        outer = np.zeros(24)
+        np.maximum.at(outer, direction, radius)
+        ring = float((radius > 0.7 * outer.max()).mean())
+        if outer.std() < _ROUND * outer.mean() and ring > 0.5:  # noqa: PLR2004  of its ink
+            yield box
+
+
+def _components(
+    ink: Mask, height: float, least: float, aspect: float
+) -> Iterator[tuple[Box, NDArray[np.bool_]]]:
+    """Yield the connected pieces of ink that have the size and about the shape of a mark."""
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    sides = np.sort(stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]], axis=1)
+    fits = (sides[:, 0] >= max(_MIN_PIXELS, least * height)) & (sides[:, 1] <= _SIDES[1] * height)
+    for label in np.flatnonzero(fits & (sides[:, 1] <= aspect * sides[:, 0])).tolist():
+        left, top, width, depth = stats[label, :4].tolist()
+        part = labels[top : top + depth, left : left + width] == label
+        yield Box(left=left, top=top, right=left + width, bottom=top + depth), part
+
+
+def _state(ink: Mask, box: Box) -> MarkState:
+    """Return whether there is ink inside; the shadow that some boxes have to their right and below is none."""
+    if _filled(ink, box, 0.3) >= _TICKED:
+        return MarkState.TICKED
+    shadow = round(0.2 * (box.right - box.left))
+    lit = box.model_copy(update={"right": box.right - shadow, "bottom": box.bottom - shadow})
+    return MarkState.EMPTY if _filled(ink, lit, 0.25) <= _EMPTY else MarkState.UNCLEAR
+
+
+def _filled(ink: Mask, box: Box, inset: float) -> float:
+    """Return the share of ink inside a box, so much of its side from its edges."""
+    inside = _inside(ink, box, inset)
+    return float(inside.mean()) if inside.size else 0.0
+
+
+def _rim(ink: Mask, box: Box) -> float:
+    """Return the share of ink between the sides of a box and its middle."""
+    outer, inner = _inside(ink, box, 0.18), _inside(ink, box, 0.32)
+    return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
+
+
+def _inside(ink: Mask, box: Box, inset: float) -> Mask:
+    edge = max(3, round(inset * (box.right - box.left)))
+    return ink[box.top + edge : box.bottom - edge, box.left + edge : box.right - edge]
+
+
+# What stands beside them
+
+
+def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
+    """Return whether the box is a letter, or a part of one: close to the next one, or read by the engine."""
+    x, y = middle(box)
+    close = max(4, round(0.17 * (box.right - box.left)))
+    if ink[round(y) : box.bottom, box.right + 2 : box.right + close].any():  # a tick goes beyond it above
+        return True
+    for piece in pieces:
+        edge = 0.25 * (piece.box.bottom - piece.box.top)
+        if not (piece.box.top < y < piece.box.bottom and piece.box.left + edge < x < piece.box.right - edge):
+            continue
+        letters = "".join(piece.text.split())
+        glyphs = set(_GLYPHS) if letters.startswith("口") else set(_GLYPHS) - {"口"}
+        place = int((x - piece.box.left) / (piece.box.right - piece.box.left) * len(letters))
+        near = letters[max(0, place - 1) : place + 2]
+        if any(ord(letter) >= _FIRST_IDEOGRAPH for letter in near) and not set(near) & glyphs:
+            return True
+        words = [word for word in words_of(piece) if word.box.left + edge < x < word.box.right - edge]
+        if any(len(word.text) > 1 and word.text[0].isascii() for word in words):
+            return True
+    return False
+
+
+def _is_comb(box: Box, boxes: Sequence[Box]) -> bool:
+    """Return whether the box is one of several for a letter each."""
+    side = box.right - box.left
+    row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
+    near = [right - left < 1.6 * side for left, right in pairwise(row)]
+    place = row.index(box.left)
+    return any(near[k] and near[k + 1] for k in range(max(0, place - 2), min(place + 1, len(near) - 1)))
+
+
+def _is_alone(ink: Mask, box: Box, words: Sequence[Word], height: float) -> bool:
+    """Return whether white space around the circle and a label behind it tell it from a letter."""
+    left = ink[box.top : box.bottom, max(0, box.left - round(0.45 * height)) : box.left]
+    right = ink[box.top : box.bottom, box.right : box.right + round(0.2 * height)]
+    x, y = middle(box)
+    level = [word.box for word in words if word.box.top < y < word.box.bottom and not _is_glyph(word, box)]
+    after = min((other.left for other in level if middle(other)[0] > x), default=1_000_000)
+    return not left.any() and not right.any() and after - box.right < _LABEL_GAP * height
+
+
+def _peers(box: Box, boxes: Sequence[Box]) -> int:
+    """Return how many have the size of this one."""
+    side = box.right - box.left
+    return sum(abs(other.right - other.left - side) <= max(2, 0.1 * side) for other in boxes)
+
+
+def _label(box: Box, marks: Sequence[Box], words: Sequence[Word], height: float) -> str:
+    """Return the words behind the mark, up to the next mark or wide white space; if there are none, those before it."""
+    x, y = middle(box)
+    level = [word for word in words if word.box.top < y < word.box.bottom]
+    level.sort(key=lambda word: word.box.left)
+    stops = [middle(mark)[0] for mark in marks if abs(middle(mark)[1] - y) < 0.5 * height]
+    next_mark = min((stop for stop in stops if stop > x + 1), default=1_000_000.0)
+    last_mark = max((stop for stop in stops if stop < x - 1), default=-1.0)
+    behind = _close([word for word in level if x < middle(word.box)[0] < next_mark], box.right, height)
+    before = _close(
+        [word for word in reversed(level) if last_mark < middle(word.box)[0] < x], box.left, height
+    )
+    return " ".join(_FUSED.sub("", word.text) for word in behind or reversed(before))
+
+
+def _close(words: Sequence[Word], edge: float, height: float) -> list[Word]:
+    """Return the first of these words up to wide white space."""
+    close: list[Word] = []
+    for word in words:
+        gap = max(word.box.left - edge, edge - word.box.right)
+        if gap > _LABEL_GAP * height:
+            break
+        close.append(word)
+        edge = word.box.right if word.box.left >= edge - height else word.box.left
+    return close
