@@ -16,6 +16,7 @@ from pecia.records import DeadPart, Delivery, Endpoint, Listing, Selection
 from pecia.view import JobView
 from pecia_schemas import lengths
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
+from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState, JobState
 from pecia_schemas.tasks import Task
 
@@ -33,6 +34,15 @@ def listing(
     """Return which jobs are to be listed. Raises `InvalidOptionError` for a state that there is not."""
     known = None if metadata is None else submission.checked_metadata(metadata)
     return Listing(states=_states(status), kind=kind, metadata=known, since=past(since))
+
+
+def verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict, ...]:
+    """Return the verdicts that are meant: with none, all that need review. Raises `InvalidOptionError`."""
+    try:
+        named = tuple(Verdict(one) for one in ([verdict] if isinstance(verdict, str) else verdict))
+    except ValueError:
+        raise InvalidOptionError(f"A page's verdict is one of {', '.join(Verdict)}.") from None
+    return named or tuple(one for one in Verdict if one.needs_review)
 
 
 def check_pages(limit: int | None, page_size: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import islice
@@ -21,11 +21,12 @@ from pecia.completion import look
 from pecia.configuration import resolve
 from pecia.errors import DatabaseRefusedError, SubmitError
 from pecia.job import Job, JobGroup
-from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, Listing, Usage
+from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
 from pecia.submission import NewJob, Options
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict, VerdictName
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
 from pecia_schemas.tasks import Task
@@ -159,6 +160,25 @@ class Client:
         asking.check_pages(limit, page_size)
         listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return islice(self._pages(listing, page_size), limit)
+
+    def pages(
+        self,
+        *,
+        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+        page_size: int = 100,
+    ) -> Iterator[FoundPage]:
+        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `metadata` and
+        `since` say of which jobs, as in `jobs`. What was erased is left out.
+        """
+        asking.check_pages(limit, page_size)
+        verdicts = asking.verdicts(verdict)
+        listing = asking.listing(status=(), kind=None, metadata=metadata, since=since)
+        return islice(self._found_pages(verdicts, listing, page_size), limit)
 
     def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
@@ -398,3 +418,11 @@ class Client:
             if len(page) < size:
                 return
             before = page[-1].id
+
+    def _found_pages(self, verdicts: Collection[Verdict], listing: Listing, size: int) -> Iterator[FoundPage]:
+        last: FoundPage | None = None
+        while pages := self._open().store.found_pages(verdicts, listing, after=last, size=size):
+            yield from pages
+            if len(pages) < size:
+                return
+            last = pages[-1]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.events import JobEvent, NoticeType
 from pecia_schemas.failures import Failure
-from pecia_schemas.results import TokenUsage
+from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import DeliveryState, JobState, Lane, Stage
 
 
@@ -25,6 +25,17 @@ class Listing:
     kind: str | None = None
     metadata: Mapping[str, str] | None = None
     since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPage:
+    """A page that was found by its verdict; `client.job(job_id)` has its text."""
+
+    job_id: UUID
+    number: int
+    """Counted from 1, as in the document."""
+    verdict: Verdict
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

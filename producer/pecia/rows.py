@@ -35,6 +35,8 @@ PARTS = table(
     column("state", Text),
     column("strikes", Integer),
     column("deaths", Integer),
+    column("verdict", Text),
+    column("finished_at", DateTime(timezone=True)),
     column("published_at", DateTime(timezone=True)),
     column("failure", JSONB),
 )

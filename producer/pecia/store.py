@@ -18,6 +18,7 @@ from sqlalchemy import (
     any_,
     func,
     literal,
+    or_,
     select,
     text,
     true,
@@ -29,7 +30,7 @@ from pecia.audit import note_read
 from pecia.backlog import Load
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
 from pecia.originals import Original
-from pecia.records import AuditAction, Listing, PartOutcome
+from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
 from pecia.rows import EVENTS, JOBS, PARTS, RESULTS, VIEW
 from pecia.statements import D_co, Statements, transaction
 from pecia.submission import NewJob
@@ -38,6 +39,7 @@ from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import Failure
+from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.states import Lane, PartState, Stage
 
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
@@ -114,6 +116,35 @@ class Store(Statements[D_co]):
         if before is not None:
             newest = newest.where(JOBS.c.id < before)
         return [JobView.of(dict(row)) for row in connection.execute(newest).mappings()]
+
+    @transaction
+    def found_pages(
+        self,
+        connection: Connection,
+        verdicts: Collection[Verdict],
+        listing: Listing,
+        *,
+        after: FoundPage | None,
+        size: int,
+    ) -> list[FoundPage]:
+        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
+        found = (
+            select(PARTS.c.job_id, PARTS.c.ordinal, PARTS.c.verdict, PARTS.c.finished_at)
+            .join(JOBS, JOBS.c.id == PARTS.c.job_id)
+            .where(PARTS.c.stage == Stage.READ, PARTS.c.verdict.in_(verdicts))
+            .where(JOBS.c.erased_at.is_(None), _wanted(listing))
+            .order_by(PARTS.c.job_id.desc(), PARTS.c.ordinal)
+            .limit(size)
+        )
+        if all(verdict.needs_review for verdict in verdicts):
+            found = found.where(text(NEEDS_REVIEW))  # by which Postgres knows that the index has them all
+        if after is not None:
+            further = or_(PARTS.c.job_id < after.job_id, PARTS.c.ordinal >= after.number)
+            found = found.where(PARTS.c.job_id <= after.job_id, further)
+        return [
+            FoundPage(job_id=job_id, number=ordinal + 1, verdict=Verdict(verdict), read_at=at)
+            for job_id, ordinal, verdict, at in connection.execute(found)
+        ]
 
     @transaction
     def lacking(self, connection: Connection, job_ids: Collection[UUID]) -> list[Lack]:

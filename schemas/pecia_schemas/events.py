@@ -131,6 +131,8 @@ class NoticeData(_Notice):
     lane: Lane
     progress: Progress
     failure: FailureCode | None = None
+    needs_review: int = 0
+    """How many of its pages, or segments, have a verdict other than `ok` and `blank`: a person should look at them."""
     metadata: dict[str, str] = Field(default_factory=dict)
     """What the submitter attached: choose keys and values that may leave the house."""
     links: dict[str, str] = Field(default_factory=dict)

@@ -6,6 +6,8 @@ held, and its events are written: the newest gives the notice its place among th
 
 from sqlalchemy import text
 
+from pecia_schemas.results import NEEDS_REVIEW
+
 
 def utc(moment: str) -> str:
     """Return a moment, an expression in SQL, as it is written in notices: by ISO 8601, whatever the session's zone."""
@@ -16,8 +18,9 @@ _DATA = f"""
     'job_id', jobs.id, 'kind', kind, 'state', state, 'lane', lane,
     'progress', jsonb_build_object('total', total, 'done', done, 'failed', failed, 'cancelled', cancelled),
     'failure', failure->'code', 'metadata', metadata,
+    'needs_review', (SELECT count(*) FROM parts WHERE parts.job_id = jobs.id AND {NEEDS_REVIEW}),
     'created_at', {utc("jobs.created_at")}, 'finished_at', {utc("jobs.finished_at")}
-"""
+"""  # noqa: S608  a constant
 
 # Who wants to know of an event: the webhook that came with the job, and the endpoints that are registered. These are
 # locked: one that is removed meanwhile must not fail what happens to the job by its foreign key.

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from pecia_schemas.blocks import Block, Line
 
 _BLOCKS: Final = TypeAdapter(tuple[Block, ...])
+_WORDS: Final[Any] = {"__all__": {"lines": {"__all__": {"words"}}}}
 _SIDES: Final = ("left", "top", "right", "bottom")
 _SURE: Final = 1000
 """A confidence has three digits behind the point."""
@@ -21,11 +22,14 @@ _SURE: Final = 1000
 
 def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Return blocks as JSON for `unpacked`."""
-    written: list[dict[str, Any]] = _BLOCKS.dump_python(tuple(blocks), mode="json", exclude_defaults=True)
+    written: list[dict[str, Any]] = _BLOCKS.dump_python(
+        tuple(blocks), mode="json", exclude_defaults=True, exclude=_WORDS
+    )
     for block, plain in zip(blocks, written, strict=True):
         for line, plain_line in zip(block.lines, plain.get("lines", ()), strict=True):
-            if words := _lengths(line):
-                plain_line["words"] = words
+            if line.words:
+                words: list[Any] | None = _lengths(line)
+                plain_line["words"] = words or [word.model_dump(mode="json") for word in line.words]
         if block.lines and [line.text for line in block.lines] == block.text.split("\n"):
             for plain_line in plain["lines"]:
                 del plain_line["text"]

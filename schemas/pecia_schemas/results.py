@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
@@ -46,6 +46,18 @@ class Verdict(StrEnum):
     REPETITION = "repetition"
     LOW_CONFIDENCE = "low_confidence"
     UNREADABLE = "unreadable"
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person should look at the page."""
+        return self not in (Verdict.OK, Verdict.BLANK)
+
+
+VerdictName = Literal[
+    "ok", "blank", "review", "incomplete", "truncated", "repetition", "low_confidence", "unreadable"
+]
+NEEDS_REVIEW: Final = "verdict NOT IN ('ok', 'blank')"
+"""SQL: the same of a part, as its index has it."""
 
 
 class TokenUsage(Stored):

@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from pecia_schemas import lengths
+from pecia_schemas.results import NEEDS_REVIEW
 from pecia_schemas.states import JobState, PartState, Stage
 
 _NAMES = {
@@ -48,7 +49,7 @@ _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
-REVISION: Final = "0007"
+REVISION: Final = "0008"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -154,6 +155,7 @@ class PartRow(Base):
     deaths: Mapped[int] = mapped_column(server_default=text("0"))  # workers that died on it
     worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
+    verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
     run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before; see `held`
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
@@ -188,6 +190,7 @@ class PartRow(Base):
         Index("parts_lane_run_at_idx", "lane", "run_at", postgresql_where=text("state = 'queued'")),
         Index("parts_finished_at_idx", "finished_at", postgresql_where=text("engine IS NOT NULL")),
         Index("parts_failed_idx", "finished_at", postgresql_where=text("state = 'failed'")),
+        Index("parts_needs_review_idx", "job_id", postgresql_where=text(NEEDS_REVIEW)),
         Index("parts_running_idx", "worker", postgresql_where=text("state = 'running'")),
         {"postgresql_with": {"fillfactor": "70"}},
     )

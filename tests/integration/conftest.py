@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from forking import Programs, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
+from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import WorkerSettings
@@ -61,7 +62,7 @@ class Scribe:
     def read(self, job_id: UUID, ordinal: int = 0, text: str = "text", **took: Any) -> None:
         """Read one page, for a given engine, usage and timings if they matter."""
         about = {"verdict": Verdict.OK, "width": 10, "height": 10, "engine": "test"}
-        page = Page.model_validate({**about, "number": ordinal + 1, "text": text, **took})
+        page = Page.model_validate({**about, "number": ordinal + 1, "blocks": plain_blocks(text), **took})
         self._end(job_id, Stage.READ, ordinal, Done(page))
 
     def cut_video(self, job_id: UUID, segments: int) -> None:

@@ -391,6 +391,39 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
         ids(status="sleeping")
 
 
+def test_pages_are_found_by_their_verdict_in_the_newest_job_first(fleet: Any, client: Client) -> None:
+    def page(number: int, verdict: Verdict) -> Page:
+        return Page(number=number, verdict=verdict, width=10, height=20, engine="e")
+
+    verdicts = [Verdict.REVIEW, Verdict.OK, Verdict.INCOMPLETE, Verdict.BLANK, Verdict.REVIEW]
+    fleet.answers(
+        ReadDocument, Document(pages=tuple(page(n, verdict) for n, verdict in enumerate(verdicts, 1)))
+    )
+    older, newer, erased = (
+        client.submit(ReadDocument(PDF), metadata={"ward": ward}) for ward in ("1", "2", "3")
+    )
+    fleet.finish()
+    client.purge([erased])
+
+    def found(**wanted: Any) -> list[Any]:
+        return [(page.job_id, page.number, page.verdict) for page in client.pages(**wanted)]
+
+    def doubtful(job: Any) -> list[Any]:
+        return [(job.id, number, verdicts[number - 1]) for number in (1, 3, 5)]
+
+    assert found() == found(page_size=2) == [*doubtful(newer), *doubtful(older)]
+    assert found(limit=4, page_size=1) == [*doubtful(newer), *doubtful(older)][:4]
+    assert found(verdict="incomplete") == [(newer.id, 3, "incomplete"), (older.id, 3, "incomplete")]
+    assert found(verdict=[Verdict.OK, "incomplete"], metadata={"ward": "1"}) == [
+        (older.id, 2, "ok"),
+        (older.id, 3, "incomplete"),
+    ]
+    fleet.advance(timedelta(hours=2))
+    assert found(since=timedelta(hours=1)) == []
+    with pytest.raises(InvalidOptionError, match="incomplete"):
+        found(verdict="doubtful")
+
+
 def test_a_cancelled_job_is_over_and_what_was_read_is_counted(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two", "three"])
     job = client.submit(ReadDocument(PDF))

@@ -10,7 +10,18 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, real_fleet
-from pecia import CaptionVideo, Client, Endpoint, InvalidOptionError, NoticeType, ReadDocument, Webhook
+from pecia import (
+    CaptionVideo,
+    Client,
+    Document,
+    Endpoint,
+    InvalidOptionError,
+    NoticeType,
+    Page,
+    ReadDocument,
+    Verdict,
+    Webhook,
+)
 
 __all__ = ["client", "fleet", "real_fleet"]
 
@@ -64,6 +75,18 @@ def test_parts_are_told_to_who_asks_for_them_in_an_order_that_can_be_told(fleet:
     of_parts = {notice.data.part.id: notice.data.sequence for notice in told if notice.data.part}
     assert of_parts == {event.part_id: event.sequence for event in ends if event.part_id in of_parts}
     assert told[-1].data.sequence == list(job.events())[-1].sequence
+
+
+def test_a_notice_says_how_many_pages_need_review(fleet: Any, client: Client) -> None:
+    verdicts = ["ok", "review", "blank", "incomplete"]
+    pages = tuple(
+        Page(number=number, verdict=Verdict(verdict), width=10, height=20, engine="e")
+        for number, verdict in enumerate(verdicts, 1)
+    )
+    fleet.answers(ReadDocument, Document(pages=pages))
+    job = client.submit(ReadDocument(PDF), webhook=HOOK)
+    fleet.finish(job)
+    assert [one.notice.data.needs_review for one in fleet.callbacks] == [2]
 
 
 def test_a_summary_is_a_part_too(fleet: Any, client: Client) -> None:

@@ -42,7 +42,8 @@ from pecia import (
 )
 from pecia.cli import run as run_pecia
 from pecia.cli.app import app
-from pecia_schemas import Stage
+from pecia_schemas import Block, BlockKind, Box, Cell, Line, Stage, Table, Verdict
+from pecia_schemas.blocks import Source, plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
 
 TEXT = "Amoxicillin 500 mg 아목시실린"
@@ -51,8 +52,8 @@ MP4 = b"\0\0\0\x18ftypmp42"
 
 def lines(text: str = TEXT) -> dict[str, Any]:
     """What a page's result tells of one line on the printed page."""
-    box = {"left": 40, "top": 30, "right": 260, "bottom": 45}
-    return {"width": 800, "height": 600, "lines": [{"text": text, "box": box, "confidence": 0.9}]}
+    line = Line(text=text, box=Box(left=40, top=30, right=260, bottom=45), confidence=0.9)
+    return {"width": 800, "height": 600, "blocks": plain_blocks(text, (line,), source=Source.OCR)}
 
 
 @pytest.fixture
@@ -301,6 +302,31 @@ def test_no_file_is_replaced_unless_told_to(pecia: Pecia, job: Job[Document]) ->
     assert "--force" in refused.output
     assert pecia("result", job.id, "-o", "page.txt", "--force").exit_code == 0
     assert Path("page.txt").read_text() == f"{TEXT}\n"
+
+
+def test_one_table_of_a_document_is_printed_as_csv(
+    pecia: Pecia, client: Client, scribe: Any, printed: bytes
+) -> None:
+    job = client.submit(ReadDocument(printed))
+    tables = [Table(rows=1, columns=1, cells=(Cell(row=0, column=0, text=text),)) for text in ("K", "Na")]
+    blocks = [Block(kind=BlockKind.TABLE, text=one.text, table=one, source=Source.OCR) for one in tables]
+    scribe.read(job.id, blocks=blocks)
+
+    assert pecia("result", job.id, "--table", "2").stdout == "Na\n"
+    assert pecia("result", job.id, "--format", "csv").stdout == "K\n\nNa\n"
+    assert "has 2 tables" in pecia("result", job.id, "--table", "3").stderr
+
+
+def test_pages_are_listed_by_their_verdict(pecia: Pecia, client: Client, scribe: Any) -> None:
+    job = client.submit(ReadDocument(b"%PDF-1.7"))
+    scribe.cut(job.id, 2)
+    scribe.read(job.id, 0)
+    scribe.read(job.id, 1, verdict=Verdict.REVIEW)
+
+    (found,) = map(json.loads, pecia("list", "--verdict", "review", "--json").stdout.splitlines())
+    assert (found["job"], found["page"], found["verdict"]) == (str(job.id), 2, "review")
+    assert str(job.id) in pecia("list", "--verdict", "review", "--verdict", "ok").stdout
+    assert pecia("list", "--verdict", "review", "--state", "failed").exit_code == 2
 
 
 def test_fields_of_many_documents_are_lines_that_begin_with_the_job(

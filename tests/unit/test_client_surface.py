@@ -46,6 +46,7 @@ PUBLIC = [
     "Failure",
     "FailureCode",
     "Format",
+    "FoundPage",
     "GenerationOptions",
     "IdempotencyConflictError",
     "InvalidFormatError",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -23,11 +23,12 @@ from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, messages
 from pecia.configuration import resolve
 from pecia.errors import DatabaseRefusedError, SubmitError, WrongLoopError
-from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, Listing, Usage
+from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
 from pecia.submission import NewJob, Options
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
+from pecia_schemas.results import Verdict, VerdictName
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
 from pecia_schemas.tasks import Task
@@ -147,6 +148,25 @@ class AsyncClient:
         asking.check_pages(limit, page_size)
         listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
         return self._pages(listing, page_size, limit)
+
+    def pages(
+        self,
+        *,
+        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
+        metadata: Mapping[str, str] | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int | None = None,
+        page_size: int = 100,
+    ) -> AsyncGenerator[FoundPage, None]:
+        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `metadata` and
+        `since` say of which jobs, as in `jobs`. What was erased is left out.
+        """
+        asking.check_pages(limit, page_size)
+        verdicts = asking.verdicts(verdict)
+        listing = asking.listing(status=(), kind=None, metadata=metadata, since=since)
+        return self._found_pages(verdicts, listing, page_size, limit)
 
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
@@ -373,3 +393,18 @@ class AsyncClient:
                 return
             left = None if left is None else max(0, left - len(page))
             before = page[-1].id
+
+    async def _found_pages(
+        self, verdicts: Collection[Verdict], listing: Listing, size: int, limit: int | None
+    ) -> AsyncGenerator[FoundPage, None]:
+        last: FoundPage | None = None
+        left = limit
+        while left != 0 and (
+            pages := await self._open().store.found_pages(verdicts, listing, after=last, size=size)
+        ):
+            for page in pages[:left]:
+                yield page
+            if len(pages) < size:
+                return
+            left = None if left is None else max(0, left - len(pages))
+            last = pages[-1]

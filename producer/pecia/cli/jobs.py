@@ -12,6 +12,7 @@ from pecia.cli.following import follow
 from pecia.client import Client
 from pecia.errors import JobTimeoutError, RetryRefusedError
 from pecia.job import JobGroup
+from pecia_schemas.results import Verdict
 from pecia_schemas.states import JobState
 
 Ids = Annotated[
@@ -90,6 +91,10 @@ def list_jobs(
     state: Annotated[
         list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")
     ] = None,
+    verdict: Annotated[
+        list[Verdict] | None,
+        typer.Option(help="Show pages that were read with this verdict instead; may be repeated."),
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it.")
@@ -100,11 +105,19 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs, newest first.
+    """Show jobs, newest first, or pages that a person should look at.
 
-    Example: `pecia list --state failed --since 2h`
+    Example: `pecia list --state failed --since 2h`, `pecia list --verdict incomplete --verdict review`
     """
+    if verdict and (state or kind):
+        raise typer.BadParameter("pages are found by --metadata and --since", param_hint="--verdict")
     with Client() as client:
+        if verdict:
+            pages = client.pages(
+                verdict=verdict, metadata=values.metadata(metadata), since=values.since(since), limit=limit
+            )
+            output.pages(pages, as_json=as_json)
+            return
         found = client.jobs(
             status=state or (),
             kind=kind,

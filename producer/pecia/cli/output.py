@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pecia.job import AnyJob
+from pecia.records import FoundPage
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary
@@ -122,6 +123,21 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
         "finished_at": _when(job.finished_at),
         "erased_at": _when(job.erased_at),
     }
+
+
+def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
+    """Print pages that were found by their verdict."""
+    if as_json:
+        for page in found:
+            told = {"job": str(page.job_id), "page": page.number, "verdict": page.verdict}
+            json_line(told | {"read_at": page.read_at.isoformat()})
+        return
+    on = console()
+    rows = [
+        (str(page.job_id), str(page.number), page.verdict, f"{page.read_at.astimezone():%Y-%m-%d %H:%M:%S}")
+        for page in found
+    ]
+    on.print(fitting(on, ("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
 def result_text(job: AnyJob, file: str | None) -> None:

@@ -99,7 +99,7 @@ def result(
     table: OfTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, searchable PDF, subtitles.
+    """Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """

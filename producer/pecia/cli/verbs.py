@@ -44,7 +44,7 @@ PANELS: Final = {
         ),
         "result": Verb(
             "pecia.cli.results:result",
-            "Print what jobs read or captioned, or write it to files: text, Markdown, hOCR, searchable PDF, subtitles.",
+            "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.",
         ),
         "purge": Verb(
             "pecia.cli.erasing:purge",
@@ -56,7 +56,9 @@ PANELS: Final = {
         ),
     },
     "Jobs": {
-        "list": Verb("pecia.cli.jobs:list_jobs", "Show jobs, newest first."),
+        "list": Verb(
+            "pecia.cli.jobs:list_jobs", "Show jobs, newest first, or pages that a person should look at."
+        ),
         "status": Verb("pecia.cli.jobs:status", "Show where jobs are."),
         "watch": Verb("pecia.cli.watching:watch", "Show jobs live until they are over, or Ctrl-C."),
         "wait": Verb(

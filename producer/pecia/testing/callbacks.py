@@ -73,6 +73,7 @@ class Callbacks:
             lane=job.lane,
             progress=job.view.progress,
             failure=job.failure and job.failure.code,
+            needs_review=sum(bool(one.content and one.content.verdict.needs_review) for one in job.parts),
             metadata=dict(job.metadata),
             part=part,
             created_at=job.created_at,

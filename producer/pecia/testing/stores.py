@@ -17,7 +17,7 @@ from pecia.errors import (
     SubmitError,
 )
 from pecia.originals import Original
-from pecia.records import AuditAction, Listing, PartOutcome
+from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.store import Store
 from pecia.submission import NewJob, moment
@@ -28,6 +28,7 @@ from pecia.view import Accepted, JobView
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.events import JobEvent
 from pecia_schemas.messages import PartMessage
+from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import JobState, Lane, Stage
 
 _LATELY = timedelta(minutes=1)
@@ -79,6 +80,29 @@ class MemoryStore(Store[D_co]):
             if (before is None or job.id < before) and _is_wanted(job, listing)
         ]
         return [job.view for job in sorted(found, key=lambda job: job.id, reverse=True)[:size]]
+
+    @transaction
+    def found_pages(
+        self,
+        memory: Memory,
+        verdicts: Collection[Verdict],
+        listing: Listing,
+        *,
+        after: FoundPage | None,
+        size: int,
+    ) -> list[FoundPage]:
+        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
+        found = [
+            FoundPage(
+                job_id=job.id, number=part.ordinal + 1, verdict=part.content.verdict, read_at=part.finished_at
+            )
+            for job in sorted(memory.jobs.values(), key=lambda job: job.id, reverse=True)
+            for part in job.pieces
+            if isinstance(part.content, Page) and part.finished_at and part.content.verdict in verdicts
+            if _is_wanted(job, listing)
+        ]
+        start = found.index(after) + 1 if after else 0
+        return found[start : start + size]
 
     @transaction
     def lacking(self, memory: Memory, job_ids: Collection[UUID]) -> list[Lack]:

@@ -128,16 +128,17 @@ _MOVE = text(
     WITH asked AS (
         SELECT * FROM unnest(
             CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:states AS text[]),
-            CAST(:contents AS text[]), CAST(:failures AS text[]), CAST(:reasons AS text[]), CAST(:delays AS float[]),
+            CAST(:contents AS text[]), CAST(:verdicts AS text[]), CAST(:failures AS text[]), CAST(:reasons AS text[]),
+            CAST(:delays AS float[]),
             {ARRAYS}
-        ) AS asked (id, attempt, state, content, failure, reason, delay, {COLUMNS})
+        ) AS asked (id, attempt, state, content, verdict, failure, reason, delay, {COLUMNS})
     ), mine AS (
         SELECT parts.id, parts.attempt FROM parts JOIN asked USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :worker
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
     ), moved AS (
         UPDATE parts
-        SET state = asked.state, failure = CAST(asked.failure AS jsonb),
+        SET state = asked.state, verdict = asked.verdict, failure = CAST(asked.failure AS jsonb),
             finished_at = CASE WHEN asked.state <> 'queued' THEN now() END,
             run_at = now() + make_interval(secs => asked.delay),
             published_at = CASE WHEN asked.state <> 'queued' THEN published_at END,
@@ -251,6 +252,9 @@ async def _move(
             "attempts": [finished.part.attempt for finished in group],
             "states": [_state_after(outcome) for outcome in outcomes],
             "contents": [_content(finished, keys) for finished in group],
+            "verdicts": [
+                outcome.content.verdict if isinstance(outcome, Done) else None for outcome in outcomes
+            ],
             "failures": [failure and failure.model_dump_json() for failure in failures],
             "reasons": [outcome.reason if isinstance(outcome, Failed) else None for outcome in outcomes],
             "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
