@@ -47,9 +47,8 @@ def load_model(directory: Path) -> None:
         psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
-    _api.SetVariable(
-        "debug_file", ""
-    )  # stderr; to open /dev/null as tesserocr wants is refused, and ends the process
+    # To stderr, which is silenced: to open /dev/null, as tesserocr wants, is refused once the process is confined.
+    _api.SetVariable("debug_file", "")
 
 
 def read_page(pixels: NDArray[np.uint8]) -> PageRead:
@@ -71,7 +70,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         pieces = [_line(piece) for piece in _pieces(_words(_api, growth))]
     finally:
         _api.Clear()
-    return page_read(pieces, pixels, Letters.of(seen))
+    return page_read(pieces, seen, Letters.of(seen))
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:
