@@ -32,7 +32,7 @@ from PIL import Image
 from rich.console import Console
 
 from harness.report import Report, Table, parser
-from pecia import Client, Job, ReadDocument
+from pecia import Client, Job, Prefer, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
 
@@ -137,7 +137,7 @@ def _read(kind: str, pages: int, path: Path, client: Client, sessions: dict[str,
     before = resident_bytes(os.getpid())
     with sampler.running():
         began = time.monotonic()
-        job = client.submit(ReadDocument(path))
+        job = client.submit(ReadDocument(path, prefer=Prefer.PIXELS))
         first, count, most = _count_pages(job)
         ended = time.monotonic()
     assert count == pages, f"{count} of {pages} pages came back"  # noqa: S101  or the figures mean nothing

@@ -125,7 +125,8 @@ def form_pdf(lines: Sequence[str], value: str) -> bytes:
     shown = stream(
         typeset([value], left=2, top=21), b"/Type /XObject /Subtype /Form /BBox [0 0 200 20] " + fonts
     )
-    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /F 4 /Rect [60 500 260 520] /V (%b) /AP << /N 5 0 R >> >>"
+    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /F 4 /Rect [60 500 260 520] /V (%b)"
+    field += b" /AP << /N 5 0 R >> >>"
     page = box(595, 842) + b" /Contents 3 0 R /Annots [6 0 R] " + fonts
     objects = [stream(typeset(lines)), font, shown, field % value.encode()]
     return document([page], objects, catalogue=b"/AcroForm << /Fields [6 0 R] >>")

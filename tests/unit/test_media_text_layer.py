@@ -4,13 +4,14 @@ import io
 import string
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from tests.shared import hand_made_pdfs as pdfs
 
+import hand_made_pdfs as pdfs
 from pecia_schemas import Prefer, Preparation
 from pecia_schemas.blocks import Source, text_of
 from pecia_schemas.settings import WorkerSettings
@@ -30,10 +31,13 @@ SHIFTED = {one: chr(ord(one) + 1) for one in string.ascii_lowercase[:-1]} | {"z"
 DIGITS = {one: str((int(one) + 1) % 10) for one in string.digits}
 
 
-def layer_of(pdf: bytes, dpi: int = 150) -> TextLayer:
+SCALE: Any = 150 / 72  # typed as int there
+
+
+def layer_of(pdf: bytes) -> TextLayer:
     with pypdfium2.PdfDocument(pdf) as document:
         page = document[0]
-        bitmap = page.render(scale=dpi / 72, rev_byteorder=True, fill_color=(255, 255, 255, 255))
+        bitmap = page.render(scale=SCALE, rev_byteorder=True, fill_color=(255, 255, 255, 255))
         return text_layer(page, np.array(bitmap.to_numpy()[:, :, :3]))
 
 
@@ -66,7 +70,7 @@ def test_a_written_page_is_trusted_and_its_text_is_exact(size: int) -> None:
 def test_boxes_lie_around_the_ink_of_their_words() -> None:
     pdf = pdfs.written_pdf(pdfs.typeset(["alpha        omega"]) + pdfs.typeset(["beta gamma"], top=400))
     with pypdfium2.PdfDocument(pdf) as document:
-        ink = document[0].render(scale=150 / 72).to_numpy()[:, :, 0] < 128
+        ink = document[0].render(scale=SCALE).to_numpy()[:, :, 0] < 128
     for word in (word for line in layer_of(pdf).lines() for word in line.words):
         box = word.box
         assert ink[box.top : box.bottom, box.left : box.right].any()

@@ -1,9 +1,9 @@
 """Whether the glyphs of a page look like the letters that its text layer says they are.
 
-A font of a PDF may say of its glyphs what it likes: "A" is drawn, the layer says "7". Each font's letters and digits are
-laid beside those of pdfium's own fonts. Measured on 84 fonts at 12 to 30 pixels: of the glyphs of a sound font at least
-92 % have the letter that they claim among the three most alike; of one with mixed up letters at most 20 %, of one whose
-digits are each off by one at most 40 %. A single letter that claims to be one of like shape is not found.
+A font of a PDF may say of its glyphs what it likes: "A" is drawn, the layer says "7". Each font's letters and digits
+are laid beside those of pdfium's own fonts. Measured on 84 fonts at 12 to 30 pixels: of the glyphs of a sound font at
+least 92 % have the letter that they claim among the three most alike; of one with mixed up letters at most 20 %, of one
+whose digits are each off by one at most 40 %. A single letter that claims to be one of like shape is not found.
 
 Chinese, Japanese and Korean characters are judged by size and by how common they are: a wrong code is mostly that of a
 rare character. Of other scripts nothing is known here.

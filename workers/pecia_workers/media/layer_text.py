@@ -134,9 +134,8 @@ def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMa
         return x.value / _FINE, y.value / _FINE
 
     (e, f), (right, right_down), (top, top_down) = placed(0, 0), placed(1000, 0), placed(0, 1000)
-    return pypdfium2.PdfMatrix(
-        (right - e) / 1000, (right_down - f) / 1000, (top - e) / 1000, (top_down - f) / 1000, e, f
-    )
+    parts = (right - e) / 1000, (right_down - f) / 1000, (top - e) / 1000, (top_down - f) / 1000, e, f
+    return pypdfium2.PdfMatrix.from_raw(raw.FS_MATRIX(*parts))
 
 
 def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:

@@ -23,7 +23,7 @@ import ctypes
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,7 +34,7 @@ from pecia_workers.media.glyphs import misnamed
 from pecia_workers.media.layer_text import CharacterReader, lines_of, placing, turn_needed, turned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from pypdfium2 import PdfPage
@@ -62,8 +62,8 @@ _LEAST_EDGES: Final = 1.0
 """Of a character, by the sum of its width and height."""
 _PAPER: Final = 200
 """Grey from which paper is light."""
-_DEPTH: Final = 8
-"""Of forms within forms."""
+_DEPTH, _MOST_OBJECTS = 8, 100_000
+"""Of forms within forms, and of what is looked at on a page."""
 _LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
 
 
@@ -227,27 +227,16 @@ class _Drawn:
     def of(cls, page: PdfPage, place: PdfMatrix) -> _Drawn:
         """Look through the objects of a page."""
         drawn = cls()
-        count = raw.FPDFPage_CountObjects(page)
-        drawn._add([raw.FPDFPage_GetObject(page, index) for index in range(count)], place, _DEPTH)
-        return drawn
-
-    def _add(self, items: Sequence[object], place: PdfMatrix, depth: int) -> None:
-        for item in filter(None, items):
+        items = _items(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
+        for order, (item, at) in enumerate(islice(items, _MOST_OBJECTS)):
             kind = raw.FPDFPageObj_GetType(item)
-            order = len(self.orders) + len(self.pictures)
             if kind == raw.FPDF_PAGEOBJ_TEXT:
-                self.orders[ctypes.addressof(item.contents)] = order
+                drawn.orders[ctypes.addressof(item.contents)] = order
             elif kind == raw.FPDF_PAGEOBJ_IMAGE:
                 left, bottom, right, top = (ctypes.c_float() for _ in range(4))
                 raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
-                bounds = place.on_rect(left.value, bottom.value, right.value, top.value)
-                self.pictures.append((order, bounds))
-            elif kind == raw.FPDF_PAGEOBJ_FORM and depth:
-                matrix = raw.FS_MATRIX()
-                raw.FPDFPageObj_GetMatrix(item, matrix)
-                count = raw.FPDFFormObj_CountObjects(item)
-                within = [raw.FPDFFormObj_GetObject(item, index) for index in range(count)]
-                self._add(within, PdfMatrix.from_raw(matrix).multiply(place), depth - 1)
+                drawn.pictures.append((order, at.on_rect(left.value, bottom.value, right.value, top.value)))
+        return drawn
 
     def largest_picture(self, size: tuple[int, int]) -> float:
         """Return the share of a page of this size that its largest picture covers."""
@@ -267,3 +256,22 @@ class _Drawn:
             )
             for one in characters
         )
+
+
+def _items(
+    parent: Any,
+    count: Callable[[Any], int],
+    get: Callable[[Any, int], Any],
+    place: PdfMatrix,
+    depth: int,
+) -> Iterator[tuple[Any, PdfMatrix]]:
+    """Yield what is drawn, in order, with what takes its coordinates to pixels; forms, then what is in them."""
+    for item in filter(None, (get(parent, index) for index in range(count(parent)))):
+        yield item, place
+        if depth and raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_FORM:
+            matrix = raw.FS_MATRIX()
+            raw.FPDFPageObj_GetMatrix(item, matrix)
+            within = PdfMatrix.from_raw(matrix).multiply(place)
+            yield from _items(
+                item, raw.FPDFFormObj_CountObjects, raw.FPDFFormObj_GetObject, within, depth - 1
+            )
