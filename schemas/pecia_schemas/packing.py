@@ -28,7 +28,8 @@ def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     for block, plain in zip(blocks, written, strict=True):
         for line, plain_line in zip(block.lines, plain.get("lines", ()), strict=True):
             if line.words:
-                plain_line["words"] = _lengths(line) or [word.model_dump(mode="json") for word in line.words]
+                words: list[Any] | None = _lengths(line)
+                plain_line["words"] = words or [word.model_dump(mode="json") for word in line.words]
         if block.lines and [line.text for line in block.lines] == block.text.split("\n"):
             for plain_line in plain["lines"]:
                 del plain_line["text"]

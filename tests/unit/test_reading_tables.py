@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_schemas.blocks import Block, Box, Line, Source, Table
+from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Table
 from pecia_workers.reading.layout import layout
 
 Cells: TypeAlias = dict[tuple[int, int], tuple[str, int, int]]
@@ -111,3 +112,148 @@ def test_the_cells_of_drawn_tables_are_right(rules: str) -> None:
         shares.append(right_cells(tables[0], cells) if len(tables) == 1 else 0.0)
 
     assert np.mean(shares) >= 0.97, shares
+
+
+def test_spans_and_empty_cells_are_those_that_are_drawn() -> None:
+    cells: Cells = {
+        (0, 0): ("Parameter", 2, 1),
+        (0, 1): ("Morning", 1, 2),
+        (0, 3): ("Note", 2, 1),
+        (1, 1): ("Day 1", 1, 1),
+        (1, 2): ("Day 2", 1, 1),
+        (2, 0): ("Pulse", 1, 1),
+        (2, 1): ("72", 1, 1),
+        (2, 2): ("", 1, 1),
+        (2, 3): ("regular,\nno pause", 1, 1),
+    }
+    sheet = Sheet()
+    draw(sheet, cells, "full", [200, 140, 140, 240])
+
+    [table] = sheet.tables()
+
+    assert (table.rows, table.columns) == (3, 4)
+    assert right_cells(table, cells) == 1
+
+
+def test_a_piece_that_runs_through_a_line_is_cut_between_its_words() -> None:
+    sheet = Sheet()
+    cells: Cells = {(row, column): ("", 1, 1) for row in range(3) for column in range(3)}
+    cells |= {
+        (0, 2): ("Unit", 1, 1),
+        (1, 2): ("mmol/L", 1, 1),
+        (2, 0): ("Sodium", 1, 1),
+        (2, 1): ("139", 1, 1),
+    }
+    draw(sheet, cells, "full", [160, 160, 160])
+    sheet.pieces.append(Line(text="Test      Result", box=Box(left=90, top=132, right=330, bottom=156)))
+
+    [table] = sheet.tables()
+
+    assert table.to_rows()[0] == ["Test", "Result", "Unit"]
+
+
+def test_the_block_of_a_table_stands_in_the_order_of_the_page_and_holds_its_lines() -> None:
+    sheet = Sheet()
+    sheet.write("Results of the morning", 80, 40)
+    draw(
+        sheet,
+        {(0, 0): ("Sodium", 1, 1), (0, 1): ("139", 1, 1), (1, 0): ("TSH", 1, 1), (1, 1): ("2.4", 1, 1)},
+        "full",
+        [200, 200],
+    )
+    sheet.write("Please repeat in two weeks.", 80, 500)
+
+    blocks = sheet.blocks()
+
+    assert [block.text for block in blocks][0::2] == ["Results of the morning", "Please repeat in two weeks."]
+    assert blocks[1].kind is BlockKind.TABLE
+    assert blocks[1].text == "Sodium\t139\nTSH\t2.4"
+    assert [line.text for line in blocks[1].lines] == ["Sodium", "139", "TSH", "2.4"]
+
+
+def test_boxes_round_paragraphs_are_no_table() -> None:
+    sheet = Sheet()
+    for x, y in ((80, 100), (640, 100), (80, 500), (640, 500)):
+        for side in (
+            (x, y, x + 500, y),
+            (x, y + 360, x + 500, y + 360),
+            (x, y, x, y + 360),
+            (x + 500, y, x + 500, y + 360),
+        ):
+            sheet.rule(*side)
+        for number in range(9):
+            sheet.write("the wound at the wrist healed well and", x + 12, y + 12 + 36 * number)
+
+    assert sheet.tables() == []
+
+
+def test_a_grid_of_fields_stays_text_in_the_pages_order_and_has_its_cells_beside() -> None:
+    sheet = Sheet()
+    xs, ys = (80, 300, 520, 700, 900, 1150), (100, 200, 300, 400, 500)
+    fields = [
+        (0, 0, 3),
+        (0, 3, 5),
+        (1, 0, 1),
+        (1, 1, 4),
+        (1, 4, 5),
+        (2, 0, 2),
+        (2, 2, 5),
+        (3, 0, 4),
+        (3, 4, 5),
+    ]
+    for row, first, last in fields:
+        x0, y0, x1, y1 = xs[first], ys[row], xs[last], ys[row + 1]
+        for side in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1)):
+            sheet.rule(*side)
+        sheet.write(f"Field {row}{first}", x0 + 10, y0 + 10)
+
+    [block] = sheet.blocks()
+
+    assert block.kind is BlockKind.TEXT
+    assert block.text.split("\n")[0] == "Field 00 Field 03"
+    assert block.table
+    assert len([cell for cell in block.table.cells if cell.text]) == len(fields)
+
+
+def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
+    rng = random.Random(3)  # noqa: S311
+    sheet = Sheet()
+    for row in range(8):
+        x = 80 + rng.randint(0, 60)
+        for _ in range(5):
+            sheet.write(f"{rng.uniform(1, 99):.1f} mg", x, 100 + 40 * row)
+            x += 110 + rng.randint(0, 120)
+
+    found = layout(sheet.pieces, np.asarray(sheet.image), source=Source.OCR)
+
+    assert [(block.kind, block.table) for block in found.blocks] == [(BlockKind.TABLE, None)]
+    assert len(found.blocks[0].lines) == 8
+    [doubt] = found.doubts
+    assert (doubt.reason, doubt.on_value) == (DoubtReason.TABLE_UNCLEAR, True)
+
+
+def test_turned_text_is_read_again_upright() -> None:
+    sheet = Sheet()
+    draw(
+        sheet,
+        {(0, 0): ("", 2, 1), (0, 1): ("Soup", 1, 1), (1, 1): ("Bread", 1, 1)},
+        "full",
+        [60, 200],
+        pad=40,
+    )
+    sheet.pieces.append(
+        Line(text="HUNCH TIMME", box=Box(left=96, top=130, right=122, bottom=310), confidence=0.6)
+    )
+    seen: list[tuple[int, ...]] = []
+
+    def read_again(crop: NDArray[np.uint8]) -> Line:
+        seen.append(crop.shape)
+        return Line(
+            text="LUNCH TIME", box=Box(left=0, top=0, right=1, bottom=1), confidence=0.5 + 0.2 * len(seen)
+        )
+
+    found = layout(sheet.pieces, np.asarray(sheet.image), source=Source.OCR, read_again=read_again)
+
+    assert seen == [(26, 180, 3), (26, 180, 3)]
+    assert "LUNCH TIME" in found.blocks[0].text
+    assert "HUNCH" not in found.blocks[0].text

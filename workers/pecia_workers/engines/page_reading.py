@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Source
+from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Source, Word
 from pecia_workers.engines.page_reader import PageRead
 from pecia_workers.reading.layout import layout
 from pecia_workers.reading.values import is_value
@@ -43,7 +43,8 @@ def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
 def _unsure(blocks: Sequence[Block]) -> Iterator[Doubt]:
     """Yield the words that the engine is not sure of; of a line without words, the line."""
     for line in (line for block in blocks for line in block.lines):
-        for number, word in enumerate(line.words or [line]):
+        words: Sequence[Word | Line] = line.words or (line,)
+        for number, word in enumerate(words):
             if word.confidence is not None and word.confidence < _DOUBTFUL:
                 before = " ".join(earlier.text for earlier in line.words[:number])
                 on_value = any(is_value(part, before) for part in word.text.split())

@@ -59,6 +59,8 @@ _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 from which they are."""
 _LEAST_SCORE: Final = 0.3
 """A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
+_LEAST_SCORE_FAINT: Final = 0.5
+"""Of a page that was strengthened: what shines through from the other side is strengthened too."""
 _SURE_SIGN: Final = 0.9
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
@@ -86,14 +88,15 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
     if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
         quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
         missed = letters.outside(quads)
-    pieces = [piece for quad in quads if (piece := _recognised(bgr, quad, _LEAST_SCORE))]
+    least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
+    pieces = [piece for quad in quads if (piece := _recognised(bgr, quad, least))]
     for row in map(_quad, missed.rows()[:_ROWS]):
         piece = _recognised(bgr, row, _NO_TEXT)
         if piece is None or not any(map(str.isalnum, piece.text)):
             letters = letters.outside([row])  # texture: neither network takes it for text
         elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
-    return page_read(pieces, pixels, letters)
+    return page_read(pieces, seen, letters)
 
 
 def _side(letters: Letters, height: float) -> int:

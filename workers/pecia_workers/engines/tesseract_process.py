@@ -47,6 +47,15 @@ def load_model(directory: Path) -> None:
         psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
+    _open_messages(_api)
+
+
+def _open_messages(api: tesserocr.PyTessBaseAPI) -> None:
+    """Make Tesseract write a message: it then opens /dev/null, and would crash if it were confined before."""
+    api.SetImage(Image.new("L", (64, 64), 255))
+    api.SetSourceResolution(1)  # it warns of that
+    api.Recognize()
+    api.Clear()
 
 
 def read_page(pixels: NDArray[np.uint8]) -> PageRead:
@@ -68,7 +77,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         pieces = [_line(piece) for piece in _pieces(_words(_api, growth))]
     finally:
         _api.Clear()
-    return page_read(pieces, pixels, Letters.of(seen))
+    return page_read(pieces, seen, Letters.of(seen))
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Block, BlockKind, Doubt, Line, Mark, Source, mean_confidence
-from pecia_workers.reading.lines import around, corners, corners_of, joined, middle
+from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
+from pecia_workers.reading.kinds import kind_of, parts_of, usual_height
+from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
 from pecia_workers.reading.tables import Grid, Rules, aligned_grids, find_rules, ruled_grids
 
+ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
+"""Reads a line that is cut out; None if there is no text on it."""
+
+_TURNED: Final = 1.8
+"""Height of a piece, by its width, from which its text may be turned."""
 _ADDRESS: Final = re.compile(
     r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon|e-?mail)\b"
     r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
@@ -34,28 +40,75 @@ class Layout:
     doubts: tuple[Doubt, ...] = ()
 
 
-def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source) -> Layout:
+def layout(
+    pieces: Sequence[Line],
+    pixels: NDArray[np.uint8],
+    *,
+    source: Source,
+    read_again: ReadAgain | None = None,
+) -> Layout:
     """Return the page's blocks in reading order; every piece is in exactly one of them.
 
-    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text.
+    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text. `read_again` is
+    given what may be turned text, turned upright.
     """
     if not pieces:
         return Layout(())
+    if read_again is not None:
+        pieces = [_upright(piece, pixels, read_again) for piece in pieces]
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
     marks = find_marks(pixels, pieces, height)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
     grids = _grids(pieces, rules, height)
+    blocks = _blocks(pieces, grids, source, len(pixels))
+    doubts = (
+        Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=_has_number(block))
+        for block in blocks
+        if block.kind is BlockKind.TABLE and block.table is None
+    )
+    return Layout(_with_marks(blocks, marks), tuple(doubts))
+
+
+def _upright(piece: Line, pixels: NDArray[np.uint8], read_again: ReadAgain) -> Line:
+    """Return a piece higher than wide, as text turned by 90 degrees is, as it is read best."""
+    box = piece.box
+    if len(piece.text) < 2 or box.bottom - box.top < _TURNED * (box.right - box.left):  # noqa: PLR2004
+        return piece
+    crop = pixels[max(0, box.top) : box.bottom, max(0, box.left) : box.right]
+    found = [read_again(np.ascontiguousarray(np.rot90(crop, turns))) for turns in (1, -1)]
+    best = max((line for line in found if line), key=lambda line: line.confidence or 0, default=piece)
+    if (best.confidence or 0) <= (piece.confidence or 0):
+        return piece
+    return Line(text=best.text, box=box, confidence=best.confidence)
+
+
+def _blocks(pieces: Sequence[Line], grids: Sequence[Grid], source: Source, page_height: int) -> list[Block]:
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
-    blocks: list[Block] = []
+    found: list[Grid | list[Line]] = []
     for stretch in _ordered(texts, grids):
         for is_table, some in groupby(stretch, lambda row: row[0] >= len(texts)):
             if is_table:
-                blocks += [_table_block(grids[one - len(texts)], source) for [one] in some]
+                found += [grids[one - len(texts)] for [one] in some]
             else:
-                blocks.append(_text_block([joined([texts[one] for one in row]) for row in some], source))
-    return Layout(_with_marks(blocks, marks))
+                found.append([joined([texts[one] for one in row]) for row in some])
+    page = [line for part in found if isinstance(part, list) for line in part]
+    usual = usual_height(page) if page else 0.0
+    blocks: list[Block] = []
+    for part in found:
+        if isinstance(part, Grid):
+            blocks.append(_table_block(part, pieces, source))
+            continue
+        for lines in parts_of(part, usual):
+            kind = kind_of(lines, page, page_height, usual)
+            level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
+            blocks.append(_text_block(lines, source, kind).model_copy(update={"level": level}))
+    return blocks
+
+
+def _has_number(block: Block) -> bool:
+    return any(map(str.isdigit, block.text))
 
 
 def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
@@ -100,20 +153,19 @@ def _apart(grids: list[Grid]) -> list[Grid]:
     return kept
 
 
-def _outside(count: int, grids: list[Grid]) -> list[int]:
+def _outside(count: int, grids: Sequence[Grid]) -> list[int]:
     inside = {one for grid in grids for one in grid.members}
     return [one for one in range(count) if one not in inside]
 
 
-def _table_block(grid: Grid, source: Source) -> Block:
-    return Block(
-        kind=BlockKind.TABLE,
-        box=grid.box,
-        text=grid.table.text,
-        lines=grid.lines,
-        confidence=mean_confidence(grid.lines),
-        source=source,
-        table=grid.table,
+def _table_block(grid: Grid, pieces: Sequence[Line], source: Source) -> Block:
+    """Return a grid as a block: a form as text in the page's order, and a table that is unclear, with lines alone."""
+    if grid.is_form or grid.table is None:
+        rows = [joined(row) for row in rows_of([pieces[one] for one in sorted(grid.members)])]
+        kind = BlockKind.TEXT if grid.is_form else BlockKind.TABLE
+        return _text_block(rows, source, kind).model_copy(update={"table": grid.table})
+    return _text_block(grid.lines, source, BlockKind.TABLE).model_copy(
+        update={"box": grid.box, "text": grid.table.text, "table": grid.table}
     )
 
 

@@ -53,8 +53,8 @@ def find_marks(pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float)
     window = round(4 * height) | 1
     ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
     words = [word for piece in pieces for word in words_of(piece)]
-    boxes = [box for box in _squares(ink, height) if not _is_letter(box, pieces)]
-    boxes = [box for box in boxes if not _is_comb(box, boxes)]
+    squares = list(_squares(ink, height))
+    boxes = [box for box in squares if not _is_letter(ink, box, pieces) and not _is_comb(box, squares)]
     hollow = [box for box in boxes if _rim(ink, box) < _SOLID]
     boxes = [box for box in boxes if box in hollow or _peers(box, hollow)]
     circles = [box for box in _circles(ink, height) if _is_alone(ink, box, words, height)]
@@ -226,9 +226,12 @@ def _inside(ink: Mask, box: Box, inset: float) -> Mask:
 # What stands beside them
 
 
-def _is_letter(box: Box, pieces: Sequence[Line]) -> bool:
-    """Return whether the box is a letter, or a part of one, that the engine read."""
+def _is_letter(ink: Mask, box: Box, pieces: Sequence[Line]) -> bool:
+    """Return whether the box is a letter, or a part of one: close to the next one, or read by the engine."""
     x, y = middle(box)
+    close = max(4, round(0.17 * (box.right - box.left)))
+    if ink[round(y) : box.bottom, box.right + 2 : box.right + close].any():  # a tick goes beyond it above
+        return True
     for piece in pieces:
         edge = 0.25 * (piece.box.bottom - piece.box.top)
         if not (piece.box.top < y < piece.box.bottom and piece.box.left + edge < x < piece.box.right - edge):

@@ -24,7 +24,7 @@ _BORDER: Final = 0.5
 _MARGIN: Final = 0.1
 _SIGNS, _AS_RAISED = "0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
-_HAVE_HIGH_PARTS: Final = frozenset("%‰°ºª*\"'`´‘’“”™®©=÷±")
+_HAVE_HIGH_PARTS: Final = frozenset("%‰°ºª*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
 _READ_AS: Final = frozenset(_SIGNS + _AS_RAISED)
 
 
@@ -74,7 +74,7 @@ def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
         border = round(_BORDER * tall)
         picture = np.pad(picture[rows[0] : rows[-1] + 1], border, constant_values=255)
         places = (start / crop.shape[1], last / crop.shape[1], _MARGIN * tall / crop.shape[1])
-        yield Raised(*places, picture=cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR))
+        yield Raised(*places, picture=np.repeat(picture[:, :, np.newaxis], 3, axis=2))
 
 
 def _groups(left: NDArray[np.int32], right: NDArray[np.int32], gap: float) -> list[tuple[int, int]]:

@@ -47,6 +47,8 @@ _PITCH: Final = 1.6
 """Widest step from line to line of one cell."""
 _MAX_OPTIONS: Final = 0.3
 """Share of its pieces that are boxes to be ticked with their labels."""
+_UNCLEAR_PIECES: Final = 3
+"""Pieces a row from which rows look like a table, though no white space goes down between them."""
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
@@ -56,7 +58,8 @@ class Grid:
     """A table as it stands on the page."""
 
     box: Box
-    table: Table
+    table: Table | None
+    """None: it looks like a table, but its grid is not clear."""
     lines: tuple[Line, ...]
     """Those of its cells, cell by cell."""
     members: frozenset[int]
@@ -277,7 +280,12 @@ class _Aligned:
         placed = [self._placed(row, walls, starts) for row in self.rows]
         columns = len(walls) + 1
         full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
-        if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or not self._has_cells(placed, columns):
+        if not self._are_cells(placed):
+            return None
+        pieces = float(np.mean([len(row) for row in self.rows]))
+        if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
+            return self._unclear() if pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS else None
+        if columns == _MIN_COLUMNS and not self._ends_in_numbers(placed):
             return None
         groups = self._groups(placed)
         tops = [min(piece.box.top for row in group for _, _, piece in row) for group in groups]
@@ -292,6 +300,9 @@ class _Aligned:
                     owners[number, first : last + 1] = owners[number, first]
                 draft.content.setdefault(int(owners[number, first]), []).append(piece)
         return draft.grid()
+
+    def _unclear(self) -> Grid:
+        return Grid(box=self.box, table=None, lines=(), members=self.members)
 
     def _walls(self) -> list[float]:
         """Return where white space goes down between columns."""
@@ -341,20 +352,16 @@ class _Aligned:
         ]
         return cut(piece, spaces, 0)
 
-    def _has_cells(self, placed: list[list[tuple[int, int, Line]]], columns: int) -> bool:
-        """Return whether the columns hold cells rather than prose or options; of two, the second holds numbers."""
-        pieces = [place for row in placed for place in row]
-        if sum(piece.text[0] in SIGNS for _, _, piece in pieces) > _MAX_OPTIONS * len(pieces):
-            return False
-        if (
-            float(np.median([piece.box.right - piece.box.left for _, _, piece in pieces]))
-            > _MAX_CELL * self.height
-        ):
-            return False
-        numbers = [
-            bool(_NUMBER.fullmatch(piece.text.strip())) for _, last, piece in pieces if last == columns - 1
-        ]
-        return columns > 2 or sum(numbers) > 0.7 * len(numbers)  # noqa: PLR2004
+    def _are_cells(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        """Return whether these are cells of a table, rather than prose or boxes to be ticked with their labels."""
+        pieces = [piece for row in placed for _, _, piece in row]
+        options = sum(piece.text[:1] in SIGNS for piece in pieces)
+        width = float(np.median([piece.box.right - piece.box.left for piece in pieces]))
+        return options <= _MAX_OPTIONS * len(pieces) and width <= _MAX_CELL * self.height
+
+    def _ends_in_numbers(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        last = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
+        return sum(bool(_NUMBER.fullmatch(text)) for text in last) > 0.7 * len(last)
 
     def _groups(self, placed: list[list[tuple[int, int, Line]]]) -> list[list[list[tuple[int, int, Line]]]]:
         """Return the rows of text that are one row of the table, together."""
