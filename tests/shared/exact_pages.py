@@ -77,8 +77,8 @@ def english_pages() -> Iterator[ExactPage]:
     yield unruled_table()
     yield form()
     yield faint(letterhead(), ink=205)
-    yield faint(letterhead(), ink=220)
-    yield turned(letterhead(), 90)
+    yield faint(unruled_table(), ink=215)
+    yield turned(ruled_table(), 90)
     yield turned(columns("columns", 2), 3.5)
 
 

@@ -32,7 +32,7 @@ def checkbox(label: str, state: MarkState) -> Mark:
         ("“13–15”", '"13-15"'),
         ("血压，正常 。", "血压,正常。"),
         ("Name ______ date", "Name date"),
-        ("□ Cough", "☐ Cough"),
+        ("□ Cough ◉ never", "☐ Cough ☑ never"),
     ],
 )
 def test_signs_that_look_alike_and_white_space_are_no_errors(read: str, true: str) -> None:
@@ -55,13 +55,13 @@ def test_every_chinese_sign_is_a_word() -> None:
 
 
 def test_a_lost_space_between_number_and_unit_loses_no_word() -> None:
-    assert metrics.words("5mg, 12 % (<0.9)") == metrics.words("5 mg, 12% ( < 0.9 )")
+    assert metrics.words("5mg, 12 % (<0.9) 3-5") == metrics.words("5 mg, 12% ( < 0.9 ) 3 - 5")
 
 
 def test_numbers_dates_and_times_are_right_as_wholes() -> None:
     read, true = (
-        metrics.words("12.5 mg at 10:30 on 2026-11-2"),
-        metrics.words("12.5 mg at 10:30 on 2026-11-22"),
+        metrics.words("12.5 mg at 10:30 on 22.1.2026"),
+        metrics.words("12.5 mg at 10:30 on 22.11.2026"),
     )
 
     assert metrics.found(metrics.numeric(read), metrics.numeric(true)) == (2, 3)
