@@ -80,16 +80,34 @@ def test_a_task_says_what_its_pages_are_read_from(
     assert page.source is source
 
 
+class Sample(BaseModel):
+    batch: str
+
+
 def test_fields_of_a_written_page_are_asked_of_the_engine_and_its_text_is_not(
     server: ChatServerDouble, work: Work
 ) -> None:
-    class Sample(BaseModel):
-        batch: str
-
     server.behaviour.form = '{"batch": "O0l1I5S8B"}'
 
     page = only_page(work(ReadDocument(WRITTEN, fields=Sample)))
 
     assert page.text.splitlines() == LINES
     assert page.fields == {"batch": "O0l1I5S8B"}
+    assert len(server.pages) == 1
+
+
+def test_pages_that_look_alike_share_their_fields_and_keep_their_own_text(
+    server: ChatServerDouble, work: Work
+) -> None:
+    server.behaviour.form = '{"batch": "O0l1I5S8B"}'
+    minus = "\N{MINUS SIGN}"
+    hyphened, signed = (written_pdf(typeset([*LINES, "-3.5"]), means={"-": said}) for said in ("-", minus))
+
+    first, second = (
+        only_page(work(ReadDocument(pdf, fields=Sample), cache_revision="1")) for pdf in (hyphened, signed)
+    )
+
+    assert (first.text.splitlines()[-1], second.text.splitlines()[-1]) == ("-3.5", f"{minus}3.5")
+    assert second.cached_from
+    assert first.fields == second.fields
     assert len(server.pages) == 1

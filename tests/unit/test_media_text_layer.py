@@ -172,6 +172,14 @@ def test_what_is_typed_into_a_form_is_part_of_the_text(tmp_path: Path) -> None:
         ),
         pytest.param(
             pdfs.written_pdf(
+                pdfs.typeset(PROSE, top=480) + pdfs.typeset(PROSE) + b" q 475 0 0 190 60 320 cm /P Do Q",
+                picture=picture_of([line.upper() for line in PROSE] * 4),
+            ),
+            Distrust.PICTURE,
+            id="below a picture of other text",
+        ),
+        pytest.param(
+            pdfs.written_pdf(
                 b"q 595 0 0 600 0 200 cm /P Do Q " + pdfs.typeset(PROSE, top=150), picture=picture_of(PROSE)
             ),
             Distrust.PICTURE,

@@ -80,7 +80,7 @@ class PdfPages:
 
         Annotations and form fields become part of the page, and their text part of its own.
         """
-        with suppress(pypdfium2.PdfiumError):
+        with suppress(pypdfium2.PdfiumError, MemoryError):
             with closing(self._document[index]) as page:
                 raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
             with closing(self._document[index]) as page:

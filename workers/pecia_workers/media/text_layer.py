@@ -146,7 +146,7 @@ def _faults(
 
 
 def _share(flags: Iterable[bool]) -> float:
-    return float(np.mean([*flags] or [0]))
+    return float(np.mean([*flags] or [False]))
 
 
 def _share_of_stray_marks(characters: Sequence[Character | None]) -> float:
@@ -210,8 +210,9 @@ def _leaves_text(seen: Sequence[Character | None], pixels: NDArray[np.uint8]) ->
     covered = np.zeros((pixels.shape[0] + 1, pixels.shape[1] + 1), dtype=np.int32)
     for box in (word.box for line in lines_of(seen) for word in line.words):
         covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
-    outside = _sums_in(covered.cumsum(axis=0).cumsum(axis=1), left, top, left + width, top + height) == 0
-    return outside.sum() >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(outside))
+    covered.cumsum(axis=0, out=covered).cumsum(axis=1, out=covered)
+    outside = _sums_in(covered, left, top, left + width, top + height) == 0
+    return int(outside.sum()) >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(outside))
 
 
 @dataclass(frozen=True, slots=True)
