@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
+from pecia_workers.reading.aligned import aligned_grids
+from pecia_workers.reading.grids import Grid
 from pecia_workers.reading.kinds import kind_of, parts_of, usual_height
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
-from pecia_workers.reading.tables import Grid, Rules, aligned_grids, find_rules, ruled_grids
+from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
 
 ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
 """Reads a line that is cut out; None if there is no text on it."""
