@@ -135,6 +135,20 @@ def test_spans_and_empty_cells_are_those_that_are_drawn() -> None:
     assert right_cells(table, cells) == 1
 
 
+def test_rows_without_lines_between_them_are_parted_where_columns_are_ruled() -> None:
+    cells: Cells = {(0, column): (f"Head {column}", 1, 1) for column in range(3)}
+    cells |= {(row, column): (f"{row}{column}.5", 1, 1) for row in range(1, 6) for column in range(3)}
+    sheet = Sheet()
+    draw(sheet, cells, "head", [160, 160, 160])
+    bottom = max(piece.box.bottom for piece in sheet.pieces) + 10
+    for x in (80, 240, 400, 560):
+        sheet.rule(x, 120, x, bottom)
+
+    [table] = sheet.tables()
+
+    assert right_cells(table, cells) == 1
+
+
 def test_a_piece_that_runs_through_a_line_is_cut_between_its_words() -> None:
     sheet = Sheet()
     cells: Cells = {(row, column): ("", 1, 1) for row in range(3) for column in range(3)}

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
+from pecia_workers.reading.aligned import aligned_grids
+from pecia_workers.reading.grids import Grid
 from pecia_workers.reading.kinds import kind_of, parts_of, usual_height
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
-from pecia_workers.reading.tables import Grid, Rules, aligned_grids, find_rules, ruled_grids
+from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
 
 ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
 """Reads a line that is cut out; None if there is no text on it."""
@@ -24,12 +26,12 @@ ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
 _TURNED: Final = 1.8
 """Height of a piece, by its width, from which its text may be turned."""
 _ADDRESS: Final = re.compile(
-    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon|e-?mail)\b"
+    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
     r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
-    r"|^\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,4}[a-z]?$",
+    r"|^(?!\d{1,2}\.? \w+ \d{4}$)\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,3}[a-z]?$",
     re.IGNORECASE,
 )
-"""A telephone number, a web or mail address, a postcode with its town, a street with its number."""
+"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no label alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,238 @@
+"""Tables without ruling lines: rows of pieces of text that line up. Lengths are in heights of a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from pecia_schemas.blocks import Box, Line
+from pecia_workers.reading.grids import Draft, Grid, cut
+from pecia_workers.reading.lines import around, middle
+from pecia_workers.reading.marks import SIGNS
+from pecia_workers.reading.ruled import Rules
+
+_MIN_ROWS, _MIN_COLUMNS = 3, 2
+_NEAR: Final = 2.0
+"""Widest white space between two rows of a table without ruling lines."""
+_GAP: Final = 0.3
+"""Narrowest white space between its columns."""
+_CROSSED: Final = 0.12
+"""Share of its rows that may cross that space, such as a heading of two columns."""
+_MAX_CELL: Final = 12.0
+"""Median length of its pieces; longer ones are prose."""
+_JUMP: Final = 1.3
+"""How much farther it is to the next row than to the next line of a cell."""
+_PITCH: Final = 1.6
+"""Widest step from line to line of one cell."""
+_MAX_OPTIONS: Final = 0.3
+"""Share of its pieces that are boxes to be ticked with their labels."""
+_UNCLEAR_PIECES: Final = 3
+"""Pieces a row from which rows look like a table, though no white space goes down between them."""
+_NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
+_SIGN: Final = re.compile(r"[^\w\s]{1,2}")
+
+
+def aligned_grids(
+    pieces: Sequence[Line], rows: Sequence[Sequence[int]], rules: Rules, height: float
+) -> list[Grid]:
+    """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
+    grids = (_Aligned(pieces, run, rules, height).grid() for run in _runs(pieces, rows, height))
+    return [grid for grid in grids if grid is not None]
+
+
+def _runs(pieces: Sequence[Line], rows: Sequence[Sequence[int]], height: float) -> Iterator[list[list[int]]]:
+    """Yield neighbouring rows of several pieces each, and of single short pieces between these."""
+    run: list[list[int]] = []
+    for row in rows:
+        boxes = [pieces[one].box for one in row]
+        below = (
+            min(box.top for box in boxes) - max((pieces[one].box.bottom for one in run[-1]), default=0)
+            if run
+            else 0
+        )
+        near = not run or -0.6 * height < below < _NEAR * height
+        is_apart = any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
+        if run and not (near and (is_apart or (len(row) == 1 and _is_short(boxes[0], pieces, run)))):
+            yield from _ended(pieces, run, height)
+            run = []
+        if is_apart or run:
+            run.append(list(row))
+    yield from _ended(pieces, run, height)
+
+
+def _is_short(box: Box, pieces: Sequence[Line], run: list[list[int]]) -> bool:
+    whole = around(pieces[one].box for row in run for one in row)
+    return box.right - box.left < 0.65 * (whole.right - whole.left) and box.left < whole.right
+
+
+def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
+    """Yield the run without what only follows it: a last single piece is of the table if it is of a column."""
+    if sum(len(row) > 1 for row in run) < _MIN_ROWS:
+        return
+    rows = [[pieces[one].box for one in row] for row in run]
+    count = max(number for number, row in enumerate(rows, 1) if len(row) > 1)
+    names = max(row[0].right for row in rows[:count] if len(row) > 1)
+    pitch = float(np.median(np.diff([middle(row[0])[1] for row in rows[:count]])))
+    later = [box.left for row in rows[:count] for box in row[1:]]
+    for [box] in rows[count:]:
+        is_name = box.right <= names
+        is_cell = any(abs(box.left - left) < 0.5 * height for left in later)
+        if middle(box)[1] - middle(rows[count - 1][0])[1] > 1.3 * pitch or not (is_name or is_cell):
+            break
+        count += 1
+    yield run[:count]
+
+
+class _Aligned:
+    """Rows of pieces that may be a table."""
+
+    def __init__(self, pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float) -> None:
+        self.rows = [[pieces[one] for one in row] for row in run]
+        self.members = frozenset(one for row in run for one in row)
+        self.rules, self.height = rules, height
+        self.box = around(piece.box for row in self.rows for piece in row)
+
+    def grid(self) -> Grid | None:
+        walls = self._walls()
+        starts = [self._start(wall) for wall in walls]
+        placed = [self._placed(row, walls, starts) for row in self.rows]
+        columns = len(walls) + 1
+        full = sum(len({place for place, _, _ in row}) >= max(2, 0.5 * columns) for row in placed)
+        if not self._are_cells(placed):
+            return None
+        pieces = float(np.mean([len(row) for row in self.rows]))
+        if columns < _MIN_COLUMNS or full < 0.5 * len(placed) or pieces > columns + 1:
+            return self._unclear() if pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS else None
+        if columns == _MIN_COLUMNS and not self._ends_in_numbers(placed):
+            return None
+        groups = self._groups(placed)
+        tops = [min(piece.box.top for row in group for _, _, piece in row) for group in groups]
+        ends = [max(piece.box.bottom for row in group for _, _, piece in row) for group in groups]
+        ys = [tops[0], *((end + top) / 2 for end, top in zip(ends, tops[1:], strict=False)), ends[-1]]
+        owners = np.arange(len(groups) * columns).reshape(len(groups), columns)
+        draft = Draft([self.box.left, *walls, self.box.right], ys, owners)
+        draft.members = set(self.members)
+        for number, group in enumerate(groups):
+            for first, last, piece in (place for row in group for place in row):
+                if len(set(owners[number, first : last + 1].tolist()) & draft.content.keys()) == 0:
+                    owners[number, first : last + 1] = owners[number, first]
+                draft.content.setdefault(int(owners[number, first]), []).append(piece)
+        return draft.grid()
+
+    def _unclear(self) -> Grid:
+        return Grid(box=self.box, table=None, lines=(), members=self.members)
+
+    def _walls(self) -> list[float]:
+        """Return where white space goes down between columns."""
+        most = np.percentile([len(row) for row in self.rows], 80)
+        rows = [row for row in self.rows if len(row) >= max(2, 0.6 * most)]
+        crossed = np.zeros(self.box.right - self.box.left + 2, dtype=np.intp)
+        for piece in (piece for row in rows for piece in row if not _SIGN.fullmatch(piece.text.strip())):
+            crossed[piece.box.left - self.box.left] += 1
+            crossed[piece.box.right - self.box.left] -= 1
+        free = np.concatenate([[0], np.cumsum(crossed) <= int(_CROSSED * len(rows)), [0]])
+        edges = np.flatnonzero(np.diff(free)).reshape(-1, 2)
+        return [
+            float(start + end) / 2 + self.box.left
+            for start, end in edges.tolist()
+            if start > 0 and end < crossed.size - 1 and end - start > _GAP * self.height
+        ]
+
+    def _start(self, wall: float) -> float:
+        """Return where the column behind the wall starts in most rows."""
+        lefts = [
+            min((piece.box.left for piece in row if piece.box.left > wall), default=None) for row in self.rows
+        ]
+        known = [left for left in lefts if left is not None]
+        return float(np.median(known)) if known else wall
+
+    def _placed(
+        self, row: Sequence[Line], walls: list[float], starts: list[float]
+    ) -> list[tuple[int, int, Line]]:
+        """Return the parts of a row's pieces with the first and the last column of each."""
+        parts = [part for piece in row for part in self._parts(piece, list(zip(walls, starts, strict=True)))]
+        slack = 0.3 * self.height
+        firsts = np.searchsorted(walls, [min(part.box.left + slack, middle(part.box)[0]) for part in parts])
+        lasts = np.searchsorted(walls, [max(part.box.right - slack, middle(part.box)[0]) for part in parts])
+        return list(zip(firsts.tolist(), lasts.tolist(), parts, strict=True))
+
+    def _parts(self, piece: Line, walls: list[tuple[float, float]]) -> Iterable[Line]:
+        """Cut a piece that is two cells: at a wide space by a wall, or where a word starts as its column does."""
+        spaces = [
+            (left.box.right + right.box.left) / 2
+            for left, right in pairwise(piece.words)
+            for wall, start in walls
+            if left.box.right - 0.5 * self.height < wall < right.box.left + 0.5 * self.height
+            and (
+                right.box.left - left.box.right > 0.45 * self.height
+                or abs(right.box.left - start) < 0.3 * self.height
+            )
+        ]
+        return cut(piece, spaces, 0)
+
+    def _are_cells(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        """Return whether these are cells of a table, rather than prose or boxes to be ticked with their labels."""
+        pieces = [piece for row in placed for _, _, piece in row]
+        options = sum(piece.text[:1] in SIGNS for piece in pieces)
+        width = float(np.median([piece.box.right - piece.box.left for piece in pieces]))
+        return options <= _MAX_OPTIONS * len(pieces) and width <= _MAX_CELL * self.height
+
+    def _ends_in_numbers(self, placed: list[list[tuple[int, int, Line]]]) -> bool:
+        last = [piece.text.strip() for row in placed for first, _, piece in row if first > 0]
+        return sum(bool(_NUMBER.fullmatch(text)) for text in last) > 0.7 * len(last)
+
+    def _groups(self, placed: list[list[tuple[int, int, Line]]]) -> list[list[list[tuple[int, int, Line]]]]:
+        """Return the rows of text that are one row of the table, together."""
+        boxes = [around(piece.box for _, _, piece in row) for row in placed]
+        pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
+        ruled = [
+            self.rules.between(upper.bottom - 2, lower.top + 2, self.box.left, self.box.right)
+            for upper, lower in pairwise(boxes)
+        ]
+        tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
+        by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
+        groups = [[placed[0]]]
+        for row, pitch, rule in zip(placed[1:], pitches, ruled, strict=True):
+            closely = pitch <= max(tight, _PITCH * self.height if by_rules else 0)
+            if not rule and self._goes_on(groups[-1], row, closely=closely):
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        return groups
+
+    def _goes_on(
+        self, group: list[list[tuple[int, int, Line]]], row: list[tuple[int, int, Line]], *, closely: bool
+    ) -> bool:
+        """Return whether a row of text is more of the cells above it, rather than a row of the table."""
+        above = {first for one in group for first, _, _ in one}
+        here = {first for first, _, _ in row}
+        if _numbers(row) & {column for one in group for column in _numbers(one)}:
+            return False
+        if closely:
+            return here <= above or not here & above
+        return len(here) == 1 and here <= above and 0 not in here and not _numbers(row)
+
+
+def _tight(pitches: list[float], cells: list[int], height: float) -> float:
+    """Return the widest step from line to line of one cell; 0 if cells have one line each.
+
+    Steps come in two widths then, and of the lines between two wide ones one has more cells than the others.
+    """
+    jumps = [
+        (wide / max(narrow, 1), narrow)
+        for narrow, wide in pairwise(sorted(pitches))
+        if narrow < _PITCH * height
+    ]
+    jump, tight = max(jumps, default=(0.0, 0.0))
+    starts = [0, *(k + 1 for k, pitch in enumerate(pitches) if pitch > tight), len(cells)]
+    groups = [cells[start:end] for start, end in pairwise(starts) if end - start > 1]
+    anchored = sum(group.count(max(group)) == 1 for group in groups)
+    return tight if jump > _JUMP and anchored > 0.6 * len(groups) else 0.0
+
+
+def _numbers(row: list[tuple[int, int, Line]]) -> set[int]:
+    return {first for first, _, piece in row if _NUMBER.fullmatch(piece.text.strip())}

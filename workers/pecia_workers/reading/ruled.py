@@ -1,0 +1,163 @@
+"""Tables by their ruling lines. Lengths are in heights of a line. Needs OpenCV (pecia[cpu])."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from pecia_schemas.blocks import Line
+from pecia_workers.reading.grids import Draft, Grid
+from pecia_workers.reading.lines import Mask
+
+Rule: TypeAlias = tuple[float, float, float]
+"""Where a ruling line lies, and from where to where it goes."""
+
+_CONTRAST: Final = 16
+"""Grey levels by which a ruling line differs from what is above and below it."""
+_RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
+"""Shortest ruling lines; no letter has such long strokes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The ruling lines of a page, as masks of its pixels."""
+
+    across: Mask
+    down: Mask
+
+    def between(self, upper: float, lower: float, left: float, right: float) -> bool:
+        """Return whether a line goes across at least half of this white space."""
+        strip = self.across[
+            max(0, round(upper)) : max(0, round(lower)) + 1, max(0, round(left)) : round(right)
+        ]
+        return bool(strip.size) and float(strip.any(axis=0).mean()) > 0.5  # noqa: PLR2004
+
+
+def find_rules(pixels: NDArray[np.uint8], height: float) -> Rules:
+    """Return the lines that are thin, long and darker than the ground beside them."""
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    thick = np.ones((max(5, round(0.45 * height)) | 1,) * 2, dtype=np.uint8)
+    thin = (cv2.morphologyEx(grey, cv2.MORPH_BLACKHAT, thick) > _CONTRAST).view(np.uint8)
+    return Rules(
+        across=_long_runs(thin, height, _RUN_ACROSS * height),
+        down=np.ascontiguousarray(_long_runs(np.ascontiguousarray(thin.T), height, _RUN_DOWN * height).T),
+    )
+
+
+def _long_runs(thin: Mask, height: float, least: float) -> Mask:
+    """Return runs from left to right; small gaps are bridged, but not those between letters."""
+
+    def run(length: float, depth: int = 1) -> NDArray[np.uint8]:
+        return np.ones((depth, max(1, round(length))), dtype=np.uint8)
+
+    strokes = cv2.morphologyEx(thin, cv2.MORPH_OPEN, run(0.8 * height))
+    bridged = cv2.morphologyEx(strokes, cv2.MORPH_CLOSE, run(0.5 * height, 3))
+    return np.asarray(cv2.morphologyEx(bridged, cv2.MORPH_OPEN, run(least)), dtype=np.uint8)
+
+
+def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
+    """Return the grids that ruling lines make, the smaller ones first."""
+    touching = cv2.dilate(rules.across | rules.down, np.ones((5, 5), dtype=np.uint8))
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
+    order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")
+    grids: list[Grid] = []
+    for label in order.tolist():
+        left, top, width, depth = stats[label, :4].tolist()
+        if width < 6 * height or depth < 2 * height:
+            continue
+        window = np.s_[top : top + depth, left : left + width]
+        part = (labels[window] == label).view(np.uint8)
+        lines = _Lines(
+            across=[(y + top, x0 + left, x1 + left) for y, x0, x1 in _segments(rules.across[window] & part)],
+            down=[(x + left, y0 + top, y1 + top) for x, y0, y1 in _segments((rules.down[window] & part).T)],
+        )
+        grid = lines.grid(pieces, 0.5 * height)
+        if grid is not None:
+            grids.append(grid)
+    return grids
+
+
+def _segments(mask: Mask) -> list[Rule]:
+    _, _, stats, centres = cv2.connectedComponentsWithStats(np.ascontiguousarray(mask), connectivity=8)
+    return [
+        (float(centre[1]), float(left), float(left + width))
+        for (left, _, width, _, _), centre in zip(stats[1:].tolist(), centres[1:], strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Ruling lines that touch one another."""
+
+    across: list[Rule]
+    down: list[Rule]
+
+    def grid(self, pieces: Sequence[Line], near: float) -> Grid | None:
+        """Return the grid that they make with the text in it; None if it is no table and no form."""
+        ys, xs = _places(self.across, near), _places(self.down, near)
+        if len(ys) < 2 or not xs:  # noqa: PLR2004  a row has two sides
+            return None
+        long = [rule for rule in self.across if rule[2] - rule[1] > 0.6 * (xs[-1] - xs[0])]
+        if long:  # a table that is open at its sides
+            left, right = np.median([rule[1:] for rule in long], axis=0).tolist()
+            xs = [
+                *([left] if xs[0] - left > 4 * near else []),
+                *xs,
+                *([right] if right - xs[-1] > 4 * near else []),
+            ]
+        if len(ys) <= 2 or len(xs) <= 2:  # noqa: PLR2004  one row or one column
+            return None
+        draft = Draft(xs, ys, self._owners(xs, ys, near))
+        draft.fill(pieces, near)
+        return draft.ruled_grid()
+
+    def _owners(self, xs: list[float], ys: list[float], near: float) -> NDArray[np.intp]:
+        """Return which cell each place of the grid belongs to: places that no line parts are one cell."""
+        rows, columns = len(ys) - 1, len(xs) - 1
+        owners = np.arange(rows * columns).reshape(rows, columns)
+        for row in range(rows):
+            for column in range(columns):
+                if column and not _is_drawn(self.down, xs[column], ys[row], ys[row + 1], near):
+                    owners[owners == owners[row, column]] = owners[row, column - 1]
+                if row and not _is_drawn(self.across, ys[row], xs[column], xs[column + 1], near):
+                    owners[owners == owners[row, column]] = owners[row - 1, column]
+        return _rectangular(owners)
+
+
+def _places(rules: list[Rule], near: float) -> list[float]:
+    """Return where lines lie, those of one place together."""
+    groups: list[list[Rule]] = []
+    for rule in sorted(rules):
+        if groups and rule[0] - groups[-1][-1][0] <= near:
+            groups[-1].append(rule)
+        else:
+            groups.append([rule])
+    return [
+        float(np.average([rule[0] for rule in group], weights=[rule[2] - rule[1] for rule in group]))
+        for group in groups
+    ]
+
+
+def _is_drawn(rules: list[Rule], place: float, start: float, end: float, near: float) -> bool:
+    covered = sum(
+        max(0.0, min(end, rule[2]) - max(start, rule[1])) for rule in rules if abs(rule[0] - place) <= near
+    )
+    return covered > 0.5 * (end - start)
+
+
+def _rectangular(owners: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the cells grown until each is a rectangle."""
+    while True:
+        before = owners.copy()
+        for owner in np.unique(owners):
+            rows, columns = np.nonzero(owners == owner)
+            if rows.size:
+                window = owners[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+                owners[np.isin(owners, window)] = owner
+        if (owners == before).all():
+            return owners
