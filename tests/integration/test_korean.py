@@ -90,10 +90,12 @@ def test_words_are_parted_as_on_the_page_not_after_every_syllable(
         assert len(answer.text.split()) == pytest.approx(len(page.text.split()), rel=0.15)
 
 
-def test_a_row_of_a_table_is_one_line(pages: tuple[KoreanPage, ...], answers: list[Generation]) -> None:
+def test_a_row_of_a_table_is_one_line_with_tabs_between_its_cells(
+    pages: tuple[KoreanPage, ...], answers: list[Generation]
+) -> None:
     [table] = [answer for page, answer in zip(pages, answers, strict=True) if page.name == "results"]
 
-    assert "총콜레스테롤 212 mg/dL 0-200" in table.text.splitlines()
+    assert "총콜레스테롤\t212\tmg/dL\t0-200" in table.text.splitlines()
 
 
 def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generation]) -> None:
