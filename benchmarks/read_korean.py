@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shared")
 
 from korean import korean_font, korean_tessdata
 from korean_pages import korean_pages
+from pecia_schemas.blocks import text_of
 from pecia_workers.engines.page_reader import PageReader
 from pecia_workers.engines.rapidocr import rapidocr_reader
 from pecia_workers.engines.tesseract import tesseract_reader
@@ -63,7 +64,7 @@ def _measure(reader: PageReader, rounds: int) -> Figures:
     reader.load()
     begun, texts = perf_counter(), [""]
     for _ in range(rounds):
-        texts = ["\n".join(line.text for line in reader.read(page.pixels)) for page in pages]
+        texts = [text_of(reader.read(page.pixels).blocks) for page in pages]
     seconds = perf_counter() - begun
     return Figures(
         reader=reader.name,

@@ -47,15 +47,9 @@ def load_model(directory: Path) -> None:
         psm=tesserocr.PSM.SINGLE_COLUMN,  # its analysis of whole pages takes Korean for pictures
         oem=tesserocr.OEM.LSTM_ONLY,
     )
-    _open_messages(_api)
-
-
-def _open_messages(api: tesserocr.PyTessBaseAPI) -> None:
-    """Make Tesseract write a message: it then opens /dev/null, and would crash if it were confined before."""
-    api.SetImage(Image.new("L", (64, 64), 255))
-    api.SetSourceResolution(1)  # it warns of that
-    api.Recognize()
-    api.Clear()
+    # Its messages to standard error, which is silenced: tesserocr sends them to /dev/null, which a confined process may
+    # not open for writing, and Tesseract crashes.
+    _api.SetVariable("debug_file", "")
 
 
 def read_page(pixels: NDArray[np.uint8]) -> PageRead:
