@@ -108,6 +108,13 @@ def grid_across_two_columns(sheet: Sheet) -> None:
     columns(2, bottom + 20, sheet, 10)
 
 
+def address_beside_a_table(sheet: Sheet) -> None:
+    for number in range(8):
+        sheet.line(100, 100 + number * 30, sheet.rng.uniform(120, 240))
+    sheet.table(900, 110, 500, 180)
+    sheet.prose(100, 420, 1300, 12)
+
+
 def picture_between_two_columns(sheet: Sheet) -> None:
     for left in (100, 950):
         sheet.prose(left, 100, 550, 30)
@@ -159,6 +166,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     table_above_two_columns,
     grid_in_one_of_two_columns,
     grid_across_two_columns,
+    address_beside_a_table,
     picture_between_two_columns,
     picture_in_one_of_two_columns,
     sidebar,

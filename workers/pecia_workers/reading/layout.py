@@ -24,12 +24,12 @@ ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
 _TURNED: Final = 1.8
 """Height of a piece, by its width, from which its text may be turned."""
 _ADDRESS: Final = re.compile(
-    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon|e-?mail)\b"
+    r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
     r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
-    r"|^\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,4}[a-z]?$",
+    r"|^(?!\d{1,2}\.? \w+ \d{4}$)\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,3}[a-z]?$",
     re.IGNORECASE,
 )
-"""A telephone number, a web or mail address, a postcode with its town, a street with its number."""
+"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no label alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class _Page:
         gaps = self.top[by_top][1:] - np.maximum.accumulate(self.bottom[by_top])[:-1]
         between_rows = gaps[gaps > 0]
         if between_rows.size >= _MIN_LINES:
-            space = max(space, 1.5 * float(np.median(between_rows)))
+            space = max(space, min(2 * space, 1.5 * float(np.median(between_rows))))
         return np.split(by_top, np.flatnonzero(gaps > space) + 1)
 
     # Gutters
@@ -239,8 +239,9 @@ class _Page:
         return strong and self._aligned(left, right, height, _STRONG_LINES) < _STRONG_ALIGNED
 
     def _stand_beside(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether running text stands beside a label, or an address beside another: inside one section."""
-        if self._are_addresses(left, right, height):
+        """Return whether text stands beside a table, a label beside running text, an address beside another."""
+        tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
+        if tables or self._are_addresses(left, right, height):
             return True
         if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
             return False
@@ -340,8 +341,16 @@ class _Page:
             self._is_prose(side, height) for side in self._sides(some, gutter)
         )
 
+    def _is_beside_table(self, some: _Some, other: _Some, height: float) -> bool:
+        """Return whether the other side is a table, and this one begins no higher and stands mostly beside it."""
+        if not self.whole[other].all():
+            return False
+        top, bottom = self.top[some].min(), self.bottom[some].max()
+        shared = min(bottom, self.bottom[other].max()) - max(top, self.top[other].min())
+        return bool(top > self.top[other].min() - height and shared > 0.5 * (bottom - top))
+
     def _are_addresses(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether both sides are short flush blocks of which one, at least, is an address."""
+        """Return whether both sides are short flush blocks with lines of an address; the labels of a form have none."""
         sides = [self._rows(side) for side in (left, right)]
         for rows in sides:
             first = [row[0] for row in rows]
@@ -350,7 +359,7 @@ class _Page:
             flush = np.ptp(self.left[first]) < height or np.ptp(self.right[first]) < height
             if not flush or np.diff(self.middle[first]).max() > 2.5 * height:
                 return False
-        return any(self.address[side].sum() >= max(1, 0.25 * side.size) for side in (left, right))
+        return all(self.address[side].sum() >= 0.25 * side.size for side in (left, right))
 
     def _row_middles(self, some: _Some) -> NDArray[np.float64]:
         return np.sort([self.middle[row].mean() for row in self._rows(some)])

@@ -28,6 +28,8 @@ _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
 """Shortest ruling lines; no letter has such long strokes."""
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""
+_MAX_CUT: Final = 0.4
+"""Share of its pieces that lines run through; more is a pattern behind text."""
 _FRAME_LINES, _FRAME_CELLS = 4, 9
 """Few cells with many lines each are boxes round paragraphs."""
 _MIN_UNSPANNED: Final = 0.5
@@ -424,6 +426,8 @@ class _Draft:
         self.xs, self.ys, self.owners = xs, ys, owners
         self.content: dict[int, list[Line]] = {}
         self.members: set[int] = set()
+        self.cut = 0
+        """How many pieces lines run through."""
 
     def fill(self, pieces: Sequence[Line], near: float) -> None:
         """Put each piece whose middle is inside into its cell; what runs through a line is cut there."""
@@ -432,7 +436,9 @@ class _Draft:
             if self.xs[0] - near < x < self.xs[-1] + near and self.ys[0] < y < self.ys[-1]:
                 row = int(np.searchsorted(self.ys[1:-1], y))
                 walls = np.flatnonzero(np.diff(self.owners[row])) + 1
-                for part in cut(piece, [self.xs[wall] for wall in walls], near):
+                parts = list(cut(piece, [self.xs[wall] for wall in walls], near))
+                self.cut += len(parts) > 1
+                for part in parts:
                     column = int(np.searchsorted(self.xs[1:-1], middle(part.box)[0]))
                     self.content.setdefault(int(self.owners[row, column]), []).append(part)
                 self.members.add(number)
@@ -446,6 +452,7 @@ class _Draft:
         if (
             len(cells) < 4  # noqa: PLR2004  two by two
             or filled < 3  # noqa: PLR2004
+            or self.cut > _MAX_CUT * len(self.members)
             or (filled < _MIN_FILLED * len(cells) and not (has_heads and len(cells) > _FRAME_CELLS))
             or (lines > _FRAME_LINES and len(cells) < _FRAME_CELLS)
         ):
