@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from command import run_pecia
 from hand_made_pdfs import text_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
+from pecia.cli.evaluation import figures
 from pecia.evaluation.report import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, Truth, TruthError, exhibits
 from pecia.testing import FakeFleet
@@ -166,3 +169,14 @@ def test_the_truth_that_the_documentation_shows_is_one() -> None:
 
     assert shown.pages[0].tables
     assert shown.pages[0].marks
+
+
+def test_two_runs_stand_side_by_side_where_they_differ(lay: Callable[..., list[Exhibit]]) -> None:
+    shown = lay("scan.png", ".txt", "one two")
+    screen = io.StringIO()
+    console = Console(width=200, file=screen)
+
+    console.print(figures(read(shown, "one two"), read(shown, "one"), console))
+
+    assert "0.667 → 1.000" in screen.getvalue()
+    assert "1.000 → 0.000" in screen.getvalue()

@@ -86,7 +86,7 @@ def evaluate(
         return
     console = output.console()
     if found.pages:
-        console.print(_table(found, earlier, console))
+        console.print(figures(found, earlier, console))
     for caption in found.captions:
         console.print(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
 
@@ -146,7 +146,8 @@ def _earlier(file: Path | None) -> Report:
         raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint="--against") from None
 
 
-def _table(found: Report, earlier: Report, console: Console) -> Table:
+def figures(found: Report, earlier: Report, console: Console) -> Table:
+    """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
     before = earlier.kinds
     rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
     return output.fitting(console, ("kind", *_COLUMNS.values()), rows, spare=_SPARE)
@@ -154,11 +155,11 @@ def _table(found: Report, earlier: Report, console: Console) -> Table:
 
 def _row(now: Summary, before: Summary | None) -> list[str]:
     """Return a kind's figures, with those of an earlier run before them if they differ."""
-    figures = []
+    shown = []
     for name in _COLUMNS:
         new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
-        figures.append(new if before is None or old == new else f"{old or '-'} > {new or '-'}")
-    return figures
+        shown.append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
+    return shown
 
 
 def _figure(value: float | None) -> str:
