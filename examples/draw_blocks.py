@@ -18,7 +18,7 @@ COLOURS = {
 def main(path: str, drawn: str) -> None:
     """Read the picture at `path` and save it with its blocks as `drawn`."""
     with Client() as client:
-        (page,) = client.submit(ReadDocument(path, prepare=[])).result(timeout=600).pages
+        (page,) = client.submit(ReadDocument(path, prepare=())).result(timeout=600).pages
     with Image.open(path) as opened:
         picture = opened.convert("RGB").resize((page.width, page.height))
     draw = ImageDraw.Draw(picture, "RGBA")

@@ -100,7 +100,7 @@ def console(fleet: Any) -> Iterator[FleetApp]:
     app.close()
 
 
-def broadcast(fleet: Any, message: str | bytes) -> None:
+def broadcast(fleet: Any, message: Any) -> None:
     """Send it to a worker once that listens."""
     fleet.eventually(lambda: fleet.redis.publish(BROADCAST, message), what="a listener")
 
