@@ -18,7 +18,9 @@ from offline import MOST_TOKENS, PAGES, picture
 from pecia import Client, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, DocumentType, JobState
+from pecia_schemas.blocks import text_of
 from pecia_workers.local.fleet import LocalFleet
+from pecia_workers.reading.markup import blocks_of
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
@@ -65,7 +67,7 @@ def test_a_fleet_says_what_the_offline_api_says(
 
     pages = [document.pages[0] for document in documents]
     offline = answers_offline(endless_checkpoint, "float32")
-    assert [page.text for page in pages] == [told["text"] for told in offline]
+    assert [page.text for page in pages] == [text_of(blocks_of(told["text"])) for told in offline]
     assert [page.usage.prompt for page in pages] == [told["prompt"] for told in offline]
     assert {page.engine for page in pages} == {"vllm"}
 
