@@ -80,7 +80,7 @@ def test_the_cpu_engine_reads_what_the_model_could_not(
 
     assert (page.engine, page.change, page.verdict) == ("rapidocr", Change.FALLBACK, Verdict.OK)
     assert accuracy(page.text, "\n".join(SAMPLE.pages[0].lines)) >= 0.99
-    assert page.confidence == pytest.approx(mean_confidence(page.lines))
+    assert page.confidence == pytest.approx(mean_confidence(page.lines), abs=1e-3)
     (attempt,) = page.attempts
     assert (attempt.engine, attempt.verdict, attempt.change) == ("openai", Verdict.TRUNCATED, None)
     assert page.usage.wasted == attempt.usage.prompt + attempt.usage.output

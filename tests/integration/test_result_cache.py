@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from pydantic import BaseModel, SecretStr
 from sqlalchemy import text
 
@@ -43,10 +43,10 @@ def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
 SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
 
 
-def noise(number: int) -> Image.Image:
+def note(number: int) -> Image.Image:
     """A small picture that is not blank, another one for every number."""
-    image = Image.effect_noise((120, 80), 200)
-    image.putpixel((0, 0), number % 256)
+    image = Image.new("L", (240, 80), 255)
+    ImageDraw.Draw(image).text((20, 20), f"Ward {number}", fill=0, font_size=28)
     return image
 
 
@@ -119,7 +119,7 @@ def only_page(job: Job[Document]) -> Page:
 def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     client: Client, worker: OneWorker, server: ChatServerDouble
 ) -> None:
-    pages = [png(noise(number)) for number in range(100)]
+    pages = [png(note(number)) for number in range(100)]
 
     def results() -> list[Page]:
         group = client.submit_many([ReadDocument(page) for page in pages])
@@ -209,7 +209,7 @@ def test_without_such_a_key_jobs_share_that_have_the_same_client_and_metadata(
 def test_what_was_no_good_is_read_again_and_what_is_whole_is_not(
     client: Client, worker: OneWorker, server: ChatServerDouble
 ) -> None:
-    cut, unfilled = SCAN, png(noise(1))
+    cut, unfilled = SCAN, png(note(1))
 
     def read_both() -> list[Page]:
         """Read one page, and another one for its fields."""
@@ -236,7 +236,7 @@ def test_a_page_that_comes_twice_in_a_document_is_read_once(
     client: Client, worker: OneWorker, server: ChatServerDouble
 ) -> None:
     server.behaviour.takes_s = 0.5
-    page, other = noise(1), noise(2)
+    page, other = note(1), note(2)
     job = client.submit(ReadDocument(png(page, "TIFF", save_all=True, append_images=[other, page])))
 
     worker.run(job)
