@@ -160,7 +160,7 @@ def test_exponents_are_read_as_raised_characters_though_recognition_drops_them()
 
 def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tuple[NDArray[np.uint8], str]:
     """Return a white page with so many lines of print in its upper left, and its text."""
-    image = Image.new("RGB", shape[::-1], "white")
+    image = Image.new("RGB", (shape[1], shape[0]), "white")
     text = [
         f"{n + 1}. Potassium was {3 + n / 10:.1f} mmol/L on day {n + 2} of the stay." for n in range(lines)
     ]
