@@ -67,6 +67,11 @@ def four_columns(sheet: Sheet) -> None:
     columns(4, 100, sheet)
 
 
+def four_columns_close_under_a_title_in_the_middle(sheet: Sheet) -> None:
+    sheet.line(760, 80, 180, 22)
+    columns(4, 116, sheet, 6)
+
+
 def two_columns_under_a_headline_that_comes_again(sheet: Sheet) -> None:
     sheet.line(300, 100, 1000, 40)
     bottom = columns(2, 180, sheet, 12)
@@ -160,6 +165,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     two_columns,
     three_columns,
     four_columns,
+    four_columns_close_under_a_title_in_the_middle,
     two_columns_under_a_headline_that_comes_again,
     letterhead_above_two_columns,
     address_beside_contacts,
