@@ -199,7 +199,9 @@ class _Page:
         return bands
 
     def _crosses(self, some: _Some, gutter: float, height: float) -> NDArray[np.bool_]:
-        return (self.left[some] < gutter - _OVER * height) & (self.right[some] > gutter + _OVER * height)
+        left, right = self.left[some], self.right[some]
+        crosses: NDArray[np.bool_] = (left < gutter - _OVER * height) & (right > gutter + _OVER * height)
+        return crosses
 
     def _headlines(self, some: _Some, height: float) -> int:
         """Return how many boxes, one below the other, stand above columns and cross a gutter between two of these.
