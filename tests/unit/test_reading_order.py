@@ -153,6 +153,13 @@ def items_and_prices(sheet: Sheet) -> None:
         sheet.line(1300, 100 + number * PITCH, 80)
 
 
+def amounts_beside_the_last_of_many_lines(sheet: Sheet) -> None:
+    for number in range(8):
+        sheet.line(100, 100 + number * PITCH, sheet.rng.uniform(280, 420))
+        if number > 4:
+            sheet.line(700, 100 + number * PITCH, 80)
+
+
 def cells_of_several_lines_in_two_columns(sheet: Sheet) -> None:
     top = 100.0
     for lines in (3, 4, 2, 5, 3):
@@ -179,6 +186,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     label_beside_a_paragraph,
     table_alone,
     items_and_prices,
+    amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
 ]
 

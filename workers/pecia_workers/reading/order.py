@@ -273,6 +273,9 @@ class _Page:
         if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
             return False
         fewer, more = sorted((len(self._rows(left)), len(self._rows(right))))
+        short = self.width[right].max() < _MIN_LENGTH * height
+        if short and len(self._rows(right)) == fewer and self._aligned(left, right, height, 1) >= _ALIGNED:
+            return False  # amounts at the ends of rows
         return more >= fewer + 2 and (
             fewer <= _MIN_LINES or self._aligned(left, right, height, _MIN_LINES) < _ALIGNED
         )
