@@ -67,6 +67,11 @@ def four_columns(sheet: Sheet) -> None:
     columns(4, 100, sheet)
 
 
+def four_columns_close_under_a_title_in_the_middle(sheet: Sheet) -> None:
+    sheet.line(760, 80, 180, 22)
+    columns(4, 116, sheet, 6)
+
+
 def two_columns_under_a_headline_that_comes_again(sheet: Sheet) -> None:
     sheet.line(300, 100, 1000, 40)
     bottom = columns(2, 180, sheet, 12)
@@ -148,6 +153,13 @@ def items_and_prices(sheet: Sheet) -> None:
         sheet.line(1300, 100 + number * PITCH, 80)
 
 
+def amounts_beside_the_last_of_many_lines(sheet: Sheet) -> None:
+    for number in range(8):
+        sheet.line(100, 100 + number * PITCH, sheet.rng.uniform(280, 420))
+        if number > 4:
+            sheet.line(700, 100 + number * PITCH, 80)
+
+
 def cells_of_several_lines_in_two_columns(sheet: Sheet) -> None:
     top = 100.0
     for lines in (3, 4, 2, 5, 3):
@@ -160,6 +172,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     two_columns,
     three_columns,
     four_columns,
+    four_columns_close_under_a_title_in_the_middle,
     two_columns_under_a_headline_that_comes_again,
     letterhead_above_two_columns,
     address_beside_contacts,
@@ -173,6 +186,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     label_beside_a_paragraph,
     table_alone,
     items_and_prices,
+    amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
 ]
 

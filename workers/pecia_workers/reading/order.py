@@ -89,6 +89,10 @@ class _Page:
         if depth < _DEPTH:
             if some.size >= 2 * _MIN_LINES:
                 found = self._gutter(some, height, self._are_columns)
+                headlines = self._headlines(some, height) if found else 0
+                if headlines:
+                    by_top = some[np.argsort(self.top[some], kind="stable")]
+                    return [self._rows(by_top[:headlines]), *self.ordered(by_top[headlines:], depth + 1)]
             if found is None and some.size >= _MIN_LINES:
                 sections = self._sections(some, height)
                 if len(sections) > 1:
@@ -174,7 +178,7 @@ class _Page:
 
     def _bands(self, some: _Some, gutter: float, height: float) -> list[_Band]:
         """Cut at what crosses the gutter, from top to bottom."""
-        crosses = (self.left[some] < gutter - _OVER * height) & (self.right[some] > gutter + _OVER * height)
+        crosses = self._crosses(some, gutter, height)
         across, rest = some[crosses], some[~crosses]
         islands = self._islands(across, rest, height, some.size)
         across = across[~np.isin(across, islands)]
@@ -193,6 +197,29 @@ class _Page:
         for island in islands.tolist():
             self._nearest(bands, island).islands.append(island)
         return bands
+
+    def _crosses(self, some: _Some, gutter: float, height: float) -> NDArray[np.bool_]:
+        left, right = self.left[some], self.right[some]
+        crosses: NDArray[np.bool_] = (left < gutter - _OVER * height) & (right > gutter + _OVER * height)
+        return crosses
+
+    def _headlines(self, some: _Some, height: float) -> int:
+        """Return how many boxes, one below the other, stand above columns and cross a gutter between two of these.
+
+        It need not be the best gutter: a title in the middle of four columns leaves the outer ones free. What the
+        gutter parts need not be prose: each side of it may be several columns.
+        """
+        parts = self._sections(some, _OVER * height)
+        count = next((number for number, part in enumerate(parts) if part.size > 1), 0)
+        if not count:
+            return 0
+        head, rest = np.concatenate(parts[:count]), np.concatenate(parts[count:])
+        columns = _Band(rest, spans=False)
+        return count * any(
+            self._crosses(head, gutter, height).any()
+            and self._shared_height(columns, gutter, height, lambda *_: True) > 0
+            for gutter, _ in self._clear_strips(rest, height)
+        )
 
     def _islands(self, across: _Some, rest: _Some, height: float, of: int) -> _Some:
         if not across.size or not rest.size:
@@ -246,6 +273,9 @@ class _Page:
         if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
             return False
         fewer, more = sorted((len(self._rows(left)), len(self._rows(right))))
+        short = self.width[right].max() < _MIN_LENGTH * height
+        if short and len(self._rows(right)) == fewer and self._aligned(left, right, height, 1) >= _ALIGNED:
+            return False  # amounts at the ends of rows
         return more >= fewer + 2 and (
             fewer <= _MIN_LINES or self._aligned(left, right, height, _MIN_LINES) < _ALIGNED
         )
