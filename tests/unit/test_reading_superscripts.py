@@ -59,6 +59,13 @@ def test_only_what_has_exponents_has_a_place_for_one(text: str, base: str | None
     assert place == (base and slice(len(base), len(base)))
 
 
+def test_a_ring_that_was_read_for_a_raised_nine_gives_way_to_it() -> None:
+    line = [Character(one, 0.1 * n, 1) for n, one in enumerate("x10°/L")]
+    sign = Raised(start=0.27, end=0.33, margin=0.01, picture=np.zeros((1, 1, 3), np.uint8))
+
+    assert place_of(sign, line) == slice(3, 4)
+
+
 def crop(text: str, raised: str = "") -> Image.Image:
     image = Image.new("RGB", (260, 44), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(32)

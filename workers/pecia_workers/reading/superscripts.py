@@ -27,8 +27,8 @@ _BORDER: Final = 0.5
 _MARGIN: Final = 0.1
 _SIGNS, _AS_RAISED = "0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
-_HAVE_HIGH_PARTS: Final = frozenset("%‰°ºª*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
-_READ_AS: Final = frozenset(_SIGNS + _AS_RAISED)
+_HAVE_HIGH_PARTS: Final = frozenset("%‰*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
+_READ_AS: Final = frozenset(_SIGNS + _AS_RAISED + "°ºª")
 _BASES: Final = ("10", "m", "in", "ft")
 """What may have an exponent: a wrong one in a number is worse than a missed one."""
 _POWER: Final = re.compile(r"[×xX*·]\s*10$")  # noqa: RUF001  the sign of multiplication
