@@ -162,7 +162,7 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
 def _has_stem(part: NDArray[np.bool_], window: tuple[slice, slice]) -> bool:
     """Return whether the left or right side of the window goes on above or below it, as the stem of P, b or d."""
     rows, columns = window
-    sides = np.hstack([part[:, columns][:, :_CORNER], part[:, columns][:, -_CORNER:]]).any(1)
+    sides = np.hstack([part[:, columns][:, :_CORNER], part[:, columns][:, -_CORNER:]]).sum(1) > 0
     return bool(sides.sum() - sides[rows].sum() > _MAX_STEM * (rows.stop - rows.start))
 
 
