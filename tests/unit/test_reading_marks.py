@@ -128,6 +128,16 @@ def test_letters_are_no_marks(text: str) -> None:
     assert form.marks() == []
 
 
+@pytest.mark.parametrize("stem", [(60, 84, 60, 98), (84, 86, 84, 100), (60, 110, 60, 138)])
+def test_a_square_with_a_stem_is_a_letter(stem: tuple[int, int, int, int]) -> None:
+    form = Form()
+    form.box(60, 100, 24, "")
+    form.pen.line(stem, fill=INK, width=2)
+    form.write("ay Cash", 100, 100)
+
+    assert form.marks() == []
+
+
 def test_filled_squares_are_bullets_not_marks() -> None:
     form = Form()
     for number, label in enumerate(LABELS):

@@ -167,13 +167,18 @@ def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[C
         if place is None:
             continue
         found, score = _read(sign.picture)
-        raised = as_raised("".join(one.text for one in found))
+        before, after = _text(line[: place.start]), _text(line[place.stop :])
+        raised = as_raised(_text(found), before, after)
         if raised and score >= _SURE_SIGN:
             step = (sign.end - sign.start) / len(raised)
             line[place] = [
                 Character(one, sign.start + (n + 0.5) * step, score) for n, one in enumerate(raised)
             ]
     return line
+
+
+def _text(line: Sequence[Character]) -> str:
+    return "".join(one.text for one in line)
 
 
 def _ways_up(quad: Quad) -> list[Quad]:
@@ -195,8 +200,7 @@ def _words(line: list[Character], quad: Quad) -> Iterator[Word]:
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
-        text = "".join(one.text for one in word)
-        yield Word(text=text, box=_box(np.array(part)), confidence=min(one.confidence for one in word))
+        yield Word(text=_text(word), box=_box(np.array(part)), confidence=min(one.confidence for one in word))
 
 
 def _quad(row: Box) -> Quad:

@@ -35,6 +35,8 @@ _SOLID: Final = 0.6
 size."""
 _CORNER, _MIN_CORNER_INK = 3, 0.5
 """Pixels from a corner, and the share of ink there; letters are round."""
+_MAX_STEM: Final = 0.2
+"""Of a box, by its height: how far a side may go on beyond its corners."""
 _MAX_ASPECT: Final = 1.2
 _FIRST_IDEOGRAPH: Final = 0x2E80
 _LABEL_GAP: Final = 2.0
@@ -148,13 +150,20 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
         rows, columns = (np.flatnonzero(part.sum(axis) >= 0.7 * min(part.shape)) for axis in (1, 0))
         if rows.size and columns.size:
             window = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-            if _is_square(part[window]):
+            if _is_square(part[window]) and not _has_stem(part, window):
                 yield Box(
                     left=place.left + int(columns[0]),
                     top=place.top + int(rows[0]),
                     right=place.left + int(columns[-1]) + 1,
                     bottom=place.top + int(rows[-1]) + 1,
                 )
+
+
+def _has_stem(part: NDArray[np.bool_], window: tuple[slice, slice]) -> bool:
+    """Return whether the left or right side of the window goes on above or below it, as the stem of P, b or d."""
+    rows, columns = window
+    sides = np.hstack([part[:, columns][:, :_CORNER], part[:, columns][:, -_CORNER:]]).sum(1) > 0
+    return bool(sides.sum() - sides[rows].sum() > _MAX_STEM * (rows.stop - rows.start))
 
 
 def _is_square(part: NDArray[np.bool_]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,13 +20,20 @@ _LOWEST, _HIGHEST = 0.35, 0.8
 """Of a raised sign, its height by that of the line's digits."""
 _ABOVE: Final = 0.3
 """How far above the base line it ends, by the same height."""
+_INK_BELOW: Final = 0.1
+"""Share of ink between a sign and the base line, from which it is the upper part of a broken letter."""
 _GAP: Final = 0.45
 _BORDER: Final = 0.5
 _MARGIN: Final = 0.1
 _SIGNS, _AS_RAISED = "0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
-_HAVE_HIGH_PARTS: Final = frozenset("%‰°ºª*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
-_READ_AS: Final = frozenset(_SIGNS + _AS_RAISED)
+_HAVE_HIGH_PARTS: Final = frozenset("%‰*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
+_READ_AS: Final = frozenset(_SIGNS + _AS_RAISED + "°ºª")
+_BASES: Final = ("10", "m", "in", "ft")
+"""What may have an exponent: a wrong one in a number is worse than a missed one."""
+_POWER: Final = re.compile(r"[×xX*·]\s*10$")  # noqa: RUF001  the sign of multiplication
+_TEN: Final = re.compile(r"(?<![\w.,])10$")
+_LENGTH: Final = re.compile(r"(?<![^\W\d_])([kdcmµμ]?m|in|ft)$")
 
 
 class Character(NamedTuple):
@@ -71,6 +79,8 @@ def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
         start = int(left[part].min())
         picture = np.where(part[labels[:, start:last]], 0, 255).astype(np.uint8)
         rows = np.flatnonzero(picture.min(axis=1) == 0)
+        if ink[rows[-1] + 1 : round(base), start:last].mean() > _INK_BELOW:
+            continue
         border = round(_BORDER * tall)
         picture = np.pad(picture[rows[0] : rows[-1] + 1], border, constant_values=255)
         places = (start / crop.shape[1], last / crop.shape[1], _MARGIN * tall / crop.shape[1])
@@ -90,18 +100,14 @@ def _groups(left: NDArray[np.int32], right: NDArray[np.int32], gap: float) -> li
 def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
     """Return which characters of a line a raised sign was read as, none if it was dropped; where it belongs.
 
-    None: it is part of a sign that was read, as the ring of a percent sign, or follows no letter or digit.
+    None: it is part of a sign that was read, as the ring of a percent sign, or follows nothing that has exponents.
     """
     low, high = sign.start - sign.margin, sign.end + sign.margin
     there = [place for place, one in enumerate(line) if low <= one.middle <= high]
-    before = [place for place, one in enumerate(line) if 0 <= one.middle < low]
-    if (
-        not before
-        or not line[before[-1]].text.isalnum()
-        or any(_is_whole(line[place].text) for place in there)
-    ):
+    start = max((place + 1 for place, one in enumerate(line) if 0 <= one.middle < low), default=0)
+    before = "".join(one.text for one in line[:start])
+    if not before.endswith(_BASES) or any(_is_whole(line[place].text) for place in there):
         return None
-    start = before[-1] + 1
     return slice(start, start + sum(line[place].text in _READ_AS for place in there))
 
 
@@ -110,6 +116,15 @@ def _is_whole(character: str) -> bool:
     return character in _HAVE_HIGH_PARTS or (character.isalpha() and character not in _READ_AS)
 
 
-def as_raised(text: str) -> str | None:
-    """Return the number in raised characters; None if it is none. A lone ring is no 0, but of a degree."""
-    return text.translate(_TO_RAISED) if text.strip("0") and set(text) <= set(_SIGNS) else None
+def as_raised(text: str, before: str, after: str) -> str | None:
+    """Return the exponent in raised characters; None if it is none between this text before and after it."""
+    raised = text.translate(_TO_RAISED)
+    if not text.strip("0") or not set(text) <= set(_SIGNS):  # a lone ring is no 0, but of a degree
+        return None
+    if _LENGTH.search(before):
+        fits = raised in {"²", "³"} and not after[:1].isalnum()
+    elif _POWER.search(before):
+        fits = not re.match(r"[.,]?\d", after)
+    else:
+        fits = bool(_TEN.search(before)) and (text[0] in "+-" or bool(re.match(r"/[^\W\d]", after)))
+    return raised if fits else None
