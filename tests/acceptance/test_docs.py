@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from chat_server import Behaviour, serving
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_workers.local.exhibits import write_exhibits
+from pictures import note
 from snippets import GAP, ROOT, agrees, blocks, commands, fenced
 
 pytestmark = pytest.mark.gate
@@ -107,7 +107,7 @@ def desk_with_a_model(
     run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> Iterator[Desk]:
     """The desk of a user whose fleet has its model on a server."""
-    Image.effect_noise((300, 200), 200).save(tmp_path / "scan.png")
+    note().save(tmp_path / "scan.png")
     schema = {"type": "object", "properties": {"drug": {"type": "string"}, "refills": {"type": "integer"}}}
     (tmp_path / "prescription.json").write_text(json.dumps(schema))
     with (

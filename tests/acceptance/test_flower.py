@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import chromium
@@ -27,6 +26,7 @@ from npm_files import NothingThereError, absent
 from overhearing import hears
 from pecia import Client, Job, JobState, Lane, ReadDocument
 from pecia_schemas import Stage
+from pictures import encoded, note
 
 pytestmark = pytest.mark.gate
 
@@ -156,14 +156,12 @@ def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
 
 
 def _picture() -> bytes:
-    file = io.BytesIO()
-    Image.effect_noise((200, 120), 60).save(file, "PNG")
-    return file.getvalue()
+    return encoded(note(), "PNG")
 
 
 def _document(*, pages: int) -> bytes:
     file = io.BytesIO()
-    first, *others = (Image.effect_noise((200, 120), 60).convert("RGB") for _ in range(pages))
+    first, *others = map(note, range(pages))
     first.save(file, "PDF", save_all=True, append_images=others)
     return file.getvalue()
 

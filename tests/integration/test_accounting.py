@@ -12,7 +12,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from celery.exceptions import Retry
-from PIL import Image
 from psycopg.rows import dict_row
 
 from pecia import Client, Percentiles, ReadDocument
@@ -22,6 +21,7 @@ from pecia_workers.engines.base import EngineError
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.ledger.accounts import COLUMNS, Spent
 from pecia_workers.runtime import Runtime
+from pictures import note
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
 ITS_TIME = Timings(queued=1.5, decode=0.25, engine=2.0, first_token=0.5)
@@ -99,8 +99,8 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
 ) -> None:
     names = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     settings = WorkerSettings.model_validate({**names, "engine": "simulated", "decode_processes": 1})
-    Image.effect_noise((200, 200), 200).save(tmp_path / "noise.png")  # a blank page would ask no engine
-    job = client.submit(ReadDocument(tmp_path / "noise.png"))
+    note().save(tmp_path / "note.png")
+    job = client.submit(ReadDocument(tmp_path / "note.png"))
 
     async def story() -> None:
         runtime = Runtime(settings, {Stage.READ})

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psycopg
 import pytest
-from PIL import Image
 
 from forking import Program, Programs
 from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
+from pictures import encoded, note
 
 PROGRAM = Path(__file__).with_name("deadly_worker.py")
 DEADLY_WIDTH = 77
@@ -57,11 +55,8 @@ def client(stores: dict[str, str]) -> Iterator[Client]:
 
 
 def page(number: int, width: int = 60) -> bytes:
-    """Draw noise, no two pages alike, so that none is blank and none was read before."""
-    pixels = np.random.default_rng(number).integers(0, 255, (80, width, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    """Draw a page: no two are alike, so that none was read before."""
+    return encoded(note(number, width), "PNG")
 
 
 def deaths(stores: dict[str, str], job: Job[Any]) -> tuple[int, int]:

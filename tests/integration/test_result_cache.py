@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 from pydantic import BaseModel, SecretStr
 from sqlalchemy import text
 
@@ -27,6 +27,7 @@ from pecia_workers.ledger import Ledger, open_database
 from pecia_workers.ledger.result_cache import keep_results
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.runtime import Runtime
+from pictures import note
 from videos import video
 
 pytestmark = pytest.mark.gate
@@ -41,13 +42,6 @@ def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
 
 
 SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
-
-
-def note(number: int) -> Image.Image:
-    """A small picture that is not blank, another one for every number."""
-    image = Image.new("L", (240, 80), 255)
-    ImageDraw.Draw(image).text((20, 20), f"Ward {number}", fill=0, font_size=28)
-    return image
 
 
 @pytest.fixture

@@ -33,6 +33,13 @@ def noise(width: int = 160, height: int = 120) -> Image.Image:
     return Image.frombytes("L", (width, height), random.Random(0).randbytes(width * height))  # noqa: S311
 
 
+def note(number: int = 1, width: int = 240, height: int = 80) -> Image.Image:
+    """A few words on white: noise would be a blank page. Each number makes another page."""
+    image = Image.new("RGB", (width, height), "white")
+    ImageDraw.Draw(image).text((width / 8, height / 4), f"Ward {number}", fill="black", font_size=width / 7)
+    return image
+
+
 def marked(width: int = 60, height: int = 100) -> Image.Image:
     """Return a white picture whose top left corner is red."""
     image = Image.new("RGB", (width, height), "white")
