@@ -35,7 +35,11 @@ PAGES: dict[str, list[str]] = {
         f"damaged\n{GAP}scan it again{GAP}",
     ],
     "docs/clients.md": [f"{GAP}1 ok\n", f"{GAP}1 ok\n", "ok\n"],
-    "docs/results.md": ["pages.xml\n", f"<!-- page 1: ok -->\n\n{GAP}"],
+    "docs/results.md": [
+        f"ok 1.0 ocr\n{GAP}Haemoglobin,10.7,g/dL{GAP}",
+        "pages.xml\n",
+        f"<!-- page 1: ok -->\n\n{GAP}",
+    ],
 }
 """Pages, and what each of their Python snippets prints."""
 

@@ -99,7 +99,7 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
 ) -> None:
     names = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     settings = WorkerSettings.model_validate({**names, "engine": "simulated", "decode_processes": 1})
-    note().save(tmp_path / "note.png")
+    note(1, 200, 200).save(tmp_path / "note.png")
     job = client.submit(ReadDocument(tmp_path / "note.png"))
 
     async def story() -> None:
