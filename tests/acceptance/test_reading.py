@@ -52,7 +52,7 @@ def only_page(document: Document) -> Page:
 
 
 def expect_lines_on_the_page(page: Page) -> None:
-    assert "\n".join(line.text for line in page.lines) == page.text
+    assert " ".join(line.text for line in page.lines).split() == page.text.split()
     for line in page.lines:
         assert 0 <= line.box.left < line.box.right <= page.width
         assert 0 <= line.box.top < line.box.bottom <= page.height

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""
-_DOUBTFUL: Final = 0.6
+_DOUBTFUL: Final = 0.5
 """Confidence of a word, or of its line, below which it is doubtful."""
 
 
