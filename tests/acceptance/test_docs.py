@@ -37,6 +37,7 @@ PAGES: dict[str, list[str]] = {
     "docs/clients.md": [f"{GAP}1 ok\n", f"{GAP}1 ok\n", "ok\n"],
     "docs/results.md": [
         f"ok 1.0 ocr\n{GAP}Haemoglobin,10.7,g/dL{GAP}",
+        "",
         "pages.xml\n",
         f"<!-- page 1: ok -->\n\n{GAP}",
     ],

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from forking import Programs, own_template
+from forking import Programs, forget_templates, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
@@ -140,6 +140,12 @@ def programs() -> Iterator[Programs]:
     template = own_template()
     yield Programs(template)
     template.stop()
+
+
+@pytest.fixture
+def own_templates() -> None:
+    """Have `templates_of` and `forked_for` tell of the test's own processes alone."""
+    forget_templates()
 
 
 @pytest.fixture

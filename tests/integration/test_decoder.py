@@ -40,7 +40,7 @@ from videos import second_of, video
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
 MEGABYTE = 1024**2
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pecia_workers.local.supervised import Service
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
 _NO_FLOWER = WorkerSettings(flower_port=0)
 _SLEEPER = WorkerCommand(

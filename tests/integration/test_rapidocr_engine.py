@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
 
 def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from metadata_server import MetadataServer, metadata_server
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
@@ -96,14 +97,13 @@ def test_a_service_that_does_not_answer_stops_nobody_and_is_told_of_once(
     cloud: str,
     server: MetadataServer,
     stopped: threading.Event,
-    capsys: pytest.CaptureFixture[str],
     eventually: Callable[..., Any],
 ) -> None:
     away = WorkerSettings(termination_notice=cloud, termination_server=f"{server.url}/elsewhere")
-    with termination_heard(away):
+    with capture_logs() as said, termination_heard(away):
         await_looks(server, 5, eventually)
     assert not stopped.is_set()
-    assert capsys.readouterr().out.count("termination_notice_unavailable") == 1
+    assert [entry["event"] for entry in said].count("termination_notice_unavailable") == 1
 
 
 def test_who_has_ended_is_told_nothing_more(server: MetadataServer, stopped: threading.Event) -> None:

@@ -57,13 +57,21 @@ class Programs:
         return Program(fork(self._template, ["python", *command], environment=environment, log=log))
 
 
+_former: set[int] = set()
+
+
+def forget_templates() -> None:
+    """Count no template that runs by now: what other tests of this process have left."""
+    _former.update(_children("self"))
+
+
 def templates_of(pid: int | str = "self") -> list[int]:
-    """Return the templates that a process has started, but for the one of `own_template`."""
+    """Return the templates that a process has started, but for those forgotten and the one of `own_template`."""
     commands = {child: _command(child).split(b"\0") for child in _children(pid)}
     return [
         child
         for child, command in commands.items()
-        if b"pecia_workers.template" in command and _OWN_MODULE not in command
+        if b"pecia_workers.template" in command and _OWN_MODULE not in command and child not in _former
     ]
 
 
