@@ -128,6 +128,12 @@ def test_a_drawing_without_letters_is_not_blank() -> None:
     assert not prepare(scanned(image)).blank
 
 
+def test_a_photograph_that_fills_its_page_is_not_blank() -> None:
+    coarse = np.random.default_rng(16).integers(0, 255, (5, 7, 3), dtype=np.uint8)
+
+    assert not prepare(coarse.repeat(28, axis=0).repeat(28, axis=1)).blank
+
+
 def test_a_picture_of_a_few_pixels_does_not_break_the_test() -> None:
     assert prepare(np.full((1, 1, 3), 255, dtype=np.uint8)).blank
     assert not prepare(

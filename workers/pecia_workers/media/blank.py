@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageFilter
 
-from pecia_workers.media.ink import CLEAR_IF_SMOOTH, SMOOTHING, above_noise, from_paper
+from pecia_workers.media.ink import CLEAR_IF_SMOOTH, MOST_CONTRAST, SMOOTHING, above_noise, from_paper
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,8 @@ def is_blank(grey: Image.Image) -> bool:
     if min(grey.size) < _SMALLEST:
         return bool(np.ptp(np.asarray(grey)) <= CLEAR_IF_SMOOTH[0])
     difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
-    marks = _marked_cells(difference > above_noise(difference, *CLEAR_IF_SMOOTH))
+    clear = min(above_noise(difference, *CLEAR_IF_SMOOTH), MOST_CONTRAST)  # a picture that fills its page is no noise
+    marks = _marked_cells(difference > clear)
     marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW

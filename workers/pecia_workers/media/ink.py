@@ -18,7 +18,9 @@ WORKING_SIDE = 1760
 """Longer side, in pixels, at which pages are looked at: A4 at 150 dots per inch."""
 
 _PAPER_CELL = 32
-_LEAST_CONTRAST, _MOST_CONTRAST = 8.0, 48.0
+_LEAST_CONTRAST = 8.0
+MOST_CONTRAST: Final = 48.0
+"""Levels; what differs more from its paper is ink, however uneven the rest is."""
 _ABOVE_NOISE = 5.0
 _OF_STRONG = 0.35
 _STRONG_SHARE, _LEAST_STRONG = 0.95, 30
@@ -87,7 +89,7 @@ def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     """
     difference = from_paper(grey)
     clear = above_noise(difference)
-    return difference > max(clear, min(_MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
+    return difference > max(clear, min(MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
 
 
 def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
@@ -99,7 +101,7 @@ def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
     ]
     cells = np.pad(difference, padding).reshape(height, _LOCAL_CELL, width, _LOCAL_CELL).max(axis=(1, 3))
     strongest = np.asarray(Image.fromarray(cells).filter(ImageFilter.MaxFilter(3)))
-    clear = np.clip(_OF_STRONG * strongest, above_noise(difference), _MOST_CONTRAST).astype(np.uint8)
+    clear = np.clip(_OF_STRONG * strongest, above_noise(difference), MOST_CONTRAST).astype(np.uint8)
     return difference > np.asarray(Image.fromarray(clear).resize(grey.size, Image.Resampling.BILINEAR))
 
 
