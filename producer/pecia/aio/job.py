@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AsyncJob(JobHandle[R_co]):
-    """One job, as `Job` is; what looks or waits is awaited. A caller that is cancelled while it waits leaves the job alone.
+    """One job, as `Job` is; what looks or waits is awaited. A cancelled caller leaves the job alone.
 
     Its attributes are what was last seen and cost no I/O; `refresh` looks again.
 
