@@ -202,9 +202,7 @@ class Store(Statements[D_co]):
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
-        lowest = select(func.min(PARTS.c.ordinal)).where(
-            PARTS.c.job_id == job_id, PARTS.c.state.in_(_OPEN)
-        )
+        lowest = select(func.min(PARTS.c.ordinal)).where(PARTS.c.job_id == job_id, PARTS.c.state.in_(_OPEN))
         return connection.execute(lowest).scalar()
 
     @transaction

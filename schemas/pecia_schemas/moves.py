@@ -34,6 +34,15 @@ _BEGUN_BESIDE = """, beginning AS (
         UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
         FROM beginning WHERE jobs.id = beginning.id RETURNING jobs.id
     )"""
+_COUNTED_BESIDE = f""", changes AS (
+        SELECT job_id, {_CHANGES}, bool_or(stage = 'ingest' AND state IN ('failed', 'cancelled')) AS uncut,
+               bool_or(stage = 'ingest' AND former IN {_OVER}) AS cut_again
+        FROM moved GROUP BY job_id HAVING bool_or(state IN {_OVER} OR former IN {_OVER})
+    ), counted AS (
+        UPDATE jobs
+        SET {_ADDED}, total = CASE WHEN uncut THEN 0 WHEN cut_again THEN NULL ELSE total END
+        FROM changes WHERE jobs.id = changes.job_id
+    )"""  # noqa: S608  constants of this module
 _TOLD_OF_BEGUN = """
         SELECT id, CAST(NULL AS uuid), 'running', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM begun
         UNION ALL"""
@@ -45,6 +54,7 @@ def moving(
     sets: str = "",
     kept: str = "",
     begins: bool = False,
+    ends: bool = True,
     beside: str = "",
     answer: str = "SELECT id FROM moved",
 ) -> TextClause:
@@ -59,6 +69,7 @@ def moving(
         sets: Further columns of `parts` to set, as `SET` takes them.
         kept: Columns of `chosen` that `beside` and `answer` need.
         begins: Whether the parts' jobs begin, if they are queued. One that another transaction has locked begins later.
+        ends: Whether parts may end by it, or be opened again.
         beside: Further common table expressions, which see the parts as `moved`.
         answer: What the statement returns.
     """
@@ -73,32 +84,21 @@ def moving(
     ){_BEGUN_BESIDE if begins else ""}, told AS (
         INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason){_TOLD_OF_BEGUN if begins else ""}
         SELECT job_id, id, state, :actor, attempt, reason FROM moved
-    ), changes AS (
-        SELECT job_id, {_CHANGES}, bool_or(stage = 'ingest' AND state IN ('failed', 'cancelled')) AS uncut,
-               bool_or(stage = 'ingest' AND former IN {_OVER}) AS cut_again
-        FROM moved GROUP BY job_id HAVING bool_or(state IN {_OVER} OR former IN {_OVER})
-    ), counted AS (
-        UPDATE jobs
-        SET {_ADDED}, total = CASE WHEN uncut THEN 0 WHEN cut_again THEN NULL ELSE total END
-        FROM changes WHERE jobs.id = changes.job_id
-    ){", " + beside if beside else ""}
+    ){_COUNTED_BESIDE if ends else ""}{", " + beside if beside else ""}
     {answer}
     """  # noqa: S608  constants of callers
     )
 
 
-def whole_jobs(state: str) -> str:
-    """Return the `chosen` for all open parts of `:job_ids`, whose event has `:reason`."""
-    return f"""
+_END_PARTS = moving(
+    f"""
     chosen AS (
-        SELECT id, state AS former, '{state}' AS state, CAST(:reason AS text) AS reason FROM parts
+        SELECT id, state AS former, 'cancelled' AS state, CAST(:reason AS text) AS reason FROM parts
         WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN {OPEN}
         ORDER BY id FOR NO KEY UPDATE
     )
     """  # noqa: S608  a constant
-
-
-_END_PARTS = moving(whole_jobs("cancelled"))
+)
 
 _END_JOBS = text(
     """

@@ -100,6 +100,7 @@ _CLAIM = moving(
             attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL,
             deaths = deaths + CAST(orphaned AS int)""",
     begins=True,
+    ends=False,
     answer="""
     SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
            moved.deaths, moved.lane, moved.start_s, moved.end_s,

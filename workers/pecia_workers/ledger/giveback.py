@@ -22,6 +22,7 @@ _GIVE_BACK = moving(
     )
     """,
     sets="deaths = deaths + CAST(died AS int)",
+    ends=False,
 )
 
 # A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
@@ -63,6 +64,7 @@ async def give_back(
 
 async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:
     """End a part that an operator revoked; return the state of its job, nothing if the part was over."""
+
     def revoke(connection: Connection) -> dict[UUID, JobState]:
         connection.execute(_LOCK_OWNER, {"id": part})
         job_ids = connection.execute(_REVOKE, {"id": part, "actor": worker}).scalars().all()
