@@ -190,7 +190,7 @@ class JobGroup(GroupHandle[Job[R_co]]):
 
 
 def hints(connections: Connections, jobs: Sequence[Job[Any]]) -> dict[UUID, str]:
-    """Return, for each job that waits in vain, what no running worker can do, and what to start."""
+    """Return, for each job that no running worker can do, what is missing and what to start."""
     job_ids = waiting(jobs)
     return hints_of(connections.store.lacking(job_ids)) if job_ids else {}
 

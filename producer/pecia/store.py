@@ -88,7 +88,7 @@ class Store(Statements[D_co]):
     def mark_published(self, connection: Connection, part_ids: Collection[UUID]) -> None:
         """Note that these parts, never tried before, are in Redis.
 
-        Parts that somebody holds at this moment are left to them; those that were tried meanwhile, to the relay.
+        Parts that another transaction has locked are left to it; those that were tried meanwhile, to the relay.
         """
         free = (
             select(PARTS.c.id)
@@ -149,7 +149,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def lacking(self, connection: Connection, job_ids: Collection[UUID]) -> list[Lack]:
-        """Return what the jobs' queued parts wait for in vain, because no worker on duty can do it."""
+        """Return what the jobs' queued parts need and no worker on duty can do."""
         rows = connection.execute(UNSERVED, {"job_ids": list(job_ids)}).mappings()
         return [Lack(**row) for row in rows]
 

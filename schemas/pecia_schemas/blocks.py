@@ -40,7 +40,7 @@ class Source(StrEnum):
     MODEL = "model"
     """A language model, from the pixels."""
     BOTH = "both"
-    """Two of these, which agree."""
+    """Two of these: some blocks come from one, some from the other."""
 
 
 class Box(Stored):

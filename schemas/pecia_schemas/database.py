@@ -53,7 +53,7 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
     a primary which was demoted. Keepalives notice a peer that is gone; this
     notices a proxy or firewall between that has forgotten the connection, and on the server's side frees the locks of
-    whoever fell silent.
+    a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction: that costs no round trip, and leaves nothing on a
     server connection that a pooler gives to others next.

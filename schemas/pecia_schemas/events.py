@@ -71,7 +71,7 @@ class NoticeType(StrEnum):
     PART_DONE = "part.done"
     """A page, a segment or a summary has its result. Told only to who asks for it."""
     TEST = "webhook.test"
-    """Nothing happened: somebody tries whether an endpoint takes what it is told."""
+    """A test of an endpoint: nothing happened."""
 
     @classmethod
     def of(cls, state: JobState) -> NoticeType:

@@ -1,6 +1,6 @@
 """The statements by which what happens to a job promises its callbacks, in the same transaction.
 
-Whoever moves a job to a terminal state, the fleet's ledger or a client that cancels, runs the first. The job's lock is
+What moves a job to a terminal state, the fleet's ledger or a client that cancels, runs the first. The job's lock is
 held, and its events are written: the newest gives the notice its place among those of the job.
 """
 
@@ -50,7 +50,7 @@ TELLS_PARTS = """
     coalesce(webhook->'events' ? 'part.done', false)
     OR EXISTS (SELECT FROM endpoints WHERE disabled_at IS NULL AND 'part.done' = ANY(events))
 """
-"""Whether somebody wants to know of every part of a job, as an expression over its row."""
+"""Whether a receiver wants a notice of every part of a job, as an expression over its row."""
 
 PROMISE_PARTS = text(
     f"""

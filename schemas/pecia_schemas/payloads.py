@@ -166,7 +166,7 @@ class PayloadStore:
             return False
 
     def holds(self, reference: PayloadRef) -> bool:
-        """Return whether there is a payload of that name; what is in it nobody looks at."""
+        """Return whether there is a payload of that name. Its content is not looked at."""
         try:
             obstore.head(self._store, key_of(reference))
         except FileNotFoundError:

@@ -373,7 +373,7 @@ class OutputLengthsRow(Base):
 
 
 class DiscardedPayloadRow(Base):
-    """A payload that a job let go of: to be removed if nobody holds it, or removed lately; see `discards`."""
+    """A payload that a job let go of: to be removed if no job holds it, or removed lately; see `discards`."""
 
     __tablename__ = "discarded_payloads"
 

@@ -75,7 +75,7 @@ class PayloadRef(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Of its content; of an encrypted one the HMAC-SHA-256, by which nobody without the key can look for it."""
+    """Of its content; of an encrypted one the HMAC-SHA-256, which cannot be computed without the key."""
     size: int = Field(ge=0)
     """Bytes, before encryption."""
     media_type: MediaType | None

@@ -1,4 +1,4 @@
-"""What a process gives up before it opens a stranger's file: the network, other processes, and all files but code.
+"""What a process gives up before it opens an untrusted file: the network, other processes, and all files but code.
 
 Two parts of the Linux kernel do it, for the process and its threads, and neither can be taken off again. Landlock (5.13
 and later) leaves the files of Python, of libraries and fonts to be read; a document comes as an open descriptor. A

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AsyncJob(JobHandle[R_co]):
-    """One job, as `Job` is; what looks or waits is awaited. Whoever is cancelled while waiting leaves the job alone.
+    """One job, as `Job` is; what looks or waits is awaited. A cancelled caller leaves the job alone.
 
     Its attributes are what was last seen and cost no I/O; `refresh` looks again.
 
@@ -79,8 +79,8 @@ class AsyncJob(JobHandle[R_co]):
 
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
-        `quality` is that of the JPEG pictures in a PDF, 1 to 95. A thread draws and writes; whoever is cancelled
-        meanwhile goes on once the file is whole.
+        `quality` is that of the JPEG pictures in a PDF, 1 to 95. A thread draws and writes; a caller that is
+        cancelled meanwhile goes on once the file is whole.
 
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
         `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
@@ -209,6 +209,6 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
 
 async def hints(connections: AsyncConnections, jobs: Sequence[AsyncJob[Any]]) -> dict[UUID, str]:
-    """Return, for each job that waits in vain, what no running worker can do, and what to start."""
+    """Return, for each job that no running worker can do, what is missing and what to start."""
     job_ids = waiting(jobs)
     return hints_of(await connections.store.lacking(job_ids)) if job_ids else {}

@@ -60,7 +60,7 @@ class Delivery:
 
     @property
     def is_plain(self) -> bool:
-        """Whether somebody only wants to see them."""
+        """Whether they are only to be shown."""
         return self.form is None and self.target is None
 
     def place(self, name: str, count: int) -> Path | None:

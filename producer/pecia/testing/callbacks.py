@@ -37,11 +37,11 @@ class Callbacks:
         memory.post = self._post
 
     def promise(self, job: JobRecord) -> None:
-        """Tell of a job that is over whoever wants to know (`pecia_schemas/outbox.py`)."""
+        """Send a notice of a job that is over to each receiver that wants it (`pecia_schemas/outbox.py`)."""
         self._tell(NoticeType.of(job.state), job, job.finished_at)
 
     def promise_part(self, part: PartRecord) -> None:
-        """Tell of a part that has its result whoever wants to know (`pecia_schemas/outbox.py`)."""
+        """Send a notice of a part that has its result to each receiver that wants it (`pecia_schemas/outbox.py`)."""
         if part.stage is not Stage.INGEST:
             about = NoticePart(id=part.id, stage=part.stage, number=part.ordinal + 1, attempt=part.attempt)
             self._tell(NoticeType.PART_DONE, part.job, part.finished_at, about)

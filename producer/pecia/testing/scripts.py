@@ -43,7 +43,7 @@ class Script:
     """Why there is nothing at all."""
 
     def outcome(self, stage: Stage, ordinal: int) -> Content | Failure:
-        """Return what comes of one part. Raises `ScriptError` if nobody said."""
+        """Return what comes of one part. Raises `ScriptError` if the script does not say."""
         content = self.summary if stage is Stage.SUMMARIZE else self.pieces.get(ordinal)
         if content is None:
             raise ScriptError(

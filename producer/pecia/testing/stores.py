@@ -106,7 +106,7 @@ class MemoryStore(Store[D_co]):
 
     @transaction
     def lacking(self, memory: Memory, job_ids: Collection[UUID]) -> list[Lack]:
-        """Return what the jobs' queued parts wait for in vain: any worker at all, while those are away."""
+        """Return what the jobs' queued parts need and no worker can do: anything, while the workers are away."""
         if not memory.lacks("workers"):
             return []
         waiting = [(job.id, part.stage) for job in memory.known(job_ids) for part in job.parts if part.is_due]

@@ -30,8 +30,8 @@ def is_blank(grey: Image.Image) -> bool:
     if min(grey.size) < _SMALLEST:
         return bool(np.ptp(np.asarray(grey)) <= CLEAR_IF_SMOOTH[0])
     difference = from_paper(grey.filter(ImageFilter.GaussianBlur(SMOOTHING)))
-    clear = min(above_noise(difference, *CLEAR_IF_SMOOTH), MOST_CONTRAST)  # a picture that fills its page is no noise
-    marks = _marked_cells(difference > clear)
+    noise = above_noise(difference, *CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
+    marks = _marked_cells(difference > min(noise, MOST_CONTRAST))
     marks = _without_edges(marks, np.asarray(grey.reduce(_CELL)))
     sums = np.pad(marks.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     height, width = _WINDOW

@@ -1,6 +1,6 @@
 """What passes between a process and the confined ones that it has started: pickled calls down, typed frames up.
 
-A process that opens a stranger's file may be taken over by it, so nothing that it sends is unpickled. An answer is a
+A process that opens an untrusted file may be taken over by it, so nothing that it sends is unpickled. An answer is a
 length, a JSON header of the form that the caller expects, and raw bytes whose number follows from that header. Each is
 checked before memory is allocated for what comes next.
 """
