@@ -57,7 +57,9 @@ def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
     assert max(path.name for path in versions).partition("_")[0] == REVISION
 
 
-def test_a_summary_that_waits_under_the_release_before_is_held_afterwards_and_back(empty_database_url: str) -> None:
+def test_a_summary_that_waits_under_the_release_before_is_held_afterwards_and_back(
+    empty_database_url: str,
+) -> None:
     pecia_migrations.upgrade(empty_database_url, "0008")
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
         connection.execute(

@@ -31,7 +31,9 @@ def downgrade() -> None:
     op.execute("UPDATE parts SET state = 'queued', run_at = '9999-01-01 00:00:00+00' WHERE state = 'held'")
     _allow_states(*_STATES)
     op.execute("ALTER TABLE workers RESET (fillfactor)")
-    op.create_index("workers_seen_at_idx", "workers", ["seen_at"], postgresql_where=sa.text("stopped_at IS NULL"))
+    op.create_index(
+        "workers_seen_at_idx", "workers", ["seen_at"], postgresql_where=sa.text("stopped_at IS NULL")
+    )
 
 
 def _allow_states(*states: str) -> None:
