@@ -26,37 +26,8 @@ from pecia.view import Accepted, JobView, progress
 from pecia_schemas import discards
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.flows import FLOW_OF
+from pecia_schemas.moves import CREATE_JOBS
 from pecia_schemas.states import JobState, Lane
-
-# In the order of keys, so that two clients with the same keys wait for each other only one way round.
-_INSERT = text(
-    """
-    WITH asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
-            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
-            width int, height int, traceparent text, task jsonb)
-    ), times AS (
-        SELECT coalesce(CAST(:not_before AS timestamptz), now() + CAST(:not_before_in AS interval)) AS not_before,
-               coalesce(CAST(:expires AS timestamptz), now() + CAST(:expires_in AS interval)) AS expires_at
-    ), made AS (
-        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
-                          webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
-               CAST(:webhook AS jsonb), total, not_before, expires_at, traceparent
-        FROM asked, times ORDER BY key COLLATE "C"
-        ON CONFLICT (idempotency_key) DO NOTHING
-        RETURNING id, created_at
-    ), first_parts AS (
-        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at)
-        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now())
-        FROM asked JOIN made USING (id), times
-    ), first_events AS (
-        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
-    )
-    SELECT id, created_at FROM made
-    """
-)
-
 
 _UNSIGNED = text(f"SELECT {UNSIGNED}")
 
@@ -135,7 +106,7 @@ def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) 
         "metadata": json.dumps(shared["metadata"]),
         "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
     }
-    return {row.id: row.created_at for row in connection.execute(_INSERT, asked)}
+    return {row.id: row.created_at for row in connection.execute(CREATE_JOBS, asked)}
 
 
 def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from pecia.database import Database
 from pecia.errors import PayloadStoreUnavailableError
 from pecia.records import DocumentFate, Erasure, Selection
 from pecia.statements import D_co, Statements, transaction, unrepeatable
-from pecia.transitions import checked_reason, end_jobs
+from pecia.transitions import checked_reason
 from pecia_schemas import discards
+from pecia_schemas.moves import end_jobs
+from pecia_schemas.states import JobState
 
 _BATCH = 50  # jobs in one transaction
 FIRST = UUID(int=0)
@@ -139,7 +141,7 @@ class PurgingSteps(Statements[D_co]):
         jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
         unfinished = [job.id for job in jobs if job.open]
         if unfinished:
-            end_jobs(connection, unfinished, actor=self._actor, reason=None)
+            end_jobs(connection, unfinished, state=JobState.CANCELLED, actor=self._actor, reason=None)
         erasing = {
             "job_ids": [job.id for job in jobs],
             "actor": self._actor,

@@ -42,6 +42,7 @@ from pecia_schemas.failures import Failure
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.states import Lane, PartState, Stage
 
+_OPEN = (PartState.HELD, PartState.QUEUED, PartState.RUNNING)
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
 
 _LOAD = text(
@@ -173,7 +174,7 @@ class Store(Statements[D_co]):
             .where(
                 PARTS.c.job_id == job_id,
                 PARTS.c.stage != Stage.INGEST,
-                PARTS.c.state.not_in((PartState.QUEUED, PartState.RUNNING)),
+                PARTS.c.state.not_in(_OPEN),
             )
             .order_by(PARTS.c.ordinal)
             .limit(limit)
@@ -201,9 +202,7 @@ class Store(Statements[D_co]):
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
-        lowest = select(func.min(PARTS.c.ordinal)).where(
-            PARTS.c.job_id == job_id, PARTS.c.state.in_((PartState.QUEUED, PartState.RUNNING))
-        )
+        lowest = select(func.min(PARTS.c.ordinal)).where(PARTS.c.job_id == job_id, PARTS.c.state.in_(_OPEN))
         return connection.execute(lowest).scalar()
 
     @transaction

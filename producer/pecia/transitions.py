@@ -13,39 +13,14 @@ from sqlalchemy import Connection, text
 from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
 from pecia.statements import D_co, Statements, unrepeatable
 from pecia_schemas import lengths
-from pecia_schemas.held import HELD
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.outbox import PROMISE_CALLBACKS
-from pecia_schemas.states import JobState, Lane, Stage
+from pecia_schemas.moves import end_jobs, moving, promise_callbacks, reopen_job
+from pecia_schemas.states import JobState, Lane, PartState, Stage
 
 _LOCK_UNFINISHED = text(
     """
     SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
     ORDER BY id FOR NO KEY UPDATE
-    """
-)
-
-_CANCEL = text(
-    """
-    WITH open AS (
-        SELECT id FROM parts
-        WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
-        ORDER BY id FOR NO KEY UPDATE
-    ), ended AS (
-        UPDATE parts SET state = 'cancelled', finished_at = now() FROM open WHERE parts.id = open.id
-        RETURNING parts.id, parts.job_id, parts.stage, parts.attempt
-    ), counted AS (
-        SELECT job_id, count(*) FILTER (WHERE stage <> 'ingest') AS pieces FROM ended GROUP BY job_id
-    ), moved AS (
-        UPDATE jobs SET state = 'cancelled', finished_at = now(), cancelled = cancelled + coalesce(
-            (SELECT pieces FROM counted WHERE counted.job_id = jobs.id), 0)
-        WHERE id = ANY(CAST(:job_ids AS uuid[]))
-        RETURNING id
-    )
-    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-    SELECT job_id, id, 'cancelled', :actor, attempt, CAST(:reason AS text) FROM ended
-    UNION ALL
-    SELECT id, NULL, 'cancelled', :actor, NULL, CAST(:reason AS text) FROM moved
     """
 )
 
@@ -57,65 +32,30 @@ _LOCK_JOB = text(
 )
 
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
-_REOPEN_PARTS = text(
-    f"""
-    WITH asked AS (
+_REOPEN_PARTS = moving(
+    """
+    asked AS (
         SELECT id, stage FROM parts
         WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
           AND (CAST(:parts AS uuid[]) IS NULL OR id = ANY(CAST(:parts AS uuid[])))
     ), again AS (
-        SELECT id FROM parts
+        SELECT id, stage, state FROM parts
         WHERE job_id = :job_id AND (
             id IN (SELECT id FROM asked)
             OR stage = 'summarize' AND EXISTS (SELECT FROM asked WHERE stage = 'caption'))
         ORDER BY id FOR NO KEY UPDATE
-    ), incomplete AS (
-        SELECT EXISTS (SELECT FROM parts JOIN again USING (id) WHERE stage = 'caption') AS segments
-    ), queued AS (
-        UPDATE parts
-        SET state = 'queued', deaths = 0, strikes = 0, failure = NULL, published_at = NULL,
-            run_at = CASE WHEN stage = 'summarize' AND segments THEN {HELD} ELSE now() END,
-            started_at = NULL, finished_at = NULL
-        FROM again, incomplete WHERE parts.id = again.id
-        RETURNING parts.id, parts.job_id, parts.stage, parts.lane, parts.cost, parts.attempt, parts.run_at
-    ), forgotten AS (
-        DELETE FROM results USING again WHERE results.part_id = again.id
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, 'queued', :actor, attempt, 'retry' FROM queued
+    ), chosen AS (
+        SELECT id, state AS former, 'retry' AS reason,
+               CASE WHEN stage = 'summarize' AND EXISTS (SELECT FROM again WHERE stage = 'caption')
+               THEN 'held' ELSE 'queued' END AS state
+        FROM again
     )
-    SELECT id, stage, lane, cost, run_at >= {HELD} AS held FROM queued
-    """  # noqa: S608  a constant
+    """,
+    sets="""
+            deaths = 0, strikes = 0, failure = NULL, published_at = NULL, run_at = now(), started_at = NULL""",
+    beside="forgotten AS (DELETE FROM results USING moved WHERE results.part_id = moved.id)",
+    answer="SELECT id, stage, lane, cost, state FROM moved",
 )
-
-_COUNT = text(
-    """
-    SELECT count(*) FILTER (WHERE state = 'done') AS done, count(*) FILTER (WHERE state = 'failed') AS failed,
-           count(*) FILTER (WHERE state = 'cancelled') AS cancelled
-    FROM parts WHERE job_id = :job_id AND stage <> 'ingest'
-    """
-)
-
-# A job whose ingest runs again does not know how many parts it has; one that expired gets all the time it needs.
-_REOPEN_JOB = text(
-    """
-    WITH moved AS (
-        UPDATE jobs
-        SET state = 'queued', done = :done, failed = :failed, cancelled = :cancelled, failure = NULL,
-            finished_at = NULL,
-            total = CASE WHEN :cut_again THEN NULL ELSE total END,
-            expires_at = CASE WHEN expires_at > now() THEN expires_at END
-        WHERE id = :job_id
-        RETURNING id
-    )
-    INSERT INTO job_events (job_id, state, actor, reason) SELECT id, 'queued', :actor, 'retry' FROM moved
-    """
-)
-
-
-def end_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str, reason: str | None) -> None:
-    """Cancel jobs that are not over, with their open parts. The caller holds the jobs' locks."""
-    connection.execute(_CANCEL, {"job_ids": list(job_ids), "actor": actor, "reason": reason})
 
 
 def checked_reason(reason: str | None) -> str | None:
@@ -137,8 +77,9 @@ class Transitions(Statements[D_co]):
         """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
         unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
         if unfinished:
-            end_jobs(connection, unfinished, actor=self._actor, reason=checked_reason(reason))
-            connection.execute(PROMISE_CALLBACKS, {"job_ids": unfinished})
+            reason = checked_reason(reason)
+            end_jobs(connection, unfinished, state=JobState.CANCELLED, actor=self._actor, reason=reason)
+            promise_callbacks(connection, unfinished)
         return unfinished
 
     @unrepeatable
@@ -164,7 +105,8 @@ class Transitions(Statements[D_co]):
         rows = connection.execute(_REOPEN_PARTS, asked).all()
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
-        messages = [
+        reopen_job(connection, job_id, actor=self._actor)
+        return [
             PartMessage(
                 part=row.id,
                 stage=Stage(row.stage),
@@ -174,10 +116,5 @@ class Transitions(Statements[D_co]):
                 traceparent=job.traceparent,
             )
             for row in rows
-            if not row.held
+            if row.state == PartState.QUEUED
         ]
-        cut_again = any(message.stage is Stage.INGEST for message in messages)
-        counted = connection.execute(_COUNT, {"job_id": job_id}).mappings().one()
-        reopening = {"job_id": job_id, "actor": self._actor, "cut_again": cut_again, **counted}
-        connection.execute(_REOPEN_JOB, reopening)
-        return messages

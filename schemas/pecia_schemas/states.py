@@ -60,6 +60,8 @@ JobStateName = Literal["queued", "running", "succeeded", "partial", "failed", "c
 class PartState(StrEnum):
     """Life of a part: one page or one video segment."""
 
+    HELD = "held"
+    """It waits for other parts of its job: the summary of a video for the segments."""
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
@@ -69,7 +71,7 @@ class PartState(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether nothing but an explicit retry can change it."""
-        return self not in (PartState.QUEUED, PartState.RUNNING)
+        return self not in (PartState.HELD, PartState.QUEUED, PartState.RUNNING)
 
 
 class DeliveryState(StrEnum):

@@ -49,7 +49,7 @@ _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
-REVISION: Final = "0008"
+REVISION: Final = "0009"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -156,7 +156,7 @@ class PartRow(Base):
     worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
-    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before; see `held`
+    run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -359,7 +359,7 @@ class WorkerRow(Base):
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
 
-    __table_args__ = (Index("workers_seen_at_idx", "seen_at", postgresql_where=text("stopped_at IS NULL")),)
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)  # a heartbeat is updated in place (HOT)
 
 
 class OutputLengthsRow(Base):

@@ -36,7 +36,7 @@ def row_of(database_url: str) -> Callable[[UUID], dict[str, Any]]:
             cursor = connection.cursor(row_factory=dict_row)
             row = cursor.execute("SELECT * FROM parts WHERE job_id = %s", (job_id,)).fetchone()
         assert row is not None
-        return {name: row[name] for name in COLUMNS.split(", ")}
+        return {name: row[name] for name in (column.split()[0] for column in COLUMNS.split(", "))}
 
     return find
 

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID
@@ -68,11 +68,13 @@ _LEGAL: dict[str, Collection[str]] = {
     **{state: {JobState.QUEUED} for state in _OVER - {JobState.SUCCEEDED}},
 }
 _LEGAL_FOR_PARTS: dict[str, Collection[str]] = {
+    PartState.HELD: {PartState.QUEUED, PartState.CANCELLED},
     PartState.QUEUED: {PartState.RUNNING, PartState.CANCELLED},
-    PartState.RUNNING: set(PartState),  # running again: taken over from a worker that lost its lease
-    PartState.DONE: {PartState.QUEUED},  # a summary, if segments it left out are tried again
-    PartState.FAILED: {PartState.QUEUED},
-    PartState.CANCELLED: {PartState.QUEUED},
+    # Running again: taken over from a worker that lost its lease.
+    PartState.RUNNING: set(PartState) - {PartState.HELD},
+    PartState.DONE: {PartState.HELD},  # a summary, if segments it left out are tried again
+    PartState.FAILED: {PartState.HELD, PartState.QUEUED},
+    PartState.CANCELLED: {PartState.HELD, PartState.QUEUED},
 }
 
 
@@ -149,10 +151,9 @@ def _job_is_over_exactly_if_its_parts_are(job: dict[str, Any], parts: Rows) -> N
 def _a_summary_waits_for_its_segments(parts: Rows) -> None:
     segments = [PartState(part["state"]) for part in parts if part["stage"] == Stage.CAPTION]
     for summary in (part for part in parts if part["stage"] == Stage.SUMMARIZE):
-        if summary["state"] in (PartState.QUEUED, PartState.RUNNING, PartState.DONE):
-            over = all(segment.is_terminal for segment in segments)
-            held = summary["run_at"] > datetime.now(UTC) + timedelta(days=1)
-            assert over is not held
+        if summary["state"] in (PartState.HELD, PartState.QUEUED, PartState.RUNNING, PartState.DONE):
+            held = summary["state"] == PartState.HELD
+            assert all(segment.is_terminal for segment in segments) is not held
             assert held or PartState.DONE in segments
 
 
@@ -162,7 +163,8 @@ def _events_lead_to(job: dict[str, Any], parts: Rows, events: Rows) -> None:
     _check_story(told, job["state"], _LEGAL)
     for part in parts:
         told = [event["state"] for event in events if event["part_id"] == part["id"]]
-        _check_story([PartState.QUEUED, *told], part["state"], _LEGAL_FOR_PARTS)
+        first = PartState.HELD if part["stage"] == Stage.SUMMARIZE else PartState.QUEUED
+        _check_story([first, *told], part["state"], _LEGAL_FOR_PARTS)
         if part["stage"] != Stage.SUMMARIZE:
             assert PartState.DONE not in told[:-1]
 

@@ -57,6 +57,33 @@ def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
     assert max(path.name for path in versions).partition("_")[0] == REVISION
 
 
+def test_a_summary_that_waits_under_the_release_before_is_held_afterwards_and_back(
+    empty_database_url: str,
+) -> None:
+    pecia_migrations.upgrade(empty_database_url, "0008")
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO jobs (id, kind, lane, task, task_digest, client)"
+            " VALUES (gen_random_uuid(), 'caption_video', 'normal', '{}', '', 'one')"
+        )
+        connection.execute(
+            "INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, run_at)"
+            " SELECT gen_random_uuid(), id, stage, 0, 'normal', 1, run_at FROM jobs, (VALUES"
+            "     ('caption', now()), ('summarize', timestamptz '9999-01-01 00:00:00+00')) AS new (stage, run_at)"
+        )
+        states = "SELECT stage, state, run_at > now() FROM parts ORDER BY stage"
+        before = connection.execute(states).fetchall()
+
+        pecia_migrations.upgrade(empty_database_url)
+        assert connection.execute(states).fetchall() == [
+            ("caption", "queued", False),
+            ("summarize", "held", False),
+        ]
+
+        pecia_migrations.downgrade(empty_database_url, "0008")
+        assert connection.execute(states).fetchall() == before
+
+
 @pytest.fixture
 def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
     """A long transaction that reads a table which the next migration changes."""

@@ -328,11 +328,13 @@ def test_commits_of_equal_pages_wait_for_each_other_only_one_way_round(
     async def story() -> None:
         database = open_database(database_url)
         async with database.connect() as first, database.connect() as second, database.connect() as third:
-            await keep_results(first, {one: low})
-            waiting = asyncio.create_task(keep_results(second, {two: high, three: low}))
+            await first.run_sync(keep_results, {one: low})
+            waiting = asyncio.create_task(second.run_sync(keep_results, {two: high, three: low}))
             await asyncio.wait([waiting], timeout=0.3)
             await third.execute(text("SET lock_timeout = '5s'"))
-            await keep_results(third, {three: high})  # the one that waits for the lower key has not taken it
+            await third.run_sync(
+                keep_results, {three: high}
+            )  # the one that waits for the lower key has not taken it
             await third.commit()
             await first.commit()
             await waiting

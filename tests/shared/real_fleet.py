@@ -164,7 +164,7 @@ class RealFleet:
     def advance(self, by: timedelta) -> None:
         for table, columns in _MOMENTS.items():
             for name in columns:
-                older = sql.SQL("UPDATE {0} SET {1} = {1} - %s WHERE {1} < '9999-01-01'")
+                older = sql.SQL("UPDATE {0} SET {1} = {1} - %s")
                 self._postgres.execute(older.format(sql.Identifier(table), sql.Identifier(name)), (by,))
         self._run(expire_jobs(self._database, limit=1000))
 

@@ -74,8 +74,7 @@ class PartRecord(Aging):
     attempt: int = 0
     worker: str | None = None
     failure: Failure | None = None
-    run_at: datetime | None
-    """None: it waits for others of its job, as a video's summary does."""
+    run_at: datetime
     ends_at: datetime | None = None
     """When the attempt that runs is over by itself."""
     finished_at: datetime | None = None
@@ -90,7 +89,7 @@ class PartRecord(Aging):
     @property
     def is_due(self) -> bool:
         """Whether it waits for nothing but a worker."""
-        return self.state is PartState.QUEUED and self.run_at is not None and self.run_at <= now()
+        return self.state is PartState.QUEUED and self.run_at <= now()
 
 
 @dataclass(slots=True, kw_only=True)

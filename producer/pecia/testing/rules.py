@@ -55,14 +55,14 @@ class Rules:
         if summary:
             staged.append((Stage.SUMMARIZE, max(pieces, default=-1) + 1))
         for its_stage, ordinal in staged:
-            held = its_stage is Stage.SUMMARIZE
             new = PartRecord(
                 id=new_id(),
                 job=job,
                 stage=its_stage,
                 ordinal=ordinal,
                 lane=job.lane,
-                run_at=None if held else now(),
+                state=PartState.HELD if its_stage is Stage.SUMMARIZE else PartState.QUEUED,
+                run_at=now(),
             )
             job.parts.append(new)
         job.total = len(staged)
@@ -95,19 +95,22 @@ class Rules:
         self._memory.announce(job.id, job.state)
 
     def _release_summary(self, job: JobRecord) -> None:
-        """Let a summary run once all segments are over, or end it if none has a caption (`ledger/release.py`)."""
+        """Let a summary run once all segments are over, or end it if none has a caption (`pecia_schemas/moves.py`)."""
         segments = [part for part in job.parts if part.stage is Stage.CAPTION]
         if any(part.is_open for part in segments):
             return
         for part in job.parts:
-            if part.stage is Stage.SUMMARIZE and part.state is PartState.QUEUED and part.run_at is None:
-                part.run_at = now()
-                if not any(segment.state is PartState.DONE for segment in segments):
-                    self._end(part, PartState.CANCELLED, reason="nothing_to_summarize")
-                    job.cancelled += 1
+            if part.state is not PartState.HELD:
+                continue
+            if any(segment.state is PartState.DONE for segment in segments):
+                part.state, part.run_at = PartState.QUEUED, now()
+                self._tell_part(part, WORKER)
+            else:
+                self._end(part, PartState.CANCELLED, reason="nothing_to_summarize")
+                job.cancelled += 1
 
     def _finish(self, job: JobRecord) -> None:
-        """End a job whose last part has ended (`ledger/finish.py`)."""
+        """End a job whose last part has ended (`pecia_schemas/moves.py`)."""
         if job.state.is_terminal or job.total is None or job.done + job.failed + job.cancelled < job.total:
             return
         failed = sorted(
@@ -131,24 +134,25 @@ class Rules:
 
     def cancel(self, job: JobRecord, actor: str, reason: str | None, *, promise: bool = True) -> None:
         """Cancel a job with its open parts (`pecia/transitions.py`); without its callback if it is erased."""
-        self._end_open(job, JobState.CANCELLED, actor, part_reason=reason, job_reason=reason)
+        self._end_open(job, JobState.CANCELLED, actor, reason)
         if promise:
             self._promise(job)
 
     def expire(self, job: JobRecord) -> None:
         """End a job whose time is over (`ledger/recovery.py`)."""
-        self._end_open(job, JobState.EXPIRED, UPKEEP, part_reason="expired", job_reason=None)
+        self._end_open(job, JobState.EXPIRED, UPKEEP, "expired")
         self._promise(job)
         self._memory.announce(job.id, job.state)
 
-    def _end_open(
-        self, job: JobRecord, state: JobState, actor: str, *, part_reason: str | None, job_reason: str | None
-    ) -> None:
+    def _end_open(self, job: JobRecord, state: JobState, actor: str, reason: str | None) -> None:
         for part in job.parts:
             if part.is_open:
-                self._end(part, PartState.CANCELLED, actor=actor, reason=part_reason)
-                job.cancelled += part.stage is not Stage.INGEST
-        self._close(job, state, actor, reason=job_reason)
+                self._end(part, PartState.CANCELLED, actor=actor, reason=reason)
+                if part.stage is Stage.INGEST:
+                    job.total = 0
+                else:
+                    job.cancelled += 1
+        self._close(job, state, actor, reason=reason)
 
     def reopen(self, job: JobRecord, chosen: Collection[UUID] | None, actor: str) -> list[PartRecord]:
         """Queue what failed or was cancelled again, or what was chosen of it (`pecia/transitions.py`).
@@ -158,9 +162,10 @@ class Rules:
         again = _to_run_again(job, chosen)
         incomplete = any(part.stage is Stage.CAPTION for part in again)
         for part in again:
-            part.state, part.failure, part.finished_at, part.ends_at = PartState.QUEUED, None, None, None
-            part.content = None
-            part.run_at = None if part.stage is Stage.SUMMARIZE and incomplete else now()
+            held = part.stage is Stage.SUMMARIZE and incomplete
+            part.state = PartState.HELD if held else PartState.QUEUED
+            part.failure = part.finished_at = part.ends_at = part.content = None
+            part.run_at = now()
             self._tell_part(part, actor, reason="retry")
         if again:
             self._reopen_job(job, again, actor)

@@ -187,7 +187,7 @@ def test_a_summary_that_waits_for_segments_that_are_over_is_released(
 ) -> None:
     job_id = tables.add_job(parts=2, stage="caption")
     with_payloads(tables, payload_url)
-    tables.query("UPDATE parts SET stage = 'summarize', run_at = '9999-01-01 00:00:00+00' WHERE ordinal = 1")
+    tables.query("UPDATE parts SET stage = 'summarize', state = 'held' WHERE ordinal = 1")
     tables.query("UPDATE parts SET state = 'done' WHERE stage = 'caption'")
     tables.query("UPDATE jobs SET done = 1")
 

@@ -152,7 +152,7 @@ def test_a_job_whose_time_is_over_expires_with_its_open_parts(
     assert sorted(tables.events(job_id)) == [
         ("cancelled", "expired", False),
         ("cancelled", "expired", False),
-        ("expired", None, True),
+        ("expired", "expired", True),
     ]
     assert tables.notices() == [NoticeType.EXPIRED]
     assert run(expire) == 0

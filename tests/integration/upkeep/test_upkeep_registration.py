@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from limits import WAIT_S
@@ -66,6 +67,18 @@ def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
     on_database(story)
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
+
+
+def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> None:
+    counted = text("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
+
+    async def story(database: AsyncEngine) -> None:
+        await register(database, WORKER)
+        async with database.begin() as connection:
+            await connection.execute(text("UPDATE workers SET seen_at = now(), stopped_at = NULL"))
+            assert (await connection.execute(counted)).one() == (1, 1)
+
+    on_database(story)
 
 
 def test_a_worker_registers_what_its_engine_can_do_and_hold(

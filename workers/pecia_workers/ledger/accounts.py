@@ -7,7 +7,6 @@ counted: nobody is left who knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,15 +26,13 @@ _ADDED = {
 _REPLACED = {"engine": "text", "first_token_s": "float"}
 _TYPES = _ADDED | _REPLACED
 
-COLUMNS = ", ".join(_TYPES)
-"""Columns of `parts`, in the order of `ARRAYS`."""
-ARRAYS = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _TYPES.items())
-"""The parameters that `values_of` gives, for `unnest`."""
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+"""Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
 ADD_TO_PART = ", ".join(
-    [f"{name} = coalesce(parts.{name} + asked.{name}, asked.{name}, parts.{name})" for name in _ADDED]
-    + [f"{name} = coalesce(asked.{name}, parts.{name})" for name in _REPLACED]
+    [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
+    + [f"{name} = coalesce(chosen.{name}, parts.{name})" for name in _REPLACED]
 )
-"""For `UPDATE parts … FROM asked`: attempts add up, but for the engine and the first token, which are the last's."""
+"""For `moving`: attempts add up, but for the engine and the first token, which are the last's."""
 
 
 class Accountable(Protocol):
@@ -87,13 +84,10 @@ class Spent:
         return Spent(engine=self.engine, usage=usage, timings=self.timings)
 
 
-def values_of(spent: Sequence[Spent | None]) -> dict[str, list[Any]]:
-    """Return the parameters of `ARRAYS`, one value for each attempt; None for one that reached no engine."""
-    rows = [_row(one) if one else dict.fromkeys(_TYPES) for one in spent]
-    return {name: [row[name] for row in rows] for name in _TYPES}
-
-
-def _row(spent: Spent) -> dict[str, Any]:
+def account_of(spent: Spent | None) -> dict[str, Any]:
+    """Return the values of `COLUMNS`; none if the attempt reached no engine."""
+    if spent is None:
+        return {}
     usage, timings = spent.usage, spent.timings
     return {
         "engine": spent.engine,

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Lane, PayloadRef, Stage, Task
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.moves import moving
 from pecia_schemas.stored_tasks import unseal_task
 from pecia_schemas.tasks import task_from_json
 
@@ -81,45 +82,32 @@ class ClaimedPart:
 
 # A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the
 # answer got lost. A queued part whose time has not come has been published too often: the relay does it again.
-# Jobs are moved without waiting for their lock: the one who holds it moves them, or they are over, or the commit does.
-_CLAIM = text(
+_CLAIM = moving(
     """
-    WITH asked AS (
+    asked AS (
         SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:redelivered AS boolean[])) AS asked (id, redelivered)
-    ), claimable AS (
-        SELECT parts.id, parts.state = 'running' AND parts.worker <> :worker AS orphaned
+    ), chosen AS (
+        SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason,
+               parts.state = 'running' AND parts.worker <> :actor AS orphaned
         FROM parts JOIN asked USING (id)
         WHERE parts.state = 'queued' AND parts.run_at <= now()
-           OR parts.state = 'running' AND (asked.redelivered OR parts.worker = :worker)
+           OR parts.state = 'running' AND (asked.redelivered OR parts.worker = :actor)
         ORDER BY parts.id
         FOR NO KEY UPDATE OF parts
-    ), claimed AS (
-        UPDATE parts
-        SET state = 'running', attempt = attempt + 1, worker = :worker, started_at = now(), failure = NULL,
-            deaths = deaths + CAST(claimable.orphaned AS int)
-        FROM claimable
-        WHERE parts.id = claimable.id
-        RETURNING parts.*
-    ), beginning AS (
-        SELECT id FROM jobs
-        WHERE id IN (SELECT job_id FROM claimed) AND state = 'queued'
-        FOR NO KEY UPDATE SKIP LOCKED
-    ), begun AS (
-        UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
-        FROM beginning WHERE jobs.id = beginning.id
-        RETURNING jobs.id
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt)
-        SELECT id, CAST(NULL AS uuid), 'running', :worker, CAST(NULL AS int) FROM begun
-        UNION ALL
-        SELECT job_id, id, 'running', :worker, attempt FROM claimed
     )
-    SELECT claimed.id, claimed.job_id, claimed.stage, claimed.ordinal, claimed.attempt, claimed.strikes,
-           claimed.deaths, claimed.lane, claimed.start_s, claimed.end_s,
-           extract(epoch FROM now() - claimed.run_at) AS queued_s, jobs.kind, jobs.task,
+    """,
+    sets="""
+            attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL,
+            deaths = deaths + CAST(orphaned AS int)""",
+    begins=True,
+    ends=False,
+    answer="""
+    SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
+           moved.deaths, moved.lane, moved.start_s, moved.end_s,
+           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task,
            jobs.client, jobs.metadata, jobs.traceparent
-    FROM claimed JOIN jobs ON jobs.id = claimed.job_id
-    """
+    FROM moved JOIN jobs ON jobs.id = moved.job_id
+    """,
 )
 
 
@@ -133,7 +121,7 @@ async def claim_parts(
             {
                 "ids": [request.part for request in requests],
                 "redelivered": [request.redelivered for request in requests],
-                "worker": worker,
+                "actor": worker,
             },
         )
         claimed = {row["id"]: _part_of(row, keys) for row in rows.mappings()}

@@ -1,19 +1,18 @@
 """Commit in Postgres: result, part, events, job counters and callbacks of a whole group, in one transaction.
 
-Locks are taken jobs first, then parts, each in the order of their ids, and always FOR NO KEY UPDATE, so that groups,
-cancellations and recovery never wait for each other in a circle.
+A group is one JSON parameter: psycopg would spend more on lists as arrays than Postgres on the whole statement.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import (
     Failure,
@@ -27,12 +26,10 @@ from pecia_schemas import (
     new_id,
 )
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.held import HELD
+from pecia_schemas.moves import begin_jobs, cut_job, moving, settle
 from pecia_schemas.outbox import PROMISE_PARTS, TELLS_PARTS
-from pecia_workers.ledger.accounts import ADD_TO_PART, ARRAYS, COLUMNS, Spent, values_of
+from pecia_workers.ledger.accounts import ADD_TO_PART, COLUMNS, Spent, account_of
 from pecia_workers.ledger.claim import ClaimedPart, Fence
-from pecia_workers.ledger.finish import finish_jobs
-from pecia_workers.ledger.release import release_summaries
 from pecia_workers.ledger.result_cache import keep_results
 
 
@@ -116,79 +113,37 @@ class Committed:
 
 _LOCK_JOBS = text(
     f"""
-    SELECT id, ({TELLS_PARTS}) AS tells_parts FROM jobs
+    SELECT id, state, ({TELLS_PARTS}) AS tells_parts FROM jobs
     WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE
     """  # noqa: S608  a constant
 )
 
 # The fence: only the attempt that runs now may move its part. A group may hold an earlier one beside it, whose caller
 # lost its lease while its commit waited.
-_MOVE = text(
+_MOVE = moving(
     f"""
-    WITH asked AS (
-        SELECT * FROM unnest(
-            CAST(:ids AS uuid[]), CAST(:attempts AS int[]), CAST(:states AS text[]),
-            CAST(:contents AS text[]), CAST(:verdicts AS text[]), CAST(:failures AS text[]), CAST(:reasons AS text[]),
-            CAST(:delays AS float[]),
-            {ARRAYS}
-        ) AS asked (id, attempt, state, content, verdict, failure, reason, delay, {COLUMNS})
-    ), mine AS (
-        SELECT parts.id, parts.attempt FROM parts JOIN asked USING (id, attempt)
-        WHERE parts.state = 'running' AND parts.worker = :worker
+    asked AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+            id uuid, attempt int, state text, content jsonb, verdict text, failure jsonb, reason text, delay float,
+            {COLUMNS})
+    ), chosen AS (
+        SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
+        WHERE parts.state = 'running' AND parts.worker = :actor
         ORDER BY parts.id FOR NO KEY UPDATE OF parts
-    ), moved AS (
-        UPDATE parts
-        SET state = asked.state, verdict = asked.verdict, failure = CAST(asked.failure AS jsonb),
-            finished_at = CASE WHEN asked.state <> 'queued' THEN now() END,
-            run_at = now() + make_interval(secs => asked.delay),
-            published_at = CASE WHEN asked.state <> 'queued' THEN published_at END,
-            strikes = strikes + CAST(asked.state = 'queued' AS int),
-            {ADD_TO_PART}
-        FROM asked JOIN mine USING (id, attempt)
-        WHERE parts.id = asked.id
-        RETURNING parts.id, parts.job_id, parts.ordinal, parts.state, parts.attempt, asked.reason, asked.content
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, state, :worker, attempt, reason FROM moved
-    ), stored AS (
+    )
+    """,  # noqa: S608  constants of the ledger
+    sets=f"""
+            verdict = chosen.verdict, failure = chosen.failure, run_at = now() + make_interval(secs => delay),
+            published_at = CASE WHEN chosen.state <> 'queued' THEN published_at END,
+            strikes = strikes + CAST(chosen.state = 'queued' AS int), {ADD_TO_PART}""",
+    kept="chosen.content",
+    beside="""
+    stored AS (
         INSERT INTO results (part_id, job_id, ordinal, attempt, content)
-        SELECT id, job_id, ordinal, attempt, CAST(content AS jsonb) FROM moved WHERE content IS NOT NULL
+        SELECT id, job_id, ordinal, attempt, content FROM moved WHERE content IS NOT NULL
     )
-    SELECT id, attempt FROM moved
-    """  # noqa: S608  constants of the ledger
-)
-
-_ADD_PARTS = text(
-    f"""
-    INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, start_s, end_s, run_at)
-    SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, new.cost, new.width, new.height, new.start_s, new.end_s,
-           CASE WHEN new.stage = 'summarize' THEN {HELD} ELSE now() END
-    FROM jobs, unnest(
-        CAST(:ids AS uuid[]), CAST(:stages AS text[]), CAST(:ordinals AS int[]), CAST(:costs AS int[]),
-        CAST(:widths AS int[]), CAST(:heights AS int[]), CAST(:starts AS float[]), CAST(:ends AS float[])
-    ) AS new (id, stage, ordinal, cost, width, height, start_s, end_s)
-    WHERE jobs.id = :job_id
-    """  # noqa: S608  a constant
-)
-
-# A job that somebody held while its first part was claimed has not begun yet: it begins here.
-_COUNT = text(
-    """
-    WITH counted AS (
-        SELECT asked.*, before.state AS former
-        FROM unnest(
-            CAST(:job_ids AS uuid[]), CAST(:done AS int[]), CAST(:failed AS int[]), CAST(:totals AS int[])
-        ) AS asked (id, done, failed, total)
-        JOIN jobs AS before USING (id)
-    ), told AS (
-        INSERT INTO job_events (job_id, state, actor) SELECT id, 'running', :worker FROM counted WHERE former = 'queued'
-    )
-    UPDATE jobs
-    SET done = jobs.done + counted.done, failed = jobs.failed + counted.failed,
-        total = coalesce(counted.total, jobs.total),
-        state = 'running', started_at = coalesce(jobs.started_at, now())
-    FROM counted WHERE jobs.id = counted.id
-    """
+    """,
+    answer="SELECT id, attempt FROM moved",
 )
 
 
@@ -197,28 +152,32 @@ async def commit_parts(
 ) -> Committed:
     """Commit a group, all of it or nothing."""
     job_ids = list({finished.part.job_id for finished in group})
-    async with database.begin() as connection:
-        jobs = (await connection.execute(_LOCK_JOBS, {"job_ids": job_ids})).all()
-        moved = await _move(connection, worker, group, keys)
+
+    def commit(connection: Connection) -> Committed:
+        jobs = connection.execute(_LOCK_JOBS, {"job_ids": job_ids}).all()
+        asked = {"actor": worker, "rows": _rows(group, keys)}
+        moved = {(part, attempt) for part, attempt in connection.execute(_MOVE, asked)}
         taken = [finished for finished in group if finished.part.fence in moved]
-        for finished in taken:
-            if isinstance(finished.outcome, Cut):
-                await _add_parts(connection, finished.part.job_id, finished.outcome)
         if not taken:
             return Committed()
-        await _count(connection, worker, taken)
-        await _promise_parts(connection, taken, {job.id for job in jobs if job.tells_parts})
-        if any(finished.part.stage is Stage.CAPTION for finished in taken):
-            await release_summaries(connection, job_ids, actor=worker)
-        ended = await finish_jobs(connection, job_ids, actor=worker)
-        await keep_results(connection, _cache_keys(taken))
-    touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
-    return Committed(attempts=moved, jobs=touched | ended)
+        for finished in taken:
+            if isinstance(finished.outcome, Cut):
+                cut_job(connection, finished.part.job_id, _parts_of(finished.outcome))
+        touched = {finished.part.job_id: JobState.RUNNING for finished in taken}
+        late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
+        if late:
+            begin_jobs(connection, late, actor=worker)
+        _promise_parts(connection, taken, {job.id for job in jobs if job.tells_parts})
+        captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
+        ended = settle(connection, job_ids, actor=worker, captions=captions)
+        keep_results(connection, _cache_keys(taken))
+        return Committed(attempts=moved, jobs=touched | ended)
+
+    async with database.begin() as connection:
+        return await connection.run_sync(commit)
 
 
-async def _promise_parts(
-    connection: AsyncConnection, taken: Sequence[Finished], telling: Collection[UUID]
-) -> None:
+def _promise_parts(connection: Connection, taken: Sequence[Finished], telling: Collection[UUID]) -> None:
     """Promise the callbacks of parts that have a result, for jobs of which somebody wants to know them."""
     done = [
         finished.part.id
@@ -226,7 +185,7 @@ async def _promise_parts(
         if isinstance(finished.outcome, Done) and finished.part.job_id in telling
     ]
     if done:
-        await connection.execute(PROMISE_PARTS, {"part_ids": done})
+        connection.execute(PROMISE_PARTS, {"part_ids": done})
 
 
 def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:
@@ -238,35 +197,29 @@ def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:
     return {part: key for part, key in keys.items() if key is not None}
 
 
-async def _move(
-    connection: AsyncConnection, worker: str, group: Sequence[Finished], keys: Keyring
-) -> set[Fence]:
-    outcomes = [finished.outcome for finished in group]
-    failures = [outcome.failure if isinstance(outcome, Failed) else None for outcome in outcomes]
-    delays = [outcome.retry_in if isinstance(outcome, Failed) else None for outcome in outcomes]
-    rows = await connection.execute(
-        _MOVE,
-        {
-            "worker": worker,
-            "ids": [finished.part.id for finished in group],
-            "attempts": [finished.part.attempt for finished in group],
-            "states": [_state_after(outcome) for outcome in outcomes],
-            "contents": [_content(finished, keys) for finished in group],
-            "verdicts": [
-                outcome.content.verdict if isinstance(outcome, Done) else None for outcome in outcomes
-            ],
-            "failures": [failure and failure.model_dump_json() for failure in failures],
-            "reasons": [outcome.reason if isinstance(outcome, Failed) else None for outcome in outcomes],
-            "delays": [delay.total_seconds() if delay else 0.0 for delay in delays],
-            **values_of([_spent_on(outcome) for outcome in outcomes]),
-        },
-    )
-    return {(part, attempt) for part, attempt in rows}
+def _rows(group: Sequence[Finished], keys: Keyring) -> str:
+    """Return the group as a JSON array. A result is JSON already, and is put in as it is."""
+    rows = []
+    for finished in group:
+        outcome = finished.outcome
+        failed = outcome if isinstance(outcome, Failed) else None
+        row = {
+            "id": str(finished.part.id),
+            "attempt": finished.part.attempt,
+            "state": _state_after(outcome),
+            "verdict": outcome.content.verdict if isinstance(outcome, Done) else None,
+            "failure": failed and failed.failure.model_dump(mode="json"),
+            "reason": failed and failed.reason,
+            "delay": failed.retry_in.total_seconds() if failed and failed.retry_in else 0.0,
+            **account_of(_spent_on(outcome)),
+        }
+        rows.append(f'{json.dumps(row)[:-1]}, "content": {_content(finished, keys)}}}')
+    return f"[{','.join(rows)}]"
 
 
-def _content(finished: Finished, keys: Keyring) -> str | None:
+def _content(finished: Finished, keys: Keyring) -> str:
     if not isinstance(finished.outcome, Done):
-        return None
+        return "null"
     return keys.seal(finished.outcome.content.stored_json(), finished.part.id)
 
 
@@ -282,49 +235,8 @@ def _spent_on(outcome: Outcome) -> Spent | None:
     return Spent.on(outcome.content) if isinstance(outcome, Done) else None
 
 
-async def _add_parts(connection: AsyncConnection, job_id: UUID, cut: Cut) -> None:
+def _parts_of(cut: Cut) -> str:
     staged = [(cut.stage, part) for part in cut.parts]
     if cut.summary:
         staged.append((Stage.SUMMARIZE, cut.summary))
-    await connection.execute(
-        _ADD_PARTS,
-        {
-            "job_id": job_id,
-            "ids": [new_id() for _ in staged],
-            "stages": [stage for stage, _ in staged],
-            "ordinals": [part.ordinal for _, part in staged],
-            "costs": [part.cost for _, part in staged],
-            "widths": [part.width for _, part in staged],
-            "heights": [part.height for _, part in staged],
-            "starts": [part.start_s for _, part in staged],
-            "ends": [part.end_s for _, part in staged],
-        },
-    )
-
-
-async def _count(connection: AsyncConnection, worker: str, taken: Sequence[Finished]) -> None:
-    """Add what ended to its job's counters. An ingest is no part of the total: it sets it, to 0 if it failed."""
-    done: Counter[UUID] = Counter()
-    failed: Counter[UUID] = Counter()
-    totals: dict[UUID, int] = {}
-    for finished in taken:
-        job_id, outcome = finished.part.job_id, finished.outcome
-        state = _state_after(outcome)
-        if isinstance(outcome, Cut):
-            totals[job_id] = len(outcome.parts) + bool(outcome.summary)
-        elif state is PartState.FAILED and finished.part.stage is Stage.INGEST:
-            totals[job_id] = 0
-        else:
-            done[job_id] += state is PartState.DONE
-            failed[job_id] += state is PartState.FAILED
-    job_ids = list({finished.part.job_id for finished in taken})
-    await connection.execute(
-        _COUNT,
-        {
-            "worker": worker,
-            "job_ids": job_ids,
-            "done": [done[job_id] for job_id in job_ids],
-            "failed": [failed[job_id] for job_id in job_ids],
-            "totals": [totals.get(job_id) for job_id in job_ids],
-        },
-    )
+    return json.dumps([{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged])

@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState
-from pecia_workers.ledger.finish import finish_jobs
-from pecia_workers.ledger.release import release_summaries
+from pecia_schemas.moves import OPEN, moving, settle
 
-_GIVE_BACK = text(
+_GIVE_BACK = moving(
     """
-    WITH mine AS (
-        SELECT id FROM parts
-        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :worker
+    chosen AS (
+        SELECT id, state AS former, 'queued' AS state, id = ANY(CAST(:died_on AS uuid[])) AS died,
+               CASE WHEN id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE 'given_back' END AS reason
+        FROM parts
+        WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'running' AND worker = :actor
         ORDER BY id FOR NO KEY UPDATE
-    ), given AS (
-        UPDATE parts SET state = 'queued', deaths = deaths + CAST(parts.id = ANY(CAST(:died_on AS uuid[])) AS int)
-        FROM mine WHERE parts.id = mine.id
-        RETURNING parts.id, parts.job_id, parts.attempt,
-                  CASE WHEN parts.id = ANY(CAST(:died_on AS uuid[])) THEN 'engine_lost' ELSE 'given_back' END AS reason
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, 'queued', :worker, attempt, reason FROM given
     )
-    SELECT id FROM given
-    """
+    """,
+    sets="deaths = deaths + CAST(died AS int)",
+    ends=False,
 )
 
 # A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
@@ -37,21 +31,14 @@ _LOCK_OWNER = text(
     "SELECT id FROM jobs WHERE id = (SELECT job_id FROM parts WHERE parts.id = :id) FOR NO KEY UPDATE"
 )
 
-_REVOKE = text(
-    """
-    WITH revoked AS (
-        UPDATE parts SET state = 'cancelled', finished_at = now()
-        WHERE parts.id = :id AND parts.state IN ('queued', 'running')
-        RETURNING parts.id, parts.job_id, parts.attempt, parts.stage
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, 'cancelled', :worker, attempt, 'revoked' FROM revoked
+_REVOKE = moving(
+    f"""
+    chosen AS (
+        SELECT id, state AS former, 'cancelled' AS state, 'revoked' AS reason FROM parts
+        WHERE id = :id AND state IN {OPEN} FOR NO KEY UPDATE
     )
-    UPDATE jobs
-    SET cancelled = cancelled + CAST(stage <> 'ingest' AS int), total = CASE WHEN stage = 'ingest' THEN 0 ELSE total END
-    FROM revoked WHERE jobs.id = revoked.job_id
-    RETURNING jobs.id
-    """
+    """,  # noqa: S608  a constant
+    answer="SELECT job_id FROM moved",
 )
 
 _WITHDRAWN = text(
@@ -70,20 +57,22 @@ async def give_back(
     It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
     """
     async with database.begin() as connection:
-        values = {"ids": list(parts), "worker": worker, "died_on": list(died_on)}
+        values = {"ids": list(parts), "actor": worker, "died_on": list(died_on)}
         given = await connection.execute(_GIVE_BACK, values)
         return set(given.scalars())
 
 
 async def revoke_part(database: AsyncEngine, worker: str, part: UUID) -> dict[UUID, JobState]:
     """End a part that an operator revoked; return the state of its job, nothing if the part was over."""
+
+    def revoke(connection: Connection) -> dict[UUID, JobState]:
+        connection.execute(_LOCK_OWNER, {"id": part})
+        job_ids = connection.execute(_REVOKE, {"id": part, "actor": worker}).scalars().all()
+        ended = settle(connection, job_ids, actor=worker) if job_ids else {}
+        return dict.fromkeys(job_ids, JobState.RUNNING) | ended
+
     async with database.begin() as connection:
-        await connection.execute(_LOCK_OWNER, {"id": part})
-        job_ids = (await connection.execute(_REVOKE, {"id": part, "worker": worker})).scalars().all()
-        if job_ids:
-            await release_summaries(connection, job_ids, actor=worker)
-        ended = await finish_jobs(connection, job_ids, actor=worker) if job_ids else {}
-    return dict.fromkeys(job_ids, JobState.RUNNING) | ended
+        return await connection.run_sync(revoke)
 
 
 async def find_withdrawn(database: AsyncEngine, parts: Sequence[UUID]) -> list[bool]:

@@ -10,31 +10,18 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, PartState
-from pecia_schemas.held import HELD
-from pecia_workers.ledger.finish import finish_jobs
-from pecia_workers.ledger.release import release_summaries
+from pecia_schemas.moves import COUNTED, OPEN, recount
 
 _IDS_PER_QUERY = 5_000
 
 _WHERE = text("SELECT id, state, attempt FROM parts WHERE id = ANY(CAST(:ids AS uuid[]))")
 
 # One statement sees jobs and parts as of one moment: a commit under way is not a difference.
-_COUNTED = """
-    SELECT jobs.id,
-           count(parts.id) FILTER (WHERE stage <> 'ingest') AS pieces,
-           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'done') AS done,
-           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'failed') AS failed,
-           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'cancelled') AS cancelled,
-           count(*) FILTER (WHERE parts.state IN ('queued', 'running')) AS open
-    FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
-    WHERE {which}
-    GROUP BY jobs.id
-"""
 _LATELY = "jobs.state IN ('queued', 'running') OR jobs.finished_at > now() - interval '1 day'"
 
 _MISCOUNTED = text(
     f"""
-    WITH counted AS ({_COUNTED.format(which=_LATELY)})
+    WITH counted AS ({COUNTED.format(which=_LATELY)})
     SELECT id FROM counted JOIN jobs USING (id)
     WHERE (jobs.done, jobs.failed, jobs.cancelled) <> (counted.done, counted.failed, counted.cancelled)
        OR pieces > 0 AND jobs.total IS DISTINCT FROM pieces
@@ -43,7 +30,7 @@ _MISCOUNTED = text(
 
 _UNENDED = text(
     f"""
-    WITH counted AS ({_COUNTED.format(which="jobs.state IN ('queued', 'running')")})
+    WITH counted AS ({COUNTED.format(which="jobs.state IN ('queued', 'running')")})
     SELECT id FROM counted WHERE open = 0
     """  # noqa: S608  constants of this module
 )
@@ -51,10 +38,9 @@ _UNENDED = text(
 _STUCK_SUMMARIES = text(
     f"""
     SELECT summary.job_id FROM parts AS summary
-    WHERE summary.stage = 'summarize' AND summary.state = 'queued' AND summary.run_at >= {HELD}
+    WHERE summary.state = 'held'
       AND NOT EXISTS (
-          SELECT FROM parts
-          WHERE job_id = summary.job_id AND stage = 'caption' AND state IN ('queued', 'running'))
+          SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
     """  # noqa: S608  a constant
 )
 
@@ -66,17 +52,6 @@ _OPEN_PAYLOADS = text(
 )
 
 _LOCK = text("SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE")
-
-# A document that is not cut yet has no total; one that cannot be cut any more has 0.
-_RECOUNT = text(
-    f"""
-    WITH counted AS ({_COUNTED.format(which="jobs.id = ANY(CAST(:job_ids AS uuid[]))")})
-    UPDATE jobs
-    SET done = counted.done, failed = counted.failed, cancelled = counted.cancelled,
-        total = CASE WHEN pieces > 0 THEN pieces WHEN open = 0 THEN 0 END
-    FROM counted WHERE jobs.id = counted.id
-    """  # noqa: S608  constants of this module
-)
 
 
 class Whereabouts(NamedTuple):
@@ -124,6 +99,4 @@ async def mend_jobs(database: AsyncEngine, job_ids: Collection[UUID], *, actor: 
     """Count the jobs' parts anew, release what waits in vain, and end those that are over; return these."""
     async with database.begin() as connection:
         await connection.execute(_LOCK, {"job_ids": list(job_ids)})
-        await release_summaries(connection, job_ids, actor=actor)
-        await connection.execute(_RECOUNT, {"job_ids": list(job_ids)})
-        return await finish_jobs(connection, job_ids, actor=actor)
+        return await connection.run_sync(recount, job_ids, actor=actor)

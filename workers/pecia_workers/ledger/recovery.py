@@ -11,13 +11,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Failure, FailureCode, JobState
-from pecia_schemas.outbox import PROMISE_CALLBACKS
-from pecia_workers.ledger.finish import finish_jobs
-from pecia_workers.ledger.release import release_summaries
+from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 
 _ACTOR = "upkeep"
 
@@ -49,37 +47,26 @@ _LOCK_JOBS_OF_POISONED = text(
     """
 )
 
-_REQUEUE = text(
+_REQUEUE = moving(
     f"""
-    WITH lost AS (
-        SELECT parts.id, parts.deaths + CAST(workers.stopped_at IS NULL AS int) AS deaths
+    lost AS (
+        SELECT parts.id, parts.state AS former, parts.deaths + CAST(workers.stopped_at IS NULL AS int) AS counted
         FROM parts
         JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
         WHERE parts.state = 'running' AND parts.attempt = asked.attempt AND {_WORKER_IS_GONE}
         FOR NO KEY UPDATE OF parts SKIP LOCKED
-    ), moved AS (
-        UPDATE parts
-        SET deaths = lost.deaths, published_at = NULL,
-            state = CASE WHEN lost.deaths < :max_deaths THEN 'queued' ELSE 'failed' END,
-            failure = CASE WHEN lost.deaths < :max_deaths THEN NULL
-                      ELSE CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt) END,
-            finished_at = CASE WHEN lost.deaths < :max_deaths THEN NULL ELSE now() END
-        FROM lost WHERE parts.id = lost.id
-        RETURNING parts.id, job_id, stage, state, attempt, failure
-    ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-        SELECT job_id, id, state, :actor, attempt, coalesce(failure->>'code', 'worker_lost') FROM moved
-    ), counted AS (
-        SELECT job_id, count(*) FILTER (WHERE stage <> 'ingest') AS failed, bool_or(stage = 'ingest') AS uncut
-        FROM moved WHERE state = 'failed' GROUP BY job_id
-    ), updated AS (
-        UPDATE jobs
-        SET failed = jobs.failed + counted.failed, total = CASE WHEN uncut THEN 0 ELSE total END
-        FROM counted WHERE jobs.id = counted.job_id
+    ), chosen AS (
+        SELECT id, former, counted, CASE WHEN counted < :max_deaths THEN 'queued' ELSE 'failed' END AS state,
+               CASE WHEN counted < :max_deaths THEN 'worker_lost' ELSE CAST(:failure AS jsonb)->>'code' END AS reason
+        FROM lost
     )
-    SELECT job_id, state FROM moved
-    """  # noqa: S608  a constant of this module
+    """,  # noqa: S608  a constant of this module
+    sets="""
+            deaths = counted, published_at = NULL,
+            failure = CASE WHEN chosen.state = 'failed'
+                      THEN CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt) END""",
+    answer="SELECT job_id, state FROM moved",
 )
 
 _DUE = """
@@ -89,29 +76,6 @@ _DUE = """
 _LOCK_FREE = text(f"{_DUE} SKIP LOCKED")
 _LOCK_BUSY = text(_DUE)
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
-
-# The caller holds the jobs' locks, so that no part of theirs is being committed.
-_EXPIRE = text(
-    """
-    WITH open AS (
-        SELECT id FROM parts WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
-        ORDER BY id FOR NO KEY UPDATE
-    ), ended AS (
-        UPDATE parts SET state = 'cancelled', finished_at = now() FROM open WHERE parts.id = open.id
-        RETURNING parts.id, job_id, stage, attempt
-    ), expired AS (
-        UPDATE jobs
-        SET state = 'expired', finished_at = now(), cancelled = cancelled + (
-            SELECT count(*) FROM ended WHERE ended.job_id = jobs.id AND stage <> 'ingest')
-        WHERE id = ANY(CAST(:job_ids AS uuid[]))
-        RETURNING id
-    )
-    INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason)
-    SELECT job_id, id, 'cancelled', :actor, attempt, 'expired' FROM ended
-    UNION ALL
-    SELECT id, CAST(NULL AS uuid), 'expired', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM expired
-    """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +128,18 @@ async def requeue_orphaned(
         "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
         "actor": _ACTOR,
     }
-    async with database.begin() as connection:
-        await connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": values["ids"], "max_deaths": max_deaths})
-        moved = (await connection.execute(_REQUEUE, values)).all()
+
+    def requeue(connection: Connection) -> Recovered:
+        connection.execute(_LOCK_JOBS_OF_POISONED, {"ids": values["ids"], "max_deaths": max_deaths})
+        moved = connection.execute(_REQUEUE, values).all()
         touched = {job_id for job_id, state in moved if state == "failed"}
-        if touched:
-            await release_summaries(connection, touched, actor=_ACTOR)
-        ended = await finish_jobs(connection, touched, actor=_ACTOR) if touched else {}
-    poisoned = sum(state == "failed" for _, state in moved)
-    jobs = dict.fromkeys(touched, JobState.RUNNING) | ended
-    return Recovered(queued=len(moved) - poisoned, poisoned=poisoned, jobs=jobs)
+        ended = settle(connection, touched, actor=_ACTOR) if touched else {}
+        poisoned = sum(state == "failed" for _, state in moved)
+        jobs = dict.fromkeys(touched, JobState.RUNNING) | ended
+        return Recovered(queued=len(moved) - poisoned, poisoned=poisoned, jobs=jobs)
+
+    async with database.begin() as connection:
+        return await connection.run_sync(requeue)
 
 
 async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
@@ -182,20 +148,20 @@ async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
     Those that somebody holds at the moment come last, one by one: each is waited for, though not for long.
     """
     async with database.begin() as connection:
-        expired = await _expire(connection, _LOCK_FREE, limit)
+        expired = await connection.run_sync(_expire, _LOCK_FREE, limit)
     while len(expired) < limit:
         async with database.begin() as connection:
             await connection.execute(_WAIT_NO_LONGER)
-            busy = await _expire(connection, _LOCK_BUSY, 1)
+            busy = await connection.run_sync(_expire, _LOCK_BUSY, 1)
         if not busy:
             break
         expired += busy
     return expired
 
 
-async def _expire(connection: AsyncConnection, lock: TextClause, limit: int) -> list[UUID]:
-    due = list((await connection.execute(lock, {"limit": limit})).scalars())
+def _expire(connection: Connection, lock: TextClause, limit: int) -> list[UUID]:
+    due = list(connection.execute(lock, {"limit": limit}).scalars())
     if due:
-        await connection.execute(_EXPIRE, {"job_ids": due, "actor": _ACTOR})
-        await connection.execute(PROMISE_CALLBACKS, {"job_ids": due})
+        end_jobs(connection, due, state=JobState.EXPIRED, actor=_ACTOR, reason="expired")
+        promise_callbacks(connection, due)
     return due

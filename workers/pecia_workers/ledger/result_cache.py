@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.encryption import DecryptionError, Keyring
 
@@ -57,10 +57,10 @@ async def find_results(
     return [found.get(key) for key in cache_keys]
 
 
-async def keep_results(connection: AsyncConnection, parts: Mapping[UUID, bytes]) -> None:
+def keep_results(connection: Connection, parts: Mapping[UUID, bytes]) -> None:
     """Keep the results of these parts by their keys, where there is none yet.
 
     The last statement of its transaction: it may wait for another worker's commit, which then waits for nothing here.
     """
     if parts:
-        await connection.execute(_KEEP, {"keys": list(parts.values()), "parts": list(parts)})
+        connection.execute(_KEEP, {"keys": list(parts.values()), "parts": list(parts)})

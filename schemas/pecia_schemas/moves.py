@@ -1,0 +1,299 @@
+"""Every change of state of a part or a job: state, times, event, counters, summary and callbacks move together.
+
+Nothing else writes `parts.state`, `jobs.state`, the counters of jobs or new `job_events`. Callers lock jobs before
+parts, each in the order of ids, always FOR NO KEY UPDATE, so that no two transactions wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Connection, TextClause, text
+
+from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_schemas.states import JobState
+
+OPEN: Final = "('held', 'queued', 'running')"
+"""SQL: the states of a part that is not over."""
+_OVER = "('done', 'failed', 'cancelled')"
+_COUNTED = ("done", "failed", "cancelled")
+_CHANGES = ", ".join(
+    f"count(*) FILTER (WHERE stage <> 'ingest' AND state = '{state}')"
+    f" - count(*) FILTER (WHERE stage <> 'ingest' AND former = '{state}') AS {state}"
+    for state in _COUNTED
+)
+_ADDED = ", ".join(f"{state} = jobs.{state} + changes.{state}" for state in _COUNTED)
+
+
+_BEGUN_BESIDE = """, beginning AS (
+        SELECT id FROM jobs WHERE id IN (SELECT job_id FROM moved) AND state = 'queued'
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), begun AS (
+        UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
+        FROM beginning WHERE jobs.id = beginning.id RETURNING jobs.id
+    )"""
+_COUNTED_BESIDE = f""", changes AS (
+        SELECT job_id, {_CHANGES}, bool_or(stage = 'ingest' AND state IN ('failed', 'cancelled')) AS uncut,
+               bool_or(stage = 'ingest' AND former IN {_OVER}) AS cut_again
+        FROM moved GROUP BY job_id HAVING bool_or(state IN {_OVER} OR former IN {_OVER})
+    ), counted AS (
+        UPDATE jobs
+        SET {_ADDED}, total = CASE WHEN uncut THEN 0 WHEN cut_again THEN NULL ELSE total END
+        FROM changes WHERE jobs.id = changes.job_id
+    )"""  # noqa: S608  constants of this module
+_TOLD_OF_BEGUN = """
+        SELECT id, CAST(NULL AS uuid), 'running', :actor, CAST(NULL AS int), CAST(NULL AS text) FROM begun
+        UNION ALL"""
+
+
+def moving(
+    chosen: str,
+    *,
+    sets: str = "",
+    kept: str = "",
+    begins: bool = False,
+    ends: bool = True,
+    beside: str = "",
+    answer: str = "SELECT id FROM moved",
+) -> TextClause:
+    """Return the statement that moves parts, writes an event for each and counts in their jobs what is over.
+
+    The jobs whose parts end, or are opened again, are locked by the caller. An ingest is no part of its job's total: it
+    sets the total, to 0 if the document could not be cut, and takes it back when it runs again.
+
+    Args:
+        chosen: Common table expressions. The last, `chosen`, has the parts, locked: `id`, `former` and `state`, the
+            states before and after, and `reason`, for the event.
+        sets: Further columns of `parts` to set, as `SET` takes them.
+        kept: Columns of `chosen` that `beside` and `answer` need.
+        begins: Whether the parts' jobs begin, if they are queued. One that another transaction has locked begins later.
+        ends: Whether parts may end by it, or be opened again.
+        beside: Further common table expressions, which see the parts as `moved`.
+        answer: What the statement returns.
+    """
+    return text(
+        f"""
+    WITH {chosen}, moved AS (
+        UPDATE parts
+        SET {sets + "," if sets else ""}
+            state = chosen.state, finished_at = CASE WHEN chosen.state IN {_OVER} THEN now() END
+        FROM chosen WHERE parts.id = chosen.id
+        RETURNING parts.*, chosen.former, chosen.reason{", " + kept if kept else ""}
+    ){_BEGUN_BESIDE if begins else ""}, told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, attempt, reason){_TOLD_OF_BEGUN if begins else ""}
+        SELECT job_id, id, state, :actor, attempt, reason FROM moved
+    ){_COUNTED_BESIDE if ends else ""}{", " + beside if beside else ""}
+    {answer}
+    """  # noqa: S608  constants of callers
+    )
+
+
+_END_PARTS = moving(
+    f"""
+    chosen AS (
+        SELECT id, state AS former, 'cancelled' AS state, CAST(:reason AS text) AS reason FROM parts
+        WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state IN {OPEN}
+        ORDER BY id FOR NO KEY UPDATE
+    )
+    """  # noqa: S608  a constant
+)
+
+_END_JOBS = text(
+    """
+    WITH ended AS (
+        UPDATE jobs SET state = :state, finished_at = now() WHERE id = ANY(CAST(:job_ids AS uuid[])) RETURNING id
+    )
+    INSERT INTO job_events (job_id, state, actor, reason) SELECT id, :state, :actor, :reason FROM ended
+    """
+)
+
+# A job that was locked while its first part was claimed has not begun yet.
+_BEGIN = text(
+    """
+    WITH begun AS (
+        UPDATE jobs SET state = 'running', started_at = coalesce(started_at, now())
+        WHERE id = ANY(CAST(:job_ids AS uuid[])) AND state = 'queued' RETURNING id
+    )
+    INSERT INTO job_events (job_id, state, actor) SELECT id, 'running', :actor FROM begun
+    """
+)
+
+# The summary of a video is held until its segments are over: then it is queued, or ended if none of them has a text.
+_RELEASE_SUMMARIES = moving(
+    f"""
+    waiting AS (
+        SELECT summary.id, summary.state AS former, EXISTS (
+                   SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done'
+               ) AS has_text
+        FROM parts AS summary
+        WHERE summary.job_id = ANY(CAST(:job_ids AS uuid[])) AND summary.state = 'held'
+          AND NOT EXISTS (
+              SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
+    ), chosen AS (
+        SELECT id, former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
+               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
+        FROM waiting
+    )
+    """,  # noqa: S608  a constant
+    sets="run_at = now()",
+)
+
+# A failed job carries the failure of its first failed part, so that the caller need not look further.
+_FINISH = text(
+    """
+    WITH finished AS (
+        UPDATE jobs
+        SET finished_at = now(),
+            state = CASE WHEN total > 0 AND failed + cancelled = 0 THEN 'succeeded' WHEN done > 0 THEN 'partial'
+                         WHEN failed > 0 OR EXISTS (
+                             SELECT FROM parts WHERE parts.job_id = jobs.id AND parts.state = 'failed'
+                         ) THEN 'failed' ELSE 'cancelled' END,
+            failure = CASE WHEN done > 0 THEN NULL ELSE (
+                SELECT parts.failure FROM parts
+                WHERE parts.job_id = jobs.id AND parts.state = 'failed' ORDER BY stage, ordinal LIMIT 1) END
+        WHERE id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
+          AND done + failed + cancelled >= total
+        RETURNING id, state
+    ), told AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, state, :actor FROM finished
+    )
+    SELECT id, state FROM finished
+    """
+)
+
+# One that expired gets all the time it needs.
+_REOPEN = text(
+    """
+    WITH reopened AS (
+        UPDATE jobs
+        SET state = 'queued', failure = NULL, finished_at = NULL,
+            expires_at = CASE WHEN expires_at > now() THEN expires_at END
+        WHERE id = :job_id RETURNING id
+    )
+    INSERT INTO job_events (job_id, state, actor, reason) SELECT id, 'queued', :actor, 'retry' FROM reopened
+    """
+)
+
+COUNTED: Final = f"""
+    SELECT jobs.id,
+           count(parts.id) FILTER (WHERE stage <> 'ingest') AS pieces,
+           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'done') AS done,
+           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'failed') AS failed,
+           count(*) FILTER (WHERE stage <> 'ingest' AND parts.state = 'cancelled') AS cancelled,
+           count(*) FILTER (WHERE parts.state IN {OPEN}) AS open
+    FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
+    WHERE {{which}}
+    GROUP BY jobs.id
+"""  # noqa: S608  a constant
+"""SQL with a place for a condition: the counters that jobs should have, and how many of their parts are open."""
+
+# A document that is not cut yet has no total; one that cannot be cut any more has 0.
+_RECOUNT = text(
+    f"""
+    WITH counted AS ({COUNTED.format(which="jobs.id = ANY(CAST(:job_ids AS uuid[]))")})
+    UPDATE jobs
+    SET done = counted.done, failed = counted.failed, cancelled = counted.cancelled,
+        total = CASE WHEN pieces > 0 THEN pieces WHEN open = 0 THEN 0 END
+    FROM counted WHERE jobs.id = counted.id
+    """  # noqa: S608  constants of this module
+)
+
+_CUT = text(
+    """
+    WITH added AS (
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, start_s, end_s, state)
+        SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, new.cost, new.width, new.height, new.start_s,
+               new.end_s, CASE WHEN new.stage = 'summarize' THEN 'held' ELSE 'queued' END
+        FROM jobs, jsonb_to_recordset(CAST(:parts AS jsonb)) AS new (
+            id uuid, stage text, ordinal int, cost int, width int, height int, start_s float, end_s float)
+        WHERE jobs.id = :job_id
+        RETURNING job_id
+    )
+    UPDATE jobs SET total = (SELECT count(*) FROM added) WHERE id = :job_id
+    """
+)
+
+
+# In the order of keys, so that two clients with the same keys wait for each other only one way round.
+CREATE_JOBS: Final = text(
+    """
+    WITH asked AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
+            width int, height int, traceparent text, task jsonb)
+    ), times AS (
+        SELECT coalesce(CAST(:not_before AS timestamptz), now() + CAST(:not_before_in AS interval)) AS not_before,
+               coalesce(CAST(:expires AS timestamptz), now() + CAST(:expires_in AS interval)) AS expires_at
+    ), made AS (
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
+                          webhook, total, not_before, expires_at, traceparent)
+        SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
+               CAST(:webhook AS jsonb), total, not_before, expires_at, traceparent
+        FROM asked, times ORDER BY key COLLATE "C"
+        ON CONFLICT (idempotency_key) DO NOTHING
+        RETURNING id, created_at
+    ), first_parts AS (
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at)
+        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now())
+        FROM asked JOIN made USING (id), times
+    ), first_events AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
+    )
+    SELECT id, created_at FROM made
+    """
+)
+"""Writes jobs with their first parts and events; returns those whose keys were free."""
+
+
+def begin_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> None:
+    """Begin those of the jobs that are queued."""
+    connection.execute(_BEGIN, {"job_ids": list(job_ids), "actor": actor})
+
+
+def cut_job(connection: Connection, job_id: UUID, parts: str) -> None:
+    """Give a job its parts, a JSON array of rows. A summary is held until the others are over."""
+    connection.execute(_CUT, {"job_id": job_id, "parts": parts})
+
+
+def end_jobs(
+    connection: Connection, job_ids: Collection[UUID], *, state: JobState, actor: str, reason: str | None
+) -> None:
+    """Cancel the open parts of jobs, which are locked, and give the jobs this state, which ends them."""
+    values = {"job_ids": list(job_ids), "actor": actor, "reason": reason}
+    connection.execute(_END_PARTS, values)
+    connection.execute(_END_JOBS, values | {"state": state})
+
+
+def promise_callbacks(connection: Connection, job_ids: Collection[UUID]) -> None:
+    """Promise the callbacks of jobs that have ended in this transaction."""
+    connection.execute(PROMISE_CALLBACKS, {"job_ids": list(job_ids)})
+
+
+def settle(
+    connection: Connection, job_ids: Collection[UUID], *, actor: str, captions: bool = True
+) -> dict[UUID, JobState]:
+    """Release the summaries whose segments are over, end the jobs whose parts are, and return how these ended.
+
+    The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) goes on; one that could not be cut
+    (`total` 0) has failed, or was cancelled if its ingest was. `captions`: whether a segment may have ended.
+    """
+    values = {"job_ids": list(job_ids), "actor": actor}
+    if captions:
+        connection.execute(_RELEASE_SUMMARIES, values)
+    ended = {job_id: JobState(state) for job_id, state in connection.execute(_FINISH, values)}
+    if ended:
+        promise_callbacks(connection, ended)
+    return ended
+
+
+def reopen_job(connection: Connection, job_id: UUID, *, actor: str) -> None:
+    """Queue a job that was over, once parts of it are queued again."""
+    connection.execute(_REOPEN, {"job_id": job_id, "actor": actor})
+
+
+def recount(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:
+    """Count the parts of jobs, which are locked, anew; then settle them and return those that ended."""
+    connection.execute(_RECOUNT, {"job_ids": list(job_ids)})
+    return settle(connection, job_ids, actor=actor)
