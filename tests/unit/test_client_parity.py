@@ -96,9 +96,3 @@ def test_both_know_the_result_of_a_job_by_its_type_of_task() -> None:
     mine, its = get_overloads(Client.job), get_overloads(AsyncClient.job)
     assert [parameters(one, translated) for one in mine] == [parameters(one) for one in its]
     assert [inspect.signature(one).return_annotation for one in its] == ["AsyncJob[Any]", "AsyncJob[R]"]
-
-
-@pytest.mark.parametrize(("sync", "twin", "name"), methods())
-def test_every_method_says_what_it_does(sync: type, twin: type, name: str) -> None:
-    for kind, value in ((sync, public(sync)[name]), (twin, public(twin)[CONTEXT.get(name, name)])):
-        assert name.startswith("__") or name in ("count", "index") or value.__doc__, f"{kind.__name__}.{name}"

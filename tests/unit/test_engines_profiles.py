@@ -81,25 +81,6 @@ def test_without_a_gpu_there_is_the_cpu() -> None:
     assert profile_of([]) is profile_named("cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "share", "seqs", "caption"),
-    [("t4", 0.85, 8, 128), ("l4", 0.9, 16, 256), ("a100", 0.9, 32, 256), ("h100", 0.9, 64, 512)],
-)
-def test_each_gpu_has_the_sizes_that_the_product_asks_for(
-    name: str, share: float, seqs: int, caption: int
-) -> None:
-    sizes = profile_named(name).settings
-
-    assert sizes["gpu_memory_utilization"] == share
-    assert sizes["max_num_seqs"] == seqs
-    assert sizes["caption_tokens"] == caption
-
-
-def test_a_t4_computes_in_fp16_and_an_h100_drafts_five_tokens() -> None:
-    assert profile_named("t4").engine_options["dtype"] == "half"
-    assert profile_named("h100").settings["speculative_config"]["num_speculative_tokens"] == 5
-
-
 @pytest.mark.parametrize("profile", profile_file().profiles)
 def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: str) -> None:
     named = profile_named(profile)

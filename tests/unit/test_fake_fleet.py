@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import pecia.testing
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -28,51 +27,9 @@ from pecia import (
     Verdict,
     Webhook,
 )
-from pecia.statements import Transaction
 from pecia.testing import FakeFleet, ScriptError
-from pecia.testing.connections import MemoryPurging, MemoryTrail
-from pecia.testing.reports import MemoryAccounts, MemoryDeadParts
-from pecia.testing.stores import MemoryStore, MemoryTransitions
-from pecia.testing.webhooks import MemoryDeliveries, MemoryEndpoints
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def test_the_public_names_are_these() -> None:
-    assert sorted(pecia.testing.__all__) == [
-        "Answer",
-        "Callback",
-        "FakeFleet",
-        "Piece",
-        "ScriptError",
-        "Submitted",
-    ]
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        MemoryStore,
-        MemoryTransitions,
-        MemoryAccounts,
-        MemoryDeadParts,
-        MemoryTrail,
-        MemoryPurging,
-        MemoryEndpoints,
-        MemoryDeliveries,
-    ],
-)
-def test_every_statement_of_the_client_has_a_twin_in_memory(twin: type[Any]) -> None:
-    ours = {base for base in twin.__mro__ if base.__module__.startswith("pecia.testing")}
-    asked = {
-        name
-        for base in twin.__mro__
-        if base not in ours
-        for name, member in vars(base).items()
-        if isinstance(member, Transaction)
-    }
-    assert asked
-    assert asked <= {name for base in ours for name in vars(base)}
 
 
 def test_a_client_is_a_real_one_and_its_jobs_end_at_once() -> None:
@@ -121,12 +78,6 @@ def test_an_answer_can_be_all_of_a_result_or_of_a_piece() -> None:
         assert told.segments == (segment.model_copy(update={"number": 1}),)
         fleet.answers(CaptionVideo, told)
         assert client.submit(CaptionVideo(b"video")).result() == told
-
-
-def test_text_is_that_of_every_page_that_is_asked_for() -> None:
-    with FakeFleet() as fleet:
-        document = fleet.client().submit(ReadDocument(b"scan", pages="2-3,7")).result()
-        assert [page.number for page in document.pages] == [2, 3, 7]
 
 
 def test_a_whole_document_comes_back_whatever_pages_are_asked_for() -> None:

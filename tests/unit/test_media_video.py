@@ -79,13 +79,6 @@ def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
     assert not clip.damaged
 
 
-def test_pictures_in_the_same_kind_of_box_are_no_videos() -> None:
-    assert sniff(b"\0\0\0\x1cftypheic" + bytes(64)) is MediaType.HEIC
-    assert sniff(b"\0\0\0\x1cftypisom" + bytes(64)) is MediaType.MP4
-    assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
-    assert sniff(b"Good morning, " * 40) is None
-
-
 def test_a_video_has_no_pages_and_a_picture_no_clips(file: Callable[[bytes], Path]) -> None:
     expect(FailureCode.UNSUPPORTED_TYPE, lambda: inspect_file(file(video(1)), LIMITS))
     expect(FailureCode.UNSUPPORTED_TYPE, lambda: probe_video(file(b"\x89PNG\r\n\x1a\n"), LIMITS))

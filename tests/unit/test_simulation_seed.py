@@ -17,24 +17,6 @@ def found() -> dict[PolicyName, Figures]:
     return {name: simulated_seed(name).figures for name in PolicyName}
 
 
-def printed(figures: Figures) -> tuple[str, str, str, str, str]:
-    return (
-        f"{figures.total:.2f}",
-        f"{figures.requests_per_s:.2f}",
-        f"{figures.service.mean:.3f}",
-        f"{figures.service.p95:.2f}",
-        f"{figures.utilisation:.1%}",
-    )
-
-
-def test_static_batches_come_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
-    assert printed(found[PolicyName.STATIC]) == ("170.73", "1.17", "6.829", "9.98", "41.2%")
-
-
-def test_a_refill_at_once_comes_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
-    assert printed(found[PolicyName.CONTINUOUS]) == ("75.92", "2.63", "2.812", "7.72", "92.6%")
-
-
 def test_the_gain_is_that_of_the_source(found: dict[PolicyName, Figures]) -> None:
     continuous, static = found[PolicyName.CONTINUOUS], found[PolicyName.STATIC]
     gain = round(continuous.requests_per_s, 2) / round(static.requests_per_s, 2) - 1
