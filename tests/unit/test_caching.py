@@ -27,7 +27,6 @@ from pecia_schemas import (
     Verdict,
     new_id,
 )
-from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
@@ -38,6 +37,7 @@ from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, S
 from pecia_workers.engines.fingerprint import fingerprint, revision_of
 from pecia_workers.ledger import ClaimedPart
 from pecia_workers.ledger.result_cache import Earlier
+from samples import claimed_part, page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 REQUEST = EngineRequest(id="part:1", images=(PIXELS,), workload=DocumentType.MIXED, instruction="Copy it.")
@@ -62,15 +62,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}
 MODEL = Capabilities(name="vllm", model="tiny", stages=frozenset({Stage.READ}), revision="1")
-PAGE = Page(
-    number=3,
-    blocks=plain_blocks("Amoxicillin"),
-    verdict=Verdict.OK,
-    width=6,
-    height=4,
-    engine="vllm",
-    usage=TokenUsage(prompt=90, output=10),
-)
+PAGE = page(3, text="Amoxicillin", engine="vllm", usage=TokenUsage(prompt=90, output=10))
 KEYED: Look[Page] = Look(b"key")
 READ_AT = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -134,22 +126,7 @@ def test_under_an_encryption_key_nobody_without_it_can_tell_what_was_read() -> N
 
 def claimed(*, lane: Lane = Lane.NORMAL, cache: bool = True, **of_job: Any) -> ClaimedPart:
     task = ReadDocument(PayloadRef(sha256="0" * 64, size=1, media_type=None), cache=cache)
-    return ClaimedPart(
-        id=new_id(),
-        job_id=new_id(),
-        stage=Stage.READ,
-        ordinal=0,
-        attempt=1,
-        strikes=0,
-        deaths=0,
-        lane=lane,
-        start_s=None,
-        end_s=None,
-        kind=task.kind,
-        stored_task=task_to_json(task),
-        queued_s=0.0,
-        **of_job,
-    )
+    return claimed_part(lane=lane, stored_task=task_to_json(task), queued_s=0.0, **of_job)
 
 
 NORTH, SOUTH = {"clinic": "north", "visit": "1"}, {"clinic": "south", "visit": "1"}

@@ -23,11 +23,11 @@ from pecia import (
     JobTimeoutError,
     Lane,
     ReadDocument,
-    Segment,
     Verdict,
     Webhook,
 )
 from pecia.testing import FakeFleet, ScriptError
+from samples import segment
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -60,22 +60,12 @@ def test_what_was_said_last_applies_as_often_as_it_was_said() -> None:
 
 
 def test_an_answer_can_be_all_of_a_result_or_of_a_piece() -> None:
-    segment = Segment(
-        number=9,
-        start=timedelta(seconds=3),
-        end=timedelta(seconds=4),
-        text="a dog",
-        verdict=Verdict.OK,
-        frames=3,
-        width=4,
-        height=5,
-        engine="e",
-    )
+    said = segment(9, "a dog", start=3, end=4)
     with FakeFleet() as fleet:
         client = fleet.client()
-        fleet.answers(CaptionVideo, segments=[segment, Failure.of(FailureCode.TIMEOUT)])
+        fleet.answers(CaptionVideo, segments=[said, Failure.of(FailureCode.TIMEOUT)])
         told = client.submit(CaptionVideo(b"video")).result()
-        assert told.segments == (segment.model_copy(update={"number": 1}),)
+        assert told.segments == (said.model_copy(update={"number": 1}),)
         fleet.answers(CaptionVideo, told)
         assert client.submit(CaptionVideo(b"video")).result() == told
 
