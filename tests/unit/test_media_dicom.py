@@ -35,16 +35,6 @@ RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)
 RED = np.full((100, 60, 3), (200, 0, 0), dtype=np.uint8)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "file"
-        path.write_bytes(content)
-        return path
-
-    return written
-
-
 def shades(path: Path) -> NDArray[Any]:
     """The one page of a grey picture."""
     (page,) = inspect_file(path, LIMITS)

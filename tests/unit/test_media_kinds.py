@@ -32,17 +32,6 @@ LIMITS = Limits.of(WorkerSettings())
 pillow_heif.register_heif_opener()
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "letter.pdf"  # a wrong name, always
-        path.unlink(missing_ok=True)
-        path.write_bytes(content)
-        return path
-
-    return written
-
-
 def numbered(count: int, **options: Any) -> bytes:
     """A TIFF whose frames are as wide as their numbers, from 11."""
     first, *others = (Image.new("L", (11 + number, 20), number % 256) for number in range(count))

@@ -33,16 +33,6 @@ LIMITS = Limits.of(WorkerSettings())
 WHOLE = {kind: video(2, form=kind[0], codec=kind[1]) for kind in CONTAINERS}
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "video: of a patient"
-        path.write_bytes(content)
-        return path
-
-    return written
-
-
 def plan(**changes: Any) -> FramePlan:
     return replace(FramePlan(method="uniform", most=8, fps=1.0, pixels=10**7), **changes)
 
