@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 pillow_heif.register_heif_opener()
 
 LINE = "Seen by doctor"
-SIDEWAYS = {0x0112: 6}  # EXIF: to be shown turned clockwise by 90 degrees
 _STRIP_OFFSETS, _STRIP_SIZES = 273, 279
 
 

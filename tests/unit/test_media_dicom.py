@@ -50,6 +50,15 @@ def jpeg(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes
     return buffer.getvalue()
 
 
+def with_palette(red: bytes) -> bytes:
+    """A picture all of the palette's second colour; the palette has as much green and blue as black has."""
+    about: dict[str, Any] = {}
+    for name, data in {"Red": red, "Green": bytes(4), "Blue": bytes(4)}.items():
+        about[f"{name}PaletteColorLookupTableDescriptor"] = [2, 0, 16]
+        about[f"{name}PaletteColorLookupTableData"] = data
+    return secondary_capture(np.full((100, 60), 1, dtype=np.uint8), "PALETTE COLOR", **about)
+
+
 def failure(path: Path, limits: Limits = LIMITS) -> MediaError:
     with pytest.raises(MediaError) as caught:
         [page_pixels(path, page.index, limits) for page in inspect_file(path, limits)]
@@ -135,32 +144,8 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
             ),
             0,
         ),
-        (
-            secondary_capture(
-                np.full((100, 60), 1, dtype=np.uint8),
-                "PALETTE COLOR",
-                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
-                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
-                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
-                RedPaletteColorLookupTableData=b"\0\0\xff\xc8",
-                GreenPaletteColorLookupTableData=bytes(4),
-                BluePaletteColorLookupTableData=bytes(4),
-            ),
-            0,
-        ),
-        (
-            secondary_capture(
-                np.full((100, 60), 1, dtype=np.uint8),
-                "PALETTE COLOR",
-                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
-                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
-                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
-                RedPaletteColorLookupTableData=b"\0\0\xc8\0",
-                GreenPaletteColorLookupTableData=bytes(4),
-                BluePaletteColorLookupTableData=bytes(4),
-            ),
-            0,
-        ),
+        (with_palette(b"\0\0\xff\xc8"), 0),
+        (with_palette(b"\0\0\xc8\0"), 0),
     ],
     ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette", "8 bits in 16"],
 )
