@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 from fleets import READY_S
-from offline import SIZES, picture
+from offline import SIZES, png
 from pecia import (
     Captions,
     CaptionStyle,
@@ -35,12 +33,6 @@ def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
         0, 255, (height // 28, width // 28, 3), dtype=np.uint8
     )
     return coarse.repeat(28, axis=0).repeat(28, axis=1)
-
-
-def page() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(picture(1)).save(file, "PNG")
-    return file.getvalue()
 
 
 pytestmark = pytest.mark.xdist_group("fleet")
@@ -100,7 +92,7 @@ def test_captions_beyond_the_context_are_summarised_by_halves(fleet: tuple[Local
 def test_pages_are_read_beside_and_every_price_was_right(fleet: tuple[LocalFleet, Client]) -> None:
     running, client = fleet
     video_job = client.submit(CaptionVideo(CLIP, options=PLAIN))
-    page_job = client.submit(ReadDocument(page(), options=GenerationOptions(max_output_tokens=24)))
+    page_job = client.submit(ReadDocument(png(1), options=GenerationOptions(max_output_tokens=24)))
 
     assert page_job.result(READY_S).pages[0].engine == "vllm"
     assert video_job.result(READY_S).summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any, Literal
 
 import psycopg
 import pytest
-from PIL import Image
 from pydantic import BaseModel, Field
 
-from offline import KV_CACHE_BYTES, SIZES, picture
+from offline import KV_CACHE_BYTES, SIZES, png
 from pecia import Client, GenerationOptions, Page, ReadDocument, Verdict
 from pecia_schemas import Stage
 from pecia_schemas.results import Change
@@ -28,13 +26,7 @@ Read = Callable[..., Page]
 Start = Callable[..., AbstractContextManager[Read]]
 
 
-def _png() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(picture(0)).resize((420, 420)).save(file, "PNG")
-    return file.getvalue()
-
-
-SCAN = _png()
+SCAN = png(0, side=420)
 
 
 class Drug(BaseModel):

@@ -18,18 +18,11 @@ import torch
 import offline
 from asking_openai import started
 from checkpoints import make_adapter
-from offline import SIZES
+from offline import SCHEMA, SIZES
 from pecia_schemas import FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
 from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"enum": [0, 1, 2]}},
-    "required": ["drug", "refills"],
-    "additionalProperties": False,
-}
 
 asked = partial(offline.asked, max_output_tokens=24)
 

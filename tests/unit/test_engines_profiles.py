@@ -166,34 +166,29 @@ def test_a_worker_of_the_fleet_still_knows_what_was_set(monkeypatch: pytest.Monk
     assert {"max_num_seqs", "flower_port"} <= WorkerSettings().model_fields_set
 
 
-def test_the_model_is_for_the_memory_that_is_here_whatever_the_profile(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA A100-SXM4-80GB, 81920")
-
-    assert (
-        with_profile(WorkerSettings(engine="vllm", profile="t4")).model == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    )
-
-
-def test_on_the_cpu_no_model_is_recommended_even_beside_a_gpu(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA L4, 23034")
-
-    assert not with_profile(WorkerSettings(engine="vllm", profile="cpu")).model
-
-
-def test_a_gpu_that_does_not_tell_its_memory_has_that_of_its_profile(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA GB10, [N/A]")
-
-    assert with_profile(WorkerSettings(engine="vllm")).model == "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"
-
-
 @pytest.mark.parametrize(
-    ("captions", "model"),
-    [(False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"), (True, "Qwen/Qwen3-VL-8B-Instruct-FP8")],
+    ("driver_tells", "settings", "captions", "model"),
+    [
+        ("NVIDIA A100-SXM4-80GB, 81920", {"profile": "t4"}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {"profile": "cpu"}, False, ""),
+        ("NVIDIA GB10, [N/A]", {}, False, "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {}, True, "Qwen/Qwen3-VL-8B-Instruct-FP8"),
+    ],
+    ids=[
+        "the memory that is here counts, whatever the profile",
+        "none on the CPU, even beside a GPU",
+        "a GPU that does not tell its memory has that of its profile",
+        "a GPU that is known",
+        "a worker that only captions",
+    ],
 )
-def test_a_worker_that_only_captions_has_a_model_for_that(captions: bool, model: str) -> None:
-    settings = WorkerSettings(engine="vllm", profile="l4")
+def test_a_model_is_recommended_for_the_gpu_and_the_work(
+    driver: Callable[..., None], driver_tells: str, settings: dict[str, Any], *, captions: bool, model: str
+) -> None:
+    driver(f"GPU-aa, {driver_tells}")
 
-    assert with_profile(settings, captions=captions).model == model
+    assert with_profile(WorkerSettings(engine="vllm", **settings), captions=captions).model == model
 
 
 def test_applying_a_profile_twice_changes_nothing() -> None:

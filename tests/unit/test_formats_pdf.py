@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -244,10 +243,3 @@ def test_a_sheet_is_as_large_as_its_paper_or_as_a4(
 
     pdf.write(Document(pages=(read(1, "x"),)), draw, path)
     assert pypdfium2.PdfDocument(path)[0].get_size() == pytest.approx(points, abs=0.1)
-
-
-def test_the_font_has_two_boxes_and_no_letter() -> None:
-    font = (Path(pdf.__file__).parent / "boxes.ttf").read_bytes()
-    assert font[:4] == b"\0\1\0\0"
-    assert len(font) < 1024
-    assert re.search(rb"PeciaBoxes|P\0e\0c\0i\0a", font)

@@ -105,13 +105,8 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
         (("--mix", "chart=few"), "no weight"),
         (("--arrivals", str(tmp_path / "none")), "a file that can be read"),
         (("--kv-tokens", "1000", "--pages", "3"), "--kv-tokens"),
+        (("--preset", "seed", "--seed", "7"), "a preset is always the same"),
     ):
         result = typed(*words)
         assert result.exit_code == 2
         assert said in result.output
-
-
-def test_a_preset_is_not_drawn_by_another_seed() -> None:
-    refused = typed("--preset", "seed", "--seed", "7")
-    assert refused.exit_code == 2
-    assert "a preset is always the same" in refused.stderr

@@ -133,10 +133,6 @@ def test_a_gpu_of_which_no_speed_is_known_is_refused() -> None:
         speed("gpu-24")
 
 
-def test_a_million_pages_cost_the_hours_of_all_gpus() -> None:
-    assert cost_per_million(2, 5.0, 3.6) == pytest.approx(2 * 3.6 * 1e6 / 5 / 3600)
-
-
 def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
     found = told("--rate", "5", "--gpu", "l4", "--latency", "40", "--price", "0.8")
 
