@@ -12,7 +12,7 @@ import pytest
 
 from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, asked, picture
-from pecia_schemas import DocumentType, Verdict
+from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.fingerprint import fingerprint
@@ -153,8 +153,10 @@ def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
         id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900
     )
 
-    with pytest.raises(EngineRefusedError, match="fit"):
+    with pytest.raises(EngineRefusedError, match="fit") as refused:
         runner.run(engine.generate(endless))
+
+    assert refused.value.code is FailureCode.TOO_LARGE
 
     assert runner.run(engine.generate(asked(0))).text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fleets import READY_S
-from offline import SIZES, png
+from offline import png
 from pecia import (
     Captions,
     CaptionStyle,
@@ -69,24 +68,6 @@ def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
     assert captions.summary.text
     assert captions.summary.usage.image == 0
     assert captions.summary.usage.prompt > sum(one.usage.output for one in captions.segments)
-
-
-def test_the_same_is_captioned_the_same_and_in_korean_otherwise(fleet: tuple[LocalFleet, Client]) -> None:
-    once, again, korean = (
-        caption(fleet[1], style=CaptionStyle.DENSE, language=language) for language in ("en", "en", "ko")
-    )
-
-    assert [one.text for one in once.segments] == [one.text for one in again.segments]
-    assert [one.text for one in once.segments] != [one.text for one in korean.segments]
-
-
-def test_captions_beyond_the_context_are_summarised_by_halves(fleet: tuple[LocalFleet, Client]) -> None:
-    captions = caption(fleet[1], segments=timedelta(seconds=0.2))
-
-    assert len(captions.segments) == 40
-    assert captions.summary
-    assert captions.summary.usage.prompt > SIZES["max_model_len"]
-    assert captions.summary.usage.output >= 3 * 24
 
 
 def test_pages_are_read_beside_and_every_price_was_right(fleet: tuple[LocalFleet, Client]) -> None:
