@@ -224,12 +224,8 @@ def in_disguise() -> Iterator[Input]:
 
 def by_url() -> Iterator[Input]:
     """Addresses that a fleet does not ask for strangers."""
-    for url in (
-        "http://10.0.0.1/scan.pdf",
-        "http://169.254.169.254/latest/meta-data",
-        "https://[::1]/scan.pdf",
-    ):
-        yield bad(url, partial(str, url), FailureCode.SOURCE_REFUSED)
+    refused = partial(str, "http://169.254.169.254/latest/meta-data")
+    yield bad("an address within a cloud", refused, FailureCode.SOURCE_REFUSED)
 
 
 def broken() -> Iterator[Input]:
@@ -242,14 +238,6 @@ def broken() -> Iterator[Input]:
     yield bad("scanned PDF with flipped bits", partial(_flipped, WHOLE["PDF"]), FailureCode.DAMAGED)
     for form in ("JPEG", "WebP", "TIFF"):
         yield good(f"{form} with flipped bits, which are wrong pixels", partial(_flipped, WHOLE[form]))
-    for form, head in {
-        "PNG": b"\x89PNG\r\n\x1a\n",
-        "JPEG": b"\xff\xd8\xff",
-        "PDF": b"%PDF-1.7\n",
-        "TIFF": b"II*\x00",
-    }.items():
-        yield bad(f"the first bytes of a {form}", partial(bytes, head), FailureCode.DAMAGED)
-    yield bad("TIFF without frames", partial(bytes, b"II*\0" + bytes(40)), FailureCode.EMPTY)
 
 
 def bombs() -> Iterator[Input]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -244,15 +243,3 @@ def test_many_threads_and_coroutines_share_a_fleet() -> None:
         assert texts == [str(number) for number in range(100)]
         assert awaited == texts[:50]
         assert len(fleet.submitted) == 150
-
-
-def test_who_waits_is_woken_from_another_thread() -> None:
-    with FakeFleet(held=True) as fleet:
-
-        async def wait() -> JobState:
-            async with fleet.async_client() as client:
-                job = await client.submit(ReadDocument(b"scan"))
-                threading.Timer(0.05, fleet.finish).start()
-                return (await job.wait(timeout=WAIT_S)).state
-
-        assert asyncio.run(wait()) is JobState.SUCCEEDED

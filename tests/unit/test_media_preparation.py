@@ -128,7 +128,10 @@ def test_a_picture_without_lines_of_text_is_in_doubt_and_stays_as_it_is(
     page = np.asarray(draw())
 
     assert np.array_equal(prepare(page, LEVEL).pixels, page)
-    assert prepare(page).rotation == 0
+
+
+def test_a_drawing_is_not_turned() -> None:
+    assert prepare(np.asarray(drawing())).rotation == 0
 
 
 def test_the_level_edge_of_a_scan_does_not_hide_that_its_text_slopes() -> None:
