@@ -70,15 +70,10 @@ def test_both_have_the_same_public_names(sync: type, twin: type) -> None:
 
 
 @pytest.mark.parametrize(("sync", "twin", "name"), methods())
-def test_both_take_the_same_parameters_with_the_same_defaults(sync: type, twin: type, name: str) -> None:
-    mine, its = public(sync)[name], public(twin)[CONTEXT.get(name, name)]
-    assert parameters(mine, translated) == parameters(its)
-
-
-@pytest.mark.parametrize(("sync", "twin", "name"), methods())
-def test_both_return_the_same_once_it_is_awaited(sync: type, twin: type, name: str) -> None:
+def test_both_take_and_return_the_same_once_it_is_awaited(sync: type, twin: type, name: str) -> None:
     mine, its = public(sync)[name], public(twin)[CONTEXT.get(name, name)]
     expected = translated(inspect.signature(mine).return_annotation)
+    assert parameters(mine, translated) == parameters(its)
     assert str(inspect.signature(its).return_annotation) == expected
     streams = expected.startswith("AsyncGenerator")
     is_pure = name in PURE.get(sync.__name__, set())

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import kubernetes_validate
 import pytest
 import typer
-import yaml
 
 from manifests import CUSTOM, MANIFESTS, Object, ScaledObject, files, named_images, read, rendered
 from pecia.cli.app import app
@@ -263,13 +262,3 @@ def test_what_is_scaled_exists_once_and_nothing_else_says_how_many(overlay: str)
     (authentication,) = of_kind("TriggerAuthentication", overlay)
     for reference in authentication["spec"]["secretTargetRef"]:
         assert reference["key"] in SECRETS[reference["name"]]
-
-
-def test_the_page_applies_what_is_there() -> None:
-    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
-    for overlay in ("migrate", "gpu"):
-        assert f"kubectl apply -k {overlay}" in page
-    for name in ("namespace.yaml", "secrets.example.yaml"):
-        assert name in page
-        assert yaml.safe_load_all((MANIFESTS / name).read_text())
-    assert f"user {pod_of(workloads()[0])['securityContext']['runAsUser']}" in page

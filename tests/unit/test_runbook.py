@@ -87,13 +87,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_section_is_led_to_from_the_top() -> None:
-    top = PAGE.partition("## Start")[0]
-    sections = set(re.findall(r"^## (.*)$", PAGE, re.MULTILINE))
-    led_to = {target.replace("-", " ") for target in re.findall(r"\]\(#([^)]+)\)", top)}
-    assert {section.lower() for section in sections} - led_to == {"drain"}
-
-
 def test_every_name_is_a_setting_or_stands_in_the_env_file() -> None:
     names = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", PAGE)) - NOT_OURS
     ours = known_names()
