@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from pydicom import uid
 from pydicom.filebase import DicomIO
@@ -23,12 +26,6 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 LIMITS = Limits.of(WorkerSettings())
 RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def zipped(*names: str) -> bytes:

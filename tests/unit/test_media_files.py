@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pillow_heif
@@ -17,14 +17,9 @@ from pecia_schemas.media import MAX_SIDE
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pecia_workers.media.pages import PageInfo
 from pictures import encoded, marked
 from videos import video
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pecia_workers.media.pages import PageInfo
-
 
 LOCKED = locked_pdf(user=b"user", owner=b"owner")
 pillow_heif.register_heif_opener()

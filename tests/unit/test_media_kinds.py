@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pillow_heif
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -21,12 +24,6 @@ from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 from pictures import encoded, marked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 LIMITS = Limits.of(WorkerSettings())
 pillow_heif.register_heif_opener()
