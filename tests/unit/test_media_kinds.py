@@ -164,7 +164,7 @@ def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: Callable[[bytes], P
         inspect_file(file(bytes(content)), LIMITS)
 
 
-def test_photos_are_told_from_films_by_their_brands() -> None:
+def test_photos_films_and_text_are_told_apart_by_their_first_bytes() -> None:
     def head(*brands: bytes) -> bytes:
         body = b"ftyp" + brands[0] + bytes(4) + b"".join(brands[1:])
         return struct.pack(">I", 4 + len(body)) + body + b"\0\0\0\x08free"
@@ -175,6 +175,8 @@ def test_photos_are_told_from_films_by_their_brands() -> None:
     assert sniff(head(b"avif", b"mif1")) is MediaType.AVIF
     assert sniff(head(b"isom", b"avif")) is MediaType.MP4
     assert sniff(head(b"qt  ")) is MediaType.MP4
+    assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
+    assert sniff(b"Good morning, " * 40) is None
 
 
 def test_a_pdf_may_have_lines_of_a_mail_or_printing_system_before_it() -> None:
