@@ -1,7 +1,7 @@
 """What vLLM's own offline API says to a set of pages.
 
 In bfloat16 a word may turn with the company that its page has in the batch: two tokens that are almost as likely change
-places. So whoever compares texts computes in float32, and where kernels cannot, in float16.
+places. So tests that compare texts compute in float32, and where kernels cannot, in float16.
 """
 
 from __future__ import annotations

@@ -218,4 +218,4 @@ def test_a_request_given_up_ends_in_the_server(
     runner.run(give_up())
 
     eventually(lambda: not server.running)
-    assert server.generated - before < 700, "it was read to its end, for nobody"
+    assert server.generated - before < 700, "it was read to its end"

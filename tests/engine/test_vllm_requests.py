@@ -150,7 +150,7 @@ def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
         assert engine.load().running == 0
 
 
-def test_an_adapter_changes_the_answer_and_nobody_elses(asking: tuple[asyncio.Runner, Engine]) -> None:
+def test_an_adapter_changes_its_own_answer_alone(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
 

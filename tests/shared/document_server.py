@@ -13,7 +13,7 @@ from typing import Literal
 
 from http_doubles import LoopbackServer, QuietHandler, serving
 
-PATIENCE_S = 10.0
+LONGEST_S = 10.0
 _TRICKLE_S = 0.05
 
 
@@ -43,7 +43,7 @@ class DocumentServer(LoopbackServer):
         """Paths with queries, as they came."""
         self.headers: list[dict[str, str]] = []
         self.cut = threading.Event()
-        """Set once somebody has gone away in the middle of an answer."""
+        """Set once a client has gone away in the middle of an answer."""
         self.reached = threading.Event()
         """Set once an answer hangs."""
         self.go_on = threading.Event()
@@ -98,7 +98,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         os.write(self.connection.fileno(), b"noise" * 100)  # past the encryption, if there is any
 
     def _trickle(self) -> None:
-        for _ in range(int(PATIENCE_S / _TRICKLE_S)):
+        for _ in range(int(LONGEST_S / _TRICKLE_S)):
             if self.server.go_on.wait(_TRICKLE_S):
                 return
             self.wfile.write(b"x")

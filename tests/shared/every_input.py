@@ -223,7 +223,7 @@ def in_disguise() -> Iterator[Input]:
 
 
 def by_url() -> Iterator[Input]:
-    """Addresses that a fleet does not ask for strangers."""
+    """Addresses that a fleet does not fetch from."""
     refused = partial(str, "http://169.254.169.254/latest/meta-data")
     yield bad("an address within a cloud", refused, FailureCode.SOURCE_REFUSED)
 

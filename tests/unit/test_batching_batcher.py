@@ -113,7 +113,7 @@ def test_the_shortest_is_who_is_expected_to_write_least() -> None:
             return ended
 
     first, *others = asyncio.run(story())
-    assert first == DocumentType.LAB_RESULT, "nobody else was there when it came"
+    assert first == DocumentType.LAB_RESULT, "it was alone when it came"
     assert others[:3] == [DocumentType.PRESCRIPTION] * 3
     assert others[-1] == DocumentType.PRESCRIPTION, "enough of them are kept to end with"
 

@@ -115,7 +115,7 @@ def test_the_same_bytes_in_another_shape_are_another_page() -> None:
     assert len({key(), key(lying), key(parted)}) == 3
 
 
-def test_under_an_encryption_key_nobody_without_it_can_tell_what_was_read() -> None:
+def test_without_the_encryption_key_a_cache_key_does_not_tell_what_was_read() -> None:
     rings = [Keyring.of(SecretStr(json.dumps({"now": new_key()}))) for _ in range(2)]
 
     assert len({key(), *(key(keyring=ring) for ring in rings)}) == 3
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_is_not_here_has_no_revision(tmp_path: Path) -> None:
 
 
 class Kept:
-    """Results that are kept, and how often somebody looked."""
+    """Results that are kept, and how many looks there were."""
 
     def __init__(self) -> None:
         self.results: dict[bytes, Earlier] = {}
@@ -277,7 +277,7 @@ def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
     ],
     ids=["the task says no", "the fleet says no", "words picked by chance"],
 )
-def test_where_nothing_is_shared_nobody_looks(
+def test_where_nothing_is_shared_there_is_no_look(
     part: ClaimedPart, settings: dict[str, Any], sampling: Sampling
 ) -> None:
     kept = Kept()
@@ -356,7 +356,7 @@ def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_for_a_part_of_a_lower_lane() -> None:
+def test_a_part_does_not_wait_for_one_of_a_lower_lane() -> None:
     async def story() -> None:
         cache = cache_of(Kept())
         await cache.look(claimed(lane=Lane.BULK), [REQUEST], Page)
@@ -366,7 +366,7 @@ def test_nobody_waits_for_a_part_of_a_lower_lane() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_wait_is_without_end() -> None:
     async def story() -> None:
         cache = cache_of(Kept(), part_timeout=0.4)
         await cache.look(claimed(), [REQUEST], Page)

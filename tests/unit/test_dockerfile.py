@@ -1,4 +1,4 @@
-"""The images are built of pinned parts, hold no secret, and run as nobody in particular."""
+"""The images are built of pinned parts, hold no secret, and run without rights."""
 
 from __future__ import annotations
 

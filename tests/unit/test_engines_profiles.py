@@ -131,7 +131,7 @@ def test_every_recommended_model_is_known() -> None:
             assert {models.reads, models.captions} <= profile_file().models.keys()
 
 
-def test_what_nobody_set_is_as_the_profile_says() -> None:
+def test_what_is_not_set_is_as_the_profile_says() -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
 
     given = engine_arguments(settings, L4.engine_options)

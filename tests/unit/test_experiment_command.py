@@ -39,7 +39,7 @@ def test_every_size_meets_every_window() -> None:
     ]
 
 
-def test_larger_batches_write_more_and_a_batch_of_one_waits_for_nobody() -> None:
+def test_larger_batches_write_more_and_a_batch_of_one_does_not_wait() -> None:
     one, patient_one, eight = told(
         "--pages", "60", "--size", "1", "--size", "8", "--window", "0", "--window", "50"
     )[:3]

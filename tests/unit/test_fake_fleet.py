@@ -45,7 +45,7 @@ def test_a_client_is_a_real_one_and_its_jobs_end_at_once(fleet: FakeFleet) -> No
     assert client.submit(ReadDocument(b"scan")).result().text == "Amoxicillin 500 mg"
 
 
-def test_what_nobody_said_anything_about_is_read_all_the_same() -> None:
+def test_a_task_without_an_answer_is_read_all_the_same() -> None:
     with FakeFleet() as fleet, fleet.client() as client:
         assert client.submit(ReadDocument(b"scan")).result().text == "fake text"
         captions = client.submit(CaptionVideo(b"video")).result()

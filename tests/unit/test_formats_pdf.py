@@ -147,7 +147,7 @@ def test_the_page_looks_as_it_was_read_and_no_text_is_seen(
     assert (difference > 100).mean() < 0.001
 
 
-def test_a_page_whose_lines_nobody_knows_has_its_text_in_order(path: Path) -> None:
+def test_a_page_without_lines_has_its_text_in_order(path: Path) -> None:
     paragraph = " ".join(f"word{number}" for number in range(400))
     document = written(path, Document(pages=(read(1, *LINES, paragraph, lines=False),)), p1=sheet())
     assert "".join(texts(document)).split() == " ".join((*LINES, paragraph)).split()

@@ -246,7 +246,7 @@ def test_traces_get_to_the_collector() -> None:
     assert collector.hostname == f"collector.{namespace}"
 
 
-def test_nobody_reaches_the_metadata_of_the_cloud() -> None:
+def test_no_pod_reaches_the_metadata_of_the_cloud() -> None:
     for policy in of_kind("NetworkPolicy"):
         for rule in policy["spec"].get("egress", ()):
             for target in rule["to"]:

@@ -44,7 +44,7 @@ def test_that_is_no_luck_of_one_draw() -> None:
     assert fmean(times) < 0.9
 
 
-def test_the_order_of_the_shortest_first_does_not_depend_on_what_nobody_can_know() -> None:
+def test_the_order_of_the_shortest_first_does_not_depend_on_lengths_yet_unknown() -> None:
     """All is admitted by type and arrival: the same types with other times start in the same order."""
     run = simulated_seed(PolicyName.SHORTEST, ahead=None).run
     known = {one.price for one in run.served}

@@ -79,7 +79,7 @@ def test_silence_closes_nothing_and_lets_nothing_through(echo: Path) -> None:
 
 def test_a_server_that_is_away_is_no_connection(short_path: Path) -> None:
     with (
-        Proxy(short_path / "nobody") as proxy,
+        Proxy(short_path / "away") as proxy,
         pytest.raises(ConnectionResetError),  # as soon as it is made, or later
         _connect(proxy) as connection,
     ):

@@ -78,7 +78,7 @@ def test_any_2xx_is_delivery_410_is_the_end_and_any_other_answer_is_tried_again(
         assert (outcome.retry_in > timedelta(seconds=3)) is (state is DeliveryState.PENDING)
 
 
-def test_a_receiver_can_ask_for_patience() -> None:
+def test_a_receiver_can_ask_for_a_longer_wait() -> None:
     assert POLICY.answered(1, reply(503, "90")).retry_in == timedelta(seconds=90)
 
 
