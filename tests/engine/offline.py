@@ -1,11 +1,12 @@
 """What vLLM's own offline API says to a set of pages.
 
 In bfloat16 a word may turn with the company that its page has in the batch: two tokens that are almost as likely change
-places. So whoever compares texts computes in float32, and where kernels cannot, in float16.
+places. So tests that compare texts compute in float32, and where kernels cannot, in float16.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import replace
@@ -20,6 +21,12 @@ from pecia_workers.engines.base import EngineRequest
 from pecia_workers.reading.instructions import instruction_for
 
 PAGES = 32
+SCHEMA = {
+    "type": "object",
+    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"enum": [0, 1, 2]}},
+    "required": ["drug", "refills"],
+    "additionalProperties": False,
+}
 INSTRUCTION = instruction_for(DocumentType.PRESCRIPTION, None)
 MOST_TOKENS = 40  # some answers end before, so that the batch changes all the time
 SIZES: dict[str, Any] = {
@@ -36,6 +43,15 @@ def picture(number: int) -> NDArray[np.uint8]:
     rng = np.random.default_rng(number)
     coarse = rng.integers(0, 255, (5 + number % 4, 7, 3), dtype=np.uint8)
     return coarse.repeat(28, axis=0).repeat(28, axis=1)
+
+
+def png(number: int, *, side: int | None = None) -> bytes:
+    """Return the picture of that number as a file, square if it has a side."""
+    from PIL import Image  # noqa: PLC0415  only fleets are sent files
+
+    drawn, file = Image.fromarray(picture(number)), io.BytesIO()
+    (drawn.resize((side, side)) if side else drawn).save(file, "PNG")
+    return file.getvalue()
 
 
 def asked(number: int, **changes: Any) -> EngineRequest:

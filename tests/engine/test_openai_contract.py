@@ -21,7 +21,7 @@ from asking_openai import started
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
 from fleets import READY_S
-from offline import picture
+from offline import SCHEMA, picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, EngineRequest, Generation, create_engine, openai_engine
@@ -29,12 +29,6 @@ from pecia_workers.engines.base import ClipTimes, Sampling
 from pecia_workers.engines.openai_requests import EXTRAS
 from vllm_server import KEY, VllmServer, serving
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"enum": [0, 1, 2]}},
-    "required": ["drug", "refills"],
-    "additionalProperties": False,
-}
 MOST_TOKENS = 24
 asked = partial(offline.asked, max_output_tokens=MOST_TOKENS)
 
@@ -224,4 +218,4 @@ def test_a_request_given_up_ends_in_the_server(
     runner.run(give_up())
 
     eventually(lambda: not server.running)
-    assert server.generated - before < 700, "it was read to its end, for nobody"
+    assert server.generated - before < 700, "it was read to its end"

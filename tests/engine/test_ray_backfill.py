@@ -34,7 +34,7 @@ Eventually = Callable[..., Any]
 
 @pytest.fixture
 def fleet(short_path: Path) -> Iterator[LocalFleet]:
-    """Stores, and whoever cuts and repairs: none of its processes reads."""
+    """Stores, and the workers that cut and repair: none of them reads."""
     settings = WorkerSettings(flower_port=0, decode_processes=1)
     workers = [worker for worker in workers_of(settings) if worker.name in ("ingest", "upkeep")]
     with LocalFleet(short_path, settings=settings, workers=workers, announce=False) as fleet:

@@ -18,7 +18,7 @@ import pytest
 
 from fleets import READY_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
-from pecia_schemas import DocumentType, FailureCode, Stage, Verdict
+from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import (
@@ -104,13 +104,6 @@ def test_a_cost_is_exact_before_ray_has_the_page(reading: Reading) -> None:
     assert cost == answer.usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
     assert 0 < answer.usage.image < answer.usage.prompt
     assert engine.load().drifted == 0
-
-
-def test_the_engine_says_what_it_can_do_and_hold(reading: Reading) -> None:
-    engine = reading[1]
-
-    assert engine.capabilities.stages == {Stage.READ}
-    assert engine.budget.slots == SIZES["max_num_seqs"]
 
 
 def test_fields_are_written_by_their_schema(reading: Reading) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from asking_openai import started
-from offline import INSTRUCTION, KV_CACHE_BYTES, MOST_TOKENS, PAGES, picture
-from pecia_schemas import DocumentType, Verdict
+from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, asked, picture
+from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.fingerprint import fingerprint
@@ -50,16 +50,6 @@ def test_the_engine_says_which_checkpoint_it_runs(
 
     assert revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
     assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
-
-
-def asked(number: int, most: int = MOST_TOKENS) -> EngineRequest:
-    return EngineRequest(
-        id=str(number),
-        images=(picture(number),),
-        workload=DocumentType.PRESCRIPTION,
-        instruction=INSTRUCTION,
-        max_output_tokens=most,
-    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +113,7 @@ def test_the_budget_is_what_vllms_own_options_make_it(reading: tuple[asyncio.Run
 
 def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
-    request = asked(2, most=250)
+    request = asked(2, max_output_tokens=250)
 
     async def story() -> tuple[int, float, int]:
         cost = engine.cost(request)
@@ -163,8 +153,10 @@ def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
         id="x", images=(picture(0),), workload=DocumentType.MIXED, instruction="read it " * 900
     )
 
-    with pytest.raises(EngineRefusedError, match="fit"):
+    with pytest.raises(EngineRefusedError, match="fit") as refused:
         runner.run(engine.generate(endless))
+
+    assert refused.value.code is FailureCode.TOO_LARGE
 
     assert runner.run(engine.generate(asked(0))).text
 
@@ -172,7 +164,7 @@ def test_words_beyond_the_context_are_refused_and_the_engine_goes_on(
 def test_an_answer_ends_with_the_context_and_says_so(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
 
-    answer = runner.run(engine.generate(asked(0, most=4000)))
+    answer = runner.run(engine.generate(asked(0, max_output_tokens=4000)))
 
     assert answer.usage.prompt + answer.usage.output == CONTEXT
     assert answer.verdict is Verdict.TRUNCATED
@@ -182,7 +174,7 @@ def test_a_loop_is_cut_early(make_vllm: Callable[..., Engine], looping_checkpoin
     engine = make_vllm(looping_checkpoint)
 
     with started(engine) as runner:
-        answer = runner.run(engine.generate(asked(0, most=1000)))
+        answer = runner.run(engine.generate(asked(0, max_output_tokens=1000)))
 
     assert answer.verdict is Verdict.REPETITION
     assert answer.usage.output < 120

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 from fleets import READY_S
-from offline import SIZES, picture
+from offline import png
 from pecia import (
     Captions,
     CaptionStyle,
@@ -35,12 +32,6 @@ def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
         0, 255, (height // 28, width // 28, 3), dtype=np.uint8
     )
     return coarse.repeat(28, axis=0).repeat(28, axis=1)
-
-
-def page() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(picture(1)).save(file, "PNG")
-    return file.getvalue()
 
 
 pytestmark = pytest.mark.xdist_group("fleet")
@@ -79,28 +70,10 @@ def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
     assert captions.summary.usage.prompt > sum(one.usage.output for one in captions.segments)
 
 
-def test_the_same_is_captioned_the_same_and_in_korean_otherwise(fleet: tuple[LocalFleet, Client]) -> None:
-    once, again, korean = (
-        caption(fleet[1], style=CaptionStyle.DENSE, language=language) for language in ("en", "en", "ko")
-    )
-
-    assert [one.text for one in once.segments] == [one.text for one in again.segments]
-    assert [one.text for one in once.segments] != [one.text for one in korean.segments]
-
-
-def test_captions_beyond_the_context_are_summarised_by_halves(fleet: tuple[LocalFleet, Client]) -> None:
-    captions = caption(fleet[1], segments=timedelta(seconds=0.2))
-
-    assert len(captions.segments) == 40
-    assert captions.summary
-    assert captions.summary.usage.prompt > SIZES["max_model_len"]
-    assert captions.summary.usage.output >= 3 * 24
-
-
 def test_pages_are_read_beside_and_every_price_was_right(fleet: tuple[LocalFleet, Client]) -> None:
     running, client = fleet
     video_job = client.submit(CaptionVideo(CLIP, options=PLAIN))
-    page_job = client.submit(ReadDocument(page(), options=GenerationOptions(max_output_tokens=24)))
+    page_job = client.submit(ReadDocument(png(1), options=GenerationOptions(max_output_tokens=24)))
 
     assert page_job.result(READY_S).pages[0].engine == "vllm"
     assert video_job.result(READY_S).summary

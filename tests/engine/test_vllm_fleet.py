@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from uuid import UUID
 import psutil
 import psycopg
 import pytest
-from PIL import Image
 
 from fleets import READY_S
-from offline import MOST_TOKENS, PAGES, picture
+from offline import MOST_TOKENS, PAGES, png
 from pecia import Client, GenerationOptions, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas import Document, DocumentType, JobState
@@ -43,12 +41,6 @@ def submit(client: Client, count: int, tokens: int) -> JobGroup[Document]:
         )
         for number in range(count)
     )
-
-
-def png(number: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(picture(number)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def running(fleet: LocalFleet, attempt: int) -> list[UUID]:

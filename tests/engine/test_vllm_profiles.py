@@ -69,10 +69,3 @@ def test_check_starts_the_engine_and_its_budget_is_the_plans(checkpoint: Path) -
     assert checked["predicted_tokens"] == checked["counted_tokens"] > 100
     # vLLM's blocks hold more tokens than one on the CPU, and it keeps one of them for itself.
     assert plan.kv_tokens == pytest.approx(checked["budget_tokens"], abs=256)
-
-
-def test_check_says_in_a_sentence_why_an_engine_does_not_start(checkpoint: Path) -> None:
-    done = run("check", PECIA_MODEL=str(checkpoint), PECIA_QUANTIZATION="bitsandbytes")
-
-    assert done.returncode == 4
-    assert done.stderr.startswith("PECIA_QUANTIZATION=bitsandbytes: vLLM has no bitsandbytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any, Literal
 
 import psycopg
 import pytest
-from PIL import Image
 from pydantic import BaseModel, Field
 
-from offline import KV_CACHE_BYTES, SIZES, picture
-from pecia import Client, GenerationOptions, Page, ReadDocument, Verdict
+from offline import KV_CACHE_BYTES, SIZES, png
+from pecia import Client, Page, ReadDocument, Verdict
 from pecia_schemas import Stage
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
@@ -28,13 +26,7 @@ Read = Callable[..., Page]
 Start = Callable[..., AbstractContextManager[Read]]
 
 
-def _png() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(picture(0)).resize((420, 420)).save(file, "PNG")
-    return file.getvalue()
-
-
-SCAN = _png()
+SCAN = png(0, side=420)
 
 
 class Drug(BaseModel):
@@ -111,20 +103,6 @@ def test_a_model_that_loops_is_asked_in_every_way_and_told_apart(
     *_, smaller = page.attempts
     assert 0 < smaller.usage.image < page.attempts[0].usage.image
     expect_all_accounted(page)
-
-
-def test_a_text_that_never_ends_is_cut_and_read_again_unless_its_task_wants_it_so(
-    reader: Start, endless_checkpoint: Path
-) -> None:
-    with reader(endless_checkpoint) as read:
-        cut = read()
-        wanted = read(options=GenerationOptions(max_output_tokens=20))
-
-    assert cut.verdict is Verdict.TRUNCATED
-    assert len(cut.attempts) == 3
-    assert cut.usage.output == 4 * MOST_TOKENS
-    expect_all_accounted(cut)
-    assert (wanted.verdict, wanted.attempts, wanted.usage.output) == (Verdict.TRUNCATED, (), 20)
 
 
 def test_fields_are_json_of_their_schema_beside_the_text(reader: Start, checkpoint: Path) -> None:

@@ -18,18 +18,11 @@ import torch
 import offline
 from asking_openai import started
 from checkpoints import make_adapter
-from offline import SIZES
+from offline import SCHEMA, SIZES
 from pecia_schemas import FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
 from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"drug": {"type": "string", "maxLength": 8}, "refills": {"enum": [0, 1, 2]}},
-    "required": ["drug", "refills"],
-    "additionalProperties": False,
-}
 
 asked = partial(offline.asked, max_output_tokens=24)
 
@@ -157,7 +150,7 @@ def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
         assert engine.load().running == 0
 
 
-def test_an_adapter_changes_the_answer_and_nobody_elses(asking: tuple[asyncio.Runner, Engine]) -> None:
+def test_an_adapter_changes_its_own_answer_alone(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
     plain = [runner.run(engine.generate(asked(number))).text for number in range(4)]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,70 +35,16 @@ print(is_usage_stats_enabled(), constants.HF_HUB_DISABLE_TELEMETRY)
 """
 
 
-@pytest.fixture(scope="module")
-def configured(checkpoint: Path) -> Callable[..., Any]:
-    """Returns what vLLM makes of the settings; nothing is started."""
+def test_kv_blocks_are_moved_to_main_memory(checkpoint: Path) -> None:
     prepare_environment("error", on_cpu=True)
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415  after the environment
 
-    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-
-    def configure(**settings: Any) -> Any:
-        asked = WorkerSettings(engine="vllm", model=str(checkpoint), **settings)
-        return AsyncEngineArgs(**engine_arguments(asked, known)).create_engine_config()
-
-    return configure
-
-
-def test_adapters_have_a_spare_slot(configured: Callable[..., Any]) -> None:
-    lora = configured(adapters={"a": "/a", "b": "/b"}, max_lora_rank=32).lora_config
-
-    assert (lora.max_loras, lora.max_lora_rank) == (3, 32)
-
-
-def test_kv_blocks_are_moved_to_main_memory(configured: Callable[..., Any]) -> None:
-    moved = configured(kv_offload_bytes=3 * 2**29).kv_transfer_config
+    settings = WorkerSettings(engine="vllm", model=str(checkpoint), kv_offload_bytes=3 * 2**29)
+    given = engine_arguments(settings, AsyncEngineArgs.__dataclass_fields__)
+    moved = AsyncEngineArgs(**given).create_engine_config().kv_transfer_config
 
     assert moved.kv_connector == "OffloadingConnector"
     assert moved.kv_connector_extra_config["cpu_bytes_to_use"] == 3 * 2**29
-
-
-def test_kv_blocks_are_moved_to_lmcache(configured: Callable[..., Any]) -> None:
-    with pytest.raises(ModuleNotFoundError, match="lmcache"):  # vLLM asks for it at once
-        configured(kv_offload_backend="lmcache")
-
-
-def test_drafts_are_made_as_said(configured: Callable[..., Any]) -> None:
-    drafts = configured(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
-
-    assert drafts.speculative_config.method == "ngram"
-    assert drafts.speculative_config.num_speculative_tokens == 3
-
-
-def test_gpus_share_a_model(configured: Callable[..., Any]) -> None:
-    assert configured(tensor_parallel_size=2).parallel_config.tensor_parallel_size == 2
-
-
-def test_requests_wait_by_priority_and_prompts_are_cached_and_cut_unless_told_otherwise(
-    configured: Callable[..., Any],
-) -> None:
-    usual = configured()
-    told = configured(engine_options={"enable_prefix_caching": False, "enable_chunked_prefill": False})
-
-    assert usual.scheduler_config.policy == "priority"
-    assert (usual.cache_config.enable_prefix_caching, usual.scheduler_config.enable_chunked_prefill) == (
-        True,
-        True,
-    )
-    assert (told.cache_config.enable_prefix_caching, told.scheduler_config.enable_chunked_prefill) == (
-        False,
-        False,
-    )
-
-
-def test_a_name_that_vllm_does_not_know_is_refused_by_name(configured: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="nf4"):
-        configured(quantization="nf4")
 
 
 @pytest.mark.usefixtures("_avx512")

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from PIL import Image
+
+from http_doubles import LoopbackServer, QuietHandler
 
 PIXELS_OF_A_TOKEN = 28 * 28
 
@@ -70,14 +72,11 @@ class Behaviour:
     """Of the next chat requests that ask for more than one token."""
 
 
-class ChatServerDouble(ThreadingHTTPServer):
+class ChatServerDouble(LoopbackServer):
     """Records what it is asked."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, behaviour: Behaviour, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(_Handler, port)
         self.behaviour = behaviour
         self.asked: list[dict[str, Any]] = []
         self.tokenized: list[dict[str, Any]] = []
@@ -92,7 +91,7 @@ class ChatServerDouble(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
+        return f"{self.root}/v1"
 
     @property
     def pages(self) -> list[dict[str, Any]]:
@@ -125,7 +124,7 @@ def serving(behaviour: Behaviour | None = None, port: int = 0) -> Iterator[ChatS
         thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ChatServerDouble  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -260,9 +259,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _prompt_tokens(self, body: dict[str, Any]) -> int:
         (message,) = body["messages"]
         return self.server.behaviour.frame_tokens + sum(_tokens(part) for part in message["content"])
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
 
 
 def picture_of(part: dict[str, Any]) -> Image.Image:

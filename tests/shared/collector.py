@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,6 +15,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import Sampler
+
+from http_doubles import LoopbackServer, QuietHandler, serving
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,14 @@ class Told:
         return self.trace, self.id
 
 
-class Collector(ThreadingHTTPServer):
+class Collector(LoopbackServer):
     """Keeps every body that it is sent."""
 
-    daemon_threads = True
+    url = LoopbackServer.root
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taking)
+        super().__init__(_Taking)
         self.bodies: list[bytes] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     @property
     def spans(self) -> list[Told]:
@@ -67,7 +64,7 @@ class Collector(ThreadingHTTPServer):
         return [span for span in self.spans if span.trace == trace]
 
 
-class _Taking(BaseHTTPRequestHandler):
+class _Taking(QuietHandler, BaseHTTPRequestHandler):
     server: Collector  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self) -> None:
@@ -76,19 +73,10 @@ class _Taking(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
 
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
+def collecting() -> AbstractContextManager[Collector]:
     """Run a collector for the length of a block."""
-    with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever, args=(0.01,))
-        thread.start()
-        yield collector
-        collector.shutdown()
-        thread.join()
+    return serving(Collector())
 
 
 @contextmanager

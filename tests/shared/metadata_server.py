@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from http_doubles import LoopbackServer, QuietHandler, serving
 
 MACHINE = "engine_7"
 """The name of the machine that asks."""
 
 
-class MetadataServer(ThreadingHTTPServer):
+class MetadataServer(LoopbackServer):
     """Refuses who does not keep a cloud's rules; `going` is whether the machine will be taken away."""
 
-    daemon_threads = True
+    url = LoopbackServer.root
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
+        super().__init__(_Answers)
         self.going = False
         self.neighbour_going = False
         self.tokens: list[str] = []
         self.looks = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def forget_tokens(self) -> None:
         """Let the tokens run out, as they do after six hours."""
         self.tokens.clear()
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(QuietHandler, BaseHTTPRequestHandler):
     server: MetadataServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_PUT(self) -> None:
@@ -95,17 +92,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
 
-
-@contextmanager
-def metadata_server() -> Iterator[MetadataServer]:
-    with MetadataServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def metadata_server() -> AbstractContextManager[MetadataServer]:
+    """Answer for the length of a block."""
+    return serving(MetadataServer())

@@ -9,15 +9,11 @@ import zlib
 from typing import Any
 
 import pillow_heif
-import pydicom
 from PIL import Image, ImageDraw, ImageFont
-from pydicom import uid
-from pydicom.dataset import FileMetaDataset
 
 pillow_heif.register_heif_opener()
 
 LINE = "Seen by doctor"
-SIDEWAYS = {0x0112: 6}  # EXIF: to be shown turned clockwise by 90 degrees
 _STRIP_OFFSETS, _STRIP_SIZES = 273, 279
 
 
@@ -80,40 +76,6 @@ def fax(frames: int, form: str, mode: str = "1") -> bytes:
 
 def animation(form: str) -> bytes:
     return encoded(line("L"), form, save_all=True, append_images=[Image.new("L", (240, 80))] * 3)
-
-
-def secondary_capture() -> bytes:
-    """A DICOM file with the line as its picture."""
-    picture = line("L")
-    data = pydicom.Dataset()
-    data.Rows, data.Columns = picture.height, picture.width
-    data.SamplesPerPixel, data.PhotometricInterpretation, data.PixelRepresentation = 1, "MONOCHROME2", 0
-    data.BitsAllocated = data.BitsStored = 8
-    data.HighBit = 7
-    data.PixelData = picture.tobytes()
-    return _dicom(data, uid.SecondaryCaptureImageStorage)
-
-
-def encapsulated(pdf: bytes) -> bytes:
-    """A DICOM file with a PDF in it."""
-    data = pydicom.Dataset()
-    data.EncapsulatedDocument = pdf + bytes(len(pdf) % 2)
-    data.MIMETypeOfEncapsulatedDocument = "application/pdf"
-    return _dicom(data, uid.EncapsulatedPDFStorage)
-
-
-def without_picture() -> bytes:
-    """A DICOM file of words alone."""
-    return _dicom(pydicom.Dataset(), uid.BasicTextSRStorage)
-
-
-def _dicom(data: pydicom.Dataset, kind: uid.UID) -> bytes:
-    data.SOPClassUID, data.SOPInstanceUID = kind, uid.generate_uid(entropy_srcs=["Pecia"])
-    data.file_meta = FileMetaDataset()
-    data.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
-    file = io.BytesIO()
-    pydicom.dcmwrite(file, data, enforce_file_format=True)
-    return file.getvalue()
 
 
 # What is not what it says

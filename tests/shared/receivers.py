@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -24,6 +21,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 
+from http_doubles import LoopbackServer, QuietHandler, serving
 from limits import WAIT_S
 from pecia_schemas import new_id
 from pecia_schemas.outbox import PROMISE_CALLBACKS
@@ -57,14 +55,11 @@ class Answer:
     text: str = ""
 
 
-class Receiver(ThreadingHTTPServer):
+class Receiver(LoopbackServer):
     """Gives the planned answers in turn, then the usual one for ever."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(Handler, port)
         self.planned: list[Answer] = []
         self.usual = Answer()
         self.requests: list[Request] = []
@@ -75,7 +70,7 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook"
+        return f"{self.root}/hook"
 
     def take(self, request: Request) -> Answer:
         with self.lock:
@@ -91,7 +86,7 @@ class Receiver(ThreadingHTTPServer):
                 self.taken.append(delivery)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler, BaseHTTPRequestHandler):
     server: Receiver  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_POST(self) -> None:
@@ -110,27 +105,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer.text.encode())
 
-    def reset(self) -> None:
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-        self.close_connection = True
-        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
-
-
-@contextmanager
-def receiving(port: int = 0) -> Iterator[Receiver]:
+def receiving(port: int = 0) -> AbstractContextManager[Receiver]:
     """A receiver at work."""
-    with Receiver(port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(Receiver(port))
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_a_client_is_told_to_come_again_when_a_tenth_of_the_limit_is_worked_off(
     assert (refusal.lane, refusal.retry_after, refusal.retryable) == (Lane.BULK, seconds, True)
 
 
-def test_without_block_nobody_waits_whatever_the_timeout() -> None:
+def test_without_block_there_is_no_wait_whatever_the_timeout() -> None:
     refusal = QueueFullError(Lane.BULK, 100, retry_after=1)
     with pytest.raises(QueueFullError):
         Patience(block=False, timeout=60).pause(refusal)

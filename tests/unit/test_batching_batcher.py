@@ -113,34 +113,22 @@ def test_the_shortest_is_who_is_expected_to_write_least() -> None:
             return ended
 
     first, *others = asyncio.run(story())
-    assert first == DocumentType.LAB_RESULT, "nobody else was there when it came"
+    assert first == DocumentType.LAB_RESULT, "it was alone when it came"
     assert others[:3] == [DocumentType.PRESCRIPTION] * 3
     assert others[-1] == DocumentType.PRESCRIPTION, "enough of them are kept to end with"
 
 
-def test_what_is_given_up_while_it_waits_leaves_its_place() -> None:
+@pytest.mark.parametrize("given_up", [(1, 2, 3), (0, 1, 2, 3, 4)], ids=["some that wait", "all at once"])
+def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> None:
     async def story() -> None:
         async with opened(Desk(engine(slots=1))) as desk:
             waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(5)]
             await asyncio.sleep(0)
-            for given_up in waiting[1:4]:
-                given_up.cancel()
+            for number in given_up:
+                waiting[number].cancel()
             await asyncio.wait(waiting)
-            assert [task.cancelled() for task in waiting] == [False, True, True, True, False]
-
-    asyncio.run(story())
-
-
-def test_all_may_be_given_up_at_once() -> None:
-    async def story() -> None:
-        async with opened(Desk(engine(slots=1))) as desk:
-            waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(3)]
-            await asyncio.sleep(0)
-            for given_up in waiting:
-                given_up.cancel()
-            await asyncio.wait(waiting)
-            assert all(task.cancelled() for task in waiting)
-            await desk.batcher.generate(asked(4))
+            assert [number for number in range(5) if waiting[number].cancelled()] == list(given_up)
+            await desk.batcher.generate(asked(5))
 
     asyncio.run(story())
 

@@ -45,7 +45,7 @@ def metered(*requests: EngineRequest) -> Meter:
 
 
 def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
-    meter = metered(asked("a", ONE), asked("b", ONE), asked("c", OTHER), asked("nobody's", None))
+    meter = metered(asked("a", ONE), asked("b", ONE), asked("c", OTHER), asked("of no part", None))
     one, other = meter.spent(ONE, queued_s=1.5), meter.spent(OTHER, queued_s=0)
     assert one
     assert other
@@ -55,7 +55,7 @@ def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
     assert (one.timings.first_token or 0) > 0
 
 
-def test_an_attempt_that_is_over_or_asked_nobody_has_taken_nothing() -> None:
+def test_an_attempt_that_is_over_or_asked_no_engine_has_taken_nothing() -> None:
     meter = metered(asked("a", ONE))
     meter.forget(ONE)
     meter.forget(OTHER)

@@ -147,7 +147,7 @@ def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
 
 
 @given(policy=st.sampled_from(PolicyName), urgent=st.integers(0, 3))
-def test_a_stream_of_urgent_requests_starves_nobody(policy: PolicyName, urgent: int) -> None:
+def test_a_stream_of_urgent_requests_starves_no_other(policy: PolicyName, urgent: int) -> None:
     queue = policy_named(policy, LIMITS)
     queue.offer(item("patient", rank=2))
     for number in range(2 * PATIENCE):

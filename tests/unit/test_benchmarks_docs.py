@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from harness.catalogue import CATALOGUE, HERE, Size, named
 from harness.page import PAGE, page
-from harness.report import Report, Table, spread
+from harness.report import spread
 from harness.results import RESULTS, Results, entry_of, newest
 
 LIST = (HERE / "README.md").read_text()
@@ -75,20 +74,6 @@ def test_a_page_without_results_says_so_and_how_to_make_them(tmp_path: Path) -> 
     assert shown.endswith("No results are kept yet.\n")
 
 
-def test_the_page_names_the_file_of_its_figures(results: Results, tmp_path: Path) -> None:
-    results.write(tmp_path / "here.json")
-    assert "`benchmarks/results/here.json`" in page(tmp_path)
-    assert "| Pecia | 2,000 |" in page(tmp_path)
-
-
-def test_a_page_shows_tables_notes_and_how_each_was_measured(results: Results) -> None:
-    shown = results.markdown("# Benchmarks")
-    assert "| side | jobs/s |\n| --- | ---: |\n| Pecia | 2,000 |" in shown
-    assert "\n- Celery was left out.\n" in shown
-    assert "`python benchmarks/overhead.py`, commit" in shown
-    assert "A CPU (x86_64), 2 cores" in shown
-
-
 def test_a_name_that_is_no_benchmark_is_refused_with_those_that_are() -> None:
     with pytest.raises(LookupError, match=r"no benchmark nothing: rivals, "):
         named(["rivals", "nothing"])
@@ -102,11 +87,3 @@ def test_benchmarks_run_in_the_order_of_the_catalogue() -> None:
 def test_of_several_rounds_the_spread_is_shown() -> None:
     assert spread([3.0, 1.0, 2.0], ".1f") == "2.0 (1.0 to 3.0)"
     assert spread([1234.5]) == "1,234"
-
-
-def test_what_is_told_as_json_can_be_shown_as_before(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report(tables=[Table(headings=["", "ms"], rows=[["a", "1"]])], notes=["n"], figures={"ms": 1})
-    report.tell(as_json=True)
-    again = Report.of(json.loads(capsys.readouterr().out))
-    assert (again.figures, again.notes) == ({"ms": 1}, ["n"])
-    assert again.tables[0].markdown() == report.tables[0].markdown()

@@ -27,7 +27,6 @@ from pecia_schemas import (
     Verdict,
     new_id,
 )
-from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import task_to_json
@@ -38,6 +37,7 @@ from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, S
 from pecia_workers.engines.fingerprint import fingerprint, revision_of
 from pecia_workers.ledger import ClaimedPart
 from pecia_workers.ledger.result_cache import Earlier
+from samples import claimed_part, page
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 REQUEST = EngineRequest(id="part:1", images=(PIXELS,), workload=DocumentType.MIXED, instruction="Copy it.")
@@ -62,15 +62,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}
 MODEL = Capabilities(name="vllm", model="tiny", stages=frozenset({Stage.READ}), revision="1")
-PAGE = Page(
-    number=3,
-    blocks=plain_blocks("Amoxicillin"),
-    verdict=Verdict.OK,
-    width=6,
-    height=4,
-    engine="vllm",
-    usage=TokenUsage(prompt=90, output=10),
-)
+PAGE = page(3, text="Amoxicillin", engine="vllm", usage=TokenUsage(prompt=90, output=10))
 KEYED: Look[Page] = Look(b"key")
 READ_AT = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -123,7 +115,7 @@ def test_the_same_bytes_in_another_shape_are_another_page() -> None:
     assert len({key(), key(lying), key(parted)}) == 3
 
 
-def test_under_an_encryption_key_nobody_without_it_can_tell_what_was_read() -> None:
+def test_without_the_encryption_key_a_cache_key_does_not_tell_what_was_read() -> None:
     rings = [Keyring.of(SecretStr(json.dumps({"now": new_key()}))) for _ in range(2)]
 
     assert len({key(), *(key(keyring=ring) for ring in rings)}) == 3
@@ -134,22 +126,7 @@ def test_under_an_encryption_key_nobody_without_it_can_tell_what_was_read() -> N
 
 def claimed(*, lane: Lane = Lane.NORMAL, cache: bool = True, **of_job: Any) -> ClaimedPart:
     task = ReadDocument(PayloadRef(sha256="0" * 64, size=1, media_type=None), cache=cache)
-    return ClaimedPart(
-        id=new_id(),
-        job_id=new_id(),
-        stage=Stage.READ,
-        ordinal=0,
-        attempt=1,
-        strikes=0,
-        deaths=0,
-        lane=lane,
-        start_s=None,
-        end_s=None,
-        kind=task.kind,
-        stored_task=task_to_json(task),
-        queued_s=0.0,
-        **of_job,
-    )
+    return claimed_part(lane=lane, stored_task=task_to_json(task), queued_s=0.0, **of_job)
 
 
 NORTH, SOUTH = {"clinic": "north", "visit": "1"}, {"clinic": "south", "visit": "1"}
@@ -253,7 +230,7 @@ def test_a_checkpoint_that_is_not_here_has_no_revision(tmp_path: Path) -> None:
 
 
 class Kept:
-    """Results that are kept, and how often somebody looked."""
+    """Results that are kept, and how many looks there were."""
 
     def __init__(self) -> None:
         self.results: dict[bytes, Earlier] = {}
@@ -300,7 +277,7 @@ def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
     ],
     ids=["the task says no", "the fleet says no", "words picked by chance"],
 )
-def test_where_nothing_is_shared_nobody_looks(
+def test_where_nothing_is_shared_there_is_no_look(
     part: ClaimedPart, settings: dict[str, Any], sampling: Sampling
 ) -> None:
     kept = Kept()
@@ -379,7 +356,7 @@ def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_for_a_part_of_a_lower_lane() -> None:
+def test_a_part_does_not_wait_for_one_of_a_lower_lane() -> None:
     async def story() -> None:
         cache = cache_of(Kept())
         await cache.look(claimed(lane=Lane.BULK), [REQUEST], Page)
@@ -389,7 +366,7 @@ def test_nobody_waits_for_a_part_of_a_lower_lane() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_wait_is_without_end() -> None:
     async def story() -> None:
         cache = cache_of(Kept(), part_timeout=0.4)
         await cache.look(claimed(), [REQUEST], Page)

@@ -25,7 +25,6 @@ from pecia_schemas import (
     Summary,
     TokenUsage,
     Verdict,
-    new_id,
 )
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.media import MediaType
@@ -43,6 +42,7 @@ from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.ingest import Ingest, segment_count
 from pecia_workers.payloads import Spool
+from samples import claimed_part, segment
 from scripted_engine import ScriptedEngine
 
 PAYLOAD = PayloadRef(sha256="0" * 64, size=1, media_type=MediaType.MP4)
@@ -75,22 +75,7 @@ class OneVideo:
 
 
 def part(stage: Stage, task: CaptionVideo, **changes: Any) -> ClaimedPart:
-    claimed = ClaimedPart(
-        id=new_id(),
-        job_id=new_id(),
-        stage=stage,
-        ordinal=0,
-        attempt=1,
-        strikes=0,
-        deaths=0,
-        lane=Lane.URGENT,
-        start_s=None,
-        end_s=None,
-        kind=task.kind,
-        stored_task=task_to_json(task),
-        queued_s=1.5,
-    )
-    return replace(claimed, **changes)
+    return claimed_part(stage=stage, kind=task.kind, stored_task=task_to_json(task), **changes)
 
 
 def wanted(**how: Any) -> CaptionVideo:
@@ -186,13 +171,13 @@ def caption(
 def test_a_segment_becomes_a_caption_with_its_times() -> None:
     engine = ScriptedEngine(lambda _: said("A door opens.\x00"))
 
-    segment = caption(wanted(style=CaptionStyle.BRIEF, language="ko"), engine, damaged=True)
+    found = caption(wanted(style=CaptionStyle.BRIEF, language="ko"), engine, damaged=True)
 
-    assert (segment.number, segment.start, segment.end) == (2, timedelta(seconds=30), timedelta(seconds=60))
-    assert (segment.text, segment.verdict, segment.damaged) == ("A door opens.", Verdict.OK, True)
-    assert (segment.frames, segment.width, segment.height) == (3, 64, 36)
-    assert segment.usage == USED
-    assert segment.timings.queued == pytest.approx(1.5, abs=0.5)
+    assert (found.number, found.start, found.end) == (2, timedelta(seconds=30), timedelta(seconds=60))
+    assert (found.text, found.verdict, found.damaged) == ("A door opens.", Verdict.OK, True)
+    assert (found.frames, found.width, found.height) == (3, 64, 36)
+    assert found.usage == USED
+    assert found.timings.queued == pytest.approx(1.5, abs=0.5)
     (request,) = engine.asked
     assert request.clip
     assert request.clip.indices == (300, 301, 599), "each frame has a place of its own"
@@ -215,10 +200,10 @@ def test_a_caption_is_written_as_its_task_and_the_fleet_say() -> None:
 def test_frames_that_had_to_be_shrunk_say_so() -> None:
     engine = ScriptedEngine(lambda _: replace(said(""), shrunk_to=(32, 18)))
 
-    segment = caption(wanted(), engine)
+    found = caption(wanted(), engine)
 
-    assert segment.shrunk
-    assert (segment.shrunk.width, segment.shrunk.height) == (32, 18)
+    assert found.shrunk
+    assert (found.shrunk.width, found.shrunk.height) == (32, 18)
 
 
 def test_an_adapter_that_is_not_there_is_refused_before_anything_is_decoded() -> None:
@@ -236,18 +221,8 @@ def test_an_adapter_that_is_not_there_is_refused_before_anything_is_decoded() ->
 
 def summarize(task: CaptionVideo, captions: Sequence[str], engine: ScriptedEngine) -> Summary:
     segments = [
-        Segment(
-            number=number + 1,
-            start=timedelta(seconds=50 * number),
-            end=timedelta(seconds=50 * number + 50),
-            text=text,
-            verdict=Verdict.OK,
-            frames=1,
-            width=1,
-            height=1,
-            engine="scripted",
-        )
-        for number, text in enumerate(captions)
+        segment(number, text, start=50 * number - 50, end=50 * number)
+        for number, text in enumerate(captions, 1)
     ]
 
     async def captions_of(_job_id: UUID) -> list[Segment]:

@@ -1,4 +1,4 @@
-"""What commands do of what may go wrong in the middle: a full lane, an outage, names and files that nobody foresaw."""
+"""What commands do of what may go wrong in the middle: a full lane, an outage, unforeseen names and files."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_file_that_may_not_be_read_is_named(inbox: Path) -> None:
         names("inbox/b.png")
 
 
-def test_a_password_that_nobody_types_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_for_a_password_that_is_left_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*_: object, **__: object) -> str:
         raise typer.Abort
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pecia import InvalidOptionError, Page, ReadDocument, Verdict
+from pecia import InvalidOptionError, ReadDocument
 from pecia.fields import check
+from samples import page
 
 
 class Drug(BaseModel):
@@ -51,12 +52,8 @@ def test_what_no_answer_could_be_held_to_is_refused(schema: dict[str, Any], why:
         check(ReadDocument(b"", fields=schema))
 
 
-def page(fields: dict[str, Any] | None) -> Page:
-    return Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="test", fields=fields)
-
-
 def test_fields_come_back_as_the_model_they_were_asked_for_with() -> None:
-    found = page({"patient": "Ada", "drugs": [{"name": "Aspirin"}]}).fields_as(Prescription)
+    found = page(fields={"patient": "Ada", "drugs": [{"name": "Aspirin"}]}).fields_as(Prescription)
 
     assert found == Prescription(patient="Ada", drugs=[Drug(name="Aspirin")])
-    assert page(None).fields_as(Prescription) is None
+    assert page().fields_as(Prescription) is None

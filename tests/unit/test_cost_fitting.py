@@ -39,7 +39,7 @@ def test_every_clip_costs_something(counter: TokenCounter, width: int, height: i
 
 
 @given(counters, sides, sides, budgets)
-def test_what_fits_is_never_over_the_budget_nor_larger_than_the_picture(
+def test_what_fits_keeps_to_the_budget_and_its_aspect_and_is_left_as_it_is_if_it_may(
     counter: TokenCounter, width: int, height: int, most_tokens: int
 ) -> None:
     size = fit(counter, width, height, most_tokens)
@@ -47,21 +47,12 @@ def test_what_fits_is_never_over_the_budget_nor_larger_than_the_picture(
         return
 
     assert counter.image_tokens(*size) <= most_tokens
-    assert size[0] <= width
-    assert size[1] <= height
-
-
-@given(counters, sides, sides, budgets)
-def test_a_shrunk_picture_keeps_its_aspect(
-    counter: TokenCounter, width: int, height: int, most_tokens: int
-) -> None:
-    size = fit(counter, width, height, most_tokens)
-    if size is None:
-        return
-
     exact = (width * max(size) / max(width, height), height * max(size) / max(width, height))
-    assert abs(size[0] - exact[0]) <= 0.5
-    assert abs(size[1] - exact[1]) <= 0.5
+    for fitted, before, wanted in zip(size, (width, height), exact, strict=True):
+        assert fitted <= before
+        assert abs(fitted - wanted) <= 0.5
+    if max(width, height) <= 100 * min(width, height):
+        assert (size == (width, height)) is (counter.image_tokens(width, height) <= most_tokens)
 
 
 @given(counters, sides, sides, budgets, st.integers(0, 5000))
@@ -74,16 +65,6 @@ def test_more_budget_never_gives_a_smaller_picture(
 
     assert large is not None
     assert large >= small
-
-
-@given(counters, sides, sides, budgets)
-def test_a_picture_that_fits_is_left_as_it_is(
-    counter: TokenCounter, width: int, height: int, most_tokens: int
-) -> None:
-    if max(width, height) > 100 * min(width, height) or counter.image_tokens(width, height) > most_tokens:
-        return
-
-    assert counter.fit_image(width, height, most_tokens) == (width, height)
 
 
 def test_a_large_page_is_shrunk_no_further_than_it_must() -> None:

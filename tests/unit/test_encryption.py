@@ -6,8 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import subprocess
-import sys
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -194,15 +192,3 @@ def test_keys_that_cannot_be_meant_are_refused_without_showing_them(
     with pytest.raises(SettingsError, match=f"PECIA_ENCRYPTION_KEYS {why}") as caught:
         read_settings(ClientSettings)
     assert not any(secret in str(caught.value) for secret in (PLANTED, NEW, OLD))
-
-
-def test_a_client_without_keys_never_loads_the_library() -> None:
-    script = """
-import sys
-from pecia import Client, ClientSettings
-from pecia_schemas import payloads
-Client("postgresql://nowhere", "redis://nowhere", "/nowhere", settings=ClientSettings())
-print([name for name in sys.modules if name.startswith("cryptography.hazmat")])
-"""
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"

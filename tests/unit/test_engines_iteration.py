@@ -73,7 +73,7 @@ def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
 
 
 @given(model=models, of=lengths)
-def test_nobody_starves_the_oldest_always_advances(model: IterationModel, of: Lengths) -> None:
+def test_the_oldest_always_advances(model: IterationModel, of: Lengths) -> None:
     scheduler = IterationScheduler(model)
     work = sequences(of)
     for sequence in work:

@@ -22,20 +22,6 @@ def plan(profile: str = "l4", **settings: Any) -> EnginePlan:
     return plan_engine(WorkerSettings(engine="vllm", **settings), named, named.memory_bytes)
 
 
-@pytest.mark.parametrize(
-    ("shape", "tokens", "sequences", "size"),
-    [
-        (KvShape(layers=6, kv_heads=12, head_dim=64, dtype_bytes=4), 100, 4, 14.7e6),
-        (KvShape(layers=32, kv_heads=32, head_dim=128), 2048, 32, 34.4e9),
-        (KvShape(layers=32, kv_heads=32, head_dim=128), 2048, 1, 1.07e9),
-    ],
-)
-def test_the_cache_is_as_large_as_the_books_say(
-    shape: KvShape, tokens: int, sequences: int, size: float
-) -> None:
-    assert kv_bytes(shape, tokens, sequences) == pytest.approx(size, rel=5e-3)
-
-
 SHAPES = st.builds(
     KvShape,
     layers=st.integers(1, 80),

@@ -81,25 +81,6 @@ def test_without_a_gpu_there_is_the_cpu() -> None:
     assert profile_of([]) is profile_named("cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "share", "seqs", "caption"),
-    [("t4", 0.85, 8, 128), ("l4", 0.9, 16, 256), ("a100", 0.9, 32, 256), ("h100", 0.9, 64, 512)],
-)
-def test_each_gpu_has_the_sizes_that_the_product_asks_for(
-    name: str, share: float, seqs: int, caption: int
-) -> None:
-    sizes = profile_named(name).settings
-
-    assert sizes["gpu_memory_utilization"] == share
-    assert sizes["max_num_seqs"] == seqs
-    assert sizes["caption_tokens"] == caption
-
-
-def test_a_t4_computes_in_fp16_and_an_h100_drafts_five_tokens() -> None:
-    assert profile_named("t4").engine_options["dtype"] == "half"
-    assert profile_named("h100").settings["speculative_config"]["num_speculative_tokens"] == 5
-
-
 @pytest.mark.parametrize("profile", profile_file().profiles)
 def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: str) -> None:
     named = profile_named(profile)
@@ -150,7 +131,7 @@ def test_every_recommended_model_is_known() -> None:
             assert {models.reads, models.captions} <= profile_file().models.keys()
 
 
-def test_what_nobody_set_is_as_the_profile_says() -> None:
+def test_what_is_not_set_is_as_the_profile_says() -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
 
     given = engine_arguments(settings, L4.engine_options)
@@ -185,34 +166,29 @@ def test_a_worker_of_the_fleet_still_knows_what_was_set(monkeypatch: pytest.Monk
     assert {"max_num_seqs", "flower_port"} <= WorkerSettings().model_fields_set
 
 
-def test_the_model_is_for_the_memory_that_is_here_whatever_the_profile(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA A100-SXM4-80GB, 81920")
-
-    assert (
-        with_profile(WorkerSettings(engine="vllm", profile="t4")).model == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    )
-
-
-def test_on_the_cpu_no_model_is_recommended_even_beside_a_gpu(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA L4, 23034")
-
-    assert not with_profile(WorkerSettings(engine="vllm", profile="cpu")).model
-
-
-def test_a_gpu_that_does_not_tell_its_memory_has_that_of_its_profile(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA GB10, [N/A]")
-
-    assert with_profile(WorkerSettings(engine="vllm")).model == "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"
-
-
 @pytest.mark.parametrize(
-    ("captions", "model"),
-    [(False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"), (True, "Qwen/Qwen3-VL-8B-Instruct-FP8")],
+    ("driver_tells", "settings", "captions", "model"),
+    [
+        ("NVIDIA A100-SXM4-80GB, 81920", {"profile": "t4"}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {"profile": "cpu"}, False, ""),
+        ("NVIDIA GB10, [N/A]", {}, False, "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
+        ("NVIDIA L4, 23034", {}, True, "Qwen/Qwen3-VL-8B-Instruct-FP8"),
+    ],
+    ids=[
+        "the memory that is here counts, whatever the profile",
+        "none on the CPU, even beside a GPU",
+        "a GPU that does not tell its memory has that of its profile",
+        "a GPU that is known",
+        "a worker that only captions",
+    ],
 )
-def test_a_worker_that_only_captions_has_a_model_for_that(captions: bool, model: str) -> None:
-    settings = WorkerSettings(engine="vllm", profile="l4")
+def test_a_model_is_recommended_for_the_gpu_and_the_work(
+    driver: Callable[..., None], driver_tells: str, settings: dict[str, Any], *, captions: bool, model: str
+) -> None:
+    driver(f"GPU-aa, {driver_tells}")
 
-    assert with_profile(settings, captions=captions).model == model
+    assert with_profile(WorkerSettings(engine="vllm", **settings), captions=captions).model == model
 
 
 def test_applying_a_profile_twice_changes_nothing() -> None:

@@ -29,15 +29,6 @@ async def read_pages(engine: SimulatedEngine, count: int) -> None:
         await engine.stop()
 
 
-def test_virtual_time_passes_without_waiting() -> None:
-    """Pages that take more than a day."""
-    clock = VirtualClock()
-
-    asyncio.run(read_pages(SimulatedEngine(IterationModel(base_s=3_600), clock=clock), 100))
-
-    assert clock.now > 86_400
-
-
 def test_the_same_seed_takes_the_same_virtual_time() -> None:
     ends = []
     for seed in (1, 1, 2):

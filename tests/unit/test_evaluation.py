@@ -19,6 +19,7 @@ from pecia.evaluation.truth import Exhibit, Truth, TruthError, exhibits
 from pecia.testing import FakeFleet
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.tasks import Prefer
+from samples import page
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8)
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(12)
@@ -47,12 +48,6 @@ def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
         fleet.answers(ReadDocument, pages=pages)
         jobs = hand_over(fleet.client(), shown)
         return report(shown, jobs.wait())
-
-
-def page(text: str, verdict: Verdict = Verdict.OK) -> Page:
-    return Page.model_validate(
-        {"number": 1, "text": text, "verdict": verdict, "width": 1, "height": 1, "engine": "test"}
-    )
 
 
 def test_a_text_beside_a_file_is_its_truth_a_form_feed_between_pages(
@@ -114,13 +109,15 @@ def test_a_page_that_is_ok_with_words_missing_is_a_wrong_ok(lay: Callable[..., l
 
     assert read(shown, "one two three").kinds["all"].wrong_ok == 0
     assert read(shown, "one two").kinds["all"].wrong_ok == 1
-    assert read(shown, page("one two", Verdict.INCOMPLETE)).kinds["all"].wrong_ok == 0
+    assert read(shown, page(text="one two", verdict=Verdict.INCOMPLETE)).kinds["all"].wrong_ok == 0
 
 
 def test_a_blank_page_with_words_on_it_is_a_wrong_blank_and_words_on_a_blank_page_a_wrong_ok(
     lay: Callable[..., list[Exhibit]],
 ) -> None:
-    assert read(lay("a.png", ".txt", "one"), page("", Verdict.BLANK)).kinds["all"].wrong_blank == 1
+    assert (
+        read(lay("a.png", ".txt", "one"), page(text="", verdict=Verdict.BLANK)).kinds["all"].wrong_blank == 1
+    )
     (_, empty) = lay("b.png", ".txt", "")
     assert read([empty], "l1").pages[0].is_wrong_ok
 

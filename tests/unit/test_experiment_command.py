@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
+from command import run_pecia
 from pecia_schemas import DocumentType
-from pecia_workers.commands.experiment import experiment
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.output_lengths import FixedLength
 from pecia_workers.engines.simulated import SimulatedEngine
@@ -21,16 +20,14 @@ from pecia_workers.simulation.experiment import Cell, _asked, limits_of, measure
 from pecia_workers.simulation.formulas import mean_batch_wait
 from pecia_workers.simulation.requests import Mix, drawn
 
-app = typer.Typer(add_completion=False)
-app.command()(experiment)
 PRESCRIPTIONS = Mix(types={DocumentType.PRESCRIPTION: 1})
 
 
-def typed(*words: str, engine: str = "") -> Result:
-    return CliRunner().invoke(app, words, env={"COLUMNS": "80", "PECIA_ENGINE": engine or "simulated"})
+def typed(*words: str, engine: str = "simulated") -> CompletedProcess[str]:
+    return run_pecia("experiment", *words, env={"COLUMNS": "80", "PECIA_ENGINE": engine})
 
 
-def told(*words: str, engine: str = "") -> list[dict[str, Any]]:
+def told(*words: str, engine: str = "simulated") -> list[dict[str, Any]]:
     return [json.loads(line) for line in typed(*words, "--json", engine=engine).stdout.splitlines()]
 
 
@@ -42,7 +39,7 @@ def test_every_size_meets_every_window() -> None:
     ]
 
 
-def test_larger_batches_write_more_and_a_batch_of_one_waits_for_nobody() -> None:
+def test_larger_batches_write_more_and_a_batch_of_one_does_not_wait() -> None:
     one, patient_one, eight = told(
         "--pages", "60", "--size", "1", "--size", "8", "--window", "0", "--window", "50"
     )[:3]
@@ -105,8 +102,8 @@ def test_no_two_pages_are_the_same_so_that_no_cache_knows_them() -> None:
 def test_an_engine_that_is_not_there_is_told_in_a_sentence() -> None:
     result = typed("--real", "--pages", "1", engine="openai")
 
-    assert result.exit_code == 4
-    assert "PECIA_ENGINE_URL" in result.output
+    assert result.returncode == 4
+    assert "PECIA_ENGINE_URL" in result.stderr
 
 
 def test_a_table_and_a_picture(tmp_path: Path) -> None:

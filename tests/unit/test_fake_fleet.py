@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-import pecia.testing
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -24,66 +23,29 @@ from pecia import (
     JobTimeoutError,
     Lane,
     ReadDocument,
-    Segment,
     Verdict,
     Webhook,
 )
-from pecia.statements import Transaction
 from pecia.testing import FakeFleet, ScriptError
-from pecia.testing.connections import MemoryPurging, MemoryTrail
-from pecia.testing.reports import MemoryAccounts, MemoryDeadParts
-from pecia.testing.stores import MemoryStore, MemoryTransitions
-from pecia.testing.webhooks import MemoryDeliveries, MemoryEndpoints
+from samples import segment
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_public_names_are_these() -> None:
-    assert sorted(pecia.testing.__all__) == [
-        "Answer",
-        "Callback",
-        "FakeFleet",
-        "Piece",
-        "ScriptError",
-        "Submitted",
-    ]
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        MemoryStore,
-        MemoryTransitions,
-        MemoryAccounts,
-        MemoryDeadParts,
-        MemoryTrail,
-        MemoryPurging,
-        MemoryEndpoints,
-        MemoryDeliveries,
-    ],
-)
-def test_every_statement_of_the_client_has_a_twin_in_memory(twin: type[Any]) -> None:
-    ours = {base for base in twin.__mro__ if base.__module__.startswith("pecia.testing")}
-    asked = {
-        name
-        for base in twin.__mro__
-        if base not in ours
-        for name, member in vars(base).items()
-        if isinstance(member, Transaction)
-    }
-    assert asked
-    assert asked <= {name for base in ours for name in vars(base)}
-
-
-def test_a_client_is_a_real_one_and_its_jobs_end_at_once() -> None:
+@pytest.fixture
+def fleet() -> Iterator[FakeFleet]:
     with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
-        client = fleet.client()
-        assert isinstance(client, Client)
-        assert client.submit(ReadDocument(b"scan")).result().text == "Amoxicillin 500 mg"
+        yield fleet
 
 
-def test_what_nobody_said_anything_about_is_read_all_the_same() -> None:
+def test_a_client_is_a_real_one_and_its_jobs_end_at_once(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, text="Amoxicillin 500 mg")
+    client = fleet.client()
+    assert isinstance(client, Client)
+    assert client.submit(ReadDocument(b"scan")).result().text == "Amoxicillin 500 mg"
+
+
+def test_a_task_without_an_answer_is_read_all_the_same() -> None:
     with FakeFleet() as fleet, fleet.client() as client:
         assert client.submit(ReadDocument(b"scan")).result().text == "fake text"
         captions = client.submit(CaptionVideo(b"video")).result()
@@ -91,101 +53,77 @@ def test_what_nobody_said_anything_about_is_read_all_the_same() -> None:
         assert captions.summary is None
 
 
-def test_what_was_said_last_applies_as_often_as_it_was_said() -> None:
-    with FakeFleet() as fleet:
-        client = fleet.client()
-        fleet.answers(ReadDocument, text="always")
-        fleet.answers(ReadDocument, text="twice", times=2)
-        fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR, times=1)
-        jobs = client.submit_many(ReadDocument(b"scan") for _ in range(4)).wait()
-        assert [job.state for job in jobs] == [JobState.FAILED, *[JobState.SUCCEEDED] * 3]
-        assert [job.result().text for job in list(jobs)[1:]] == ["twice", "twice", "always"]
+def test_what_was_said_last_applies_as_often_as_it_was_said(fleet: FakeFleet) -> None:
+    client = fleet.client()
+    fleet.answers(ReadDocument, text="always")
+    fleet.answers(ReadDocument, text="twice", times=2)
+    fleet.fails(ReadDocument, FailureCode.ENGINE_ERROR, times=1)
+    jobs = client.submit_many(ReadDocument(b"scan") for _ in range(4)).wait()
+    assert [job.state for job in jobs] == [JobState.FAILED, *[JobState.SUCCEEDED] * 3]
+    assert [job.result().text for job in list(jobs)[1:]] == ["twice", "twice", "always"]
 
 
 def test_an_answer_can_be_all_of_a_result_or_of_a_piece() -> None:
-    segment = Segment(
-        number=9,
-        start=timedelta(seconds=3),
-        end=timedelta(seconds=4),
-        text="a dog",
-        verdict=Verdict.OK,
-        frames=3,
-        width=4,
-        height=5,
-        engine="e",
-    )
+    said = segment(9, "a dog", start=3, end=4)
     with FakeFleet() as fleet:
         client = fleet.client()
-        fleet.answers(CaptionVideo, segments=[segment, Failure.of(FailureCode.TIMEOUT)])
+        fleet.answers(CaptionVideo, segments=[said, Failure.of(FailureCode.TIMEOUT)])
         told = client.submit(CaptionVideo(b"video")).result()
-        assert told.segments == (segment.model_copy(update={"number": 1}),)
+        assert told.segments == (said.model_copy(update={"number": 1}),)
         fleet.answers(CaptionVideo, told)
         assert client.submit(CaptionVideo(b"video")).result() == told
 
 
-def test_text_is_that_of_every_page_that_is_asked_for() -> None:
-    with FakeFleet() as fleet:
-        document = fleet.client().submit(ReadDocument(b"scan", pages="2-3,7")).result()
-        assert [page.number for page in document.pages] == [2, 3, 7]
+def test_a_whole_document_comes_back_whatever_pages_are_asked_for(fleet: FakeFleet) -> None:
+    client = fleet.client()
+    document = client.submit(ReadDocument(b"scan", pages="2,7")).result()
+    fleet.answers(ReadDocument, document)
+    assert client.submit(ReadDocument(b"scan", pages="2,7")).result() == document
 
 
-def test_a_whole_document_comes_back_whatever_pages_are_asked_for() -> None:
-    with FakeFleet() as fleet:
-        client = fleet.client()
-        document = client.submit(ReadDocument(b"scan", pages="2,7")).result()
-        fleet.answers(ReadDocument, document)
-        assert client.submit(ReadDocument(b"scan", pages="2,7")).result() == document
-
-
-def test_a_page_without_text_is_blank() -> None:
-    with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, pages=["", "x"])
-        blank, printed = fleet.client().submit(ReadDocument(b"scan")).result().pages
-        assert (blank.blank, blank.verdict, printed.blank) == (True, Verdict.BLANK, False)
+def test_a_page_without_text_is_blank(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, pages=["", "x"])
+    blank, printed = fleet.client().submit(ReadDocument(b"scan")).result().pages
+    assert (blank.blank, blank.verdict, printed.blank) == (True, Verdict.BLANK, False)
 
 
 @pytest.mark.parametrize(
     "said", [{"pages": []}, {"answer": 7}, {"answer": lambda _task: None}, {"pages": [object()]}]
 )
-def test_an_answer_that_is_none_is_the_tests_own_fault(said: dict[str, Any]) -> None:
-    with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, **said)
-        with pytest.raises(ScriptError):
-            fleet.client().submit(ReadDocument(b"scan")).wait(0)
+def test_an_answer_that_is_none_is_the_tests_own_fault(fleet: FakeFleet, said: dict[str, Any]) -> None:
+    fleet.answers(ReadDocument, **said)
+    with pytest.raises(ScriptError):
+        fleet.client().submit(ReadDocument(b"scan")).wait(0)
 
 
-def test_one_answer_is_given_at_a_time() -> None:
-    with FakeFleet() as fleet:
-        with pytest.raises(TypeError, match="one of"):
-            fleet.answers(ReadDocument, text="a", pages=["b"])
-        with pytest.raises(TypeError, match="one of"):
-            fleet.answers(ReadDocument)
+def test_one_answer_is_given_at_a_time(fleet: FakeFleet) -> None:
+    with pytest.raises(TypeError, match="one of"):
+        fleet.answers(ReadDocument, text="a", pages=["b"])
+    with pytest.raises(TypeError, match="one of"):
+        fleet.answers(ReadDocument)
 
 
-def test_what_takes_time_runs_until_the_time_has_passed() -> None:
-    with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, text="late", takes=timedelta(minutes=5))
-        job = fleet.client().submit(ReadDocument(b"scan"))
-        assert job.refresh().state is JobState.RUNNING
-        fleet.advance(timedelta(minutes=4))
-        assert job.refresh().state is JobState.RUNNING
-        fleet.advance(timedelta(minutes=6))
-        assert job.wait(0).state is JobState.SUCCEEDED
+def test_what_takes_time_runs_until_the_time_has_passed(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, text="late", takes=timedelta(minutes=5))
+    job = fleet.client().submit(ReadDocument(b"scan"))
+    assert job.refresh().state is JobState.RUNNING
+    fleet.advance(timedelta(minutes=4))
+    assert job.refresh().state is JobState.RUNNING
+    fleet.advance(timedelta(minutes=6))
+    assert job.wait(0).state is JobState.SUCCEEDED
 
 
-def test_what_takes_a_moment_is_waited_for() -> None:
-    with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
-        assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=WAIT_S).text == "soon"
+def test_what_takes_a_moment_is_waited_for(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
+    assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=WAIT_S).text == "soon"
 
 
-def test_time_that_passes_makes_everything_older() -> None:
-    with FakeFleet() as fleet:
-        job = fleet.client().submit(ReadDocument(b"scan")).wait(0)
-        submitted = job.submitted_at
-        fleet.advance(timedelta(days=1))
-        assert submitted - job.refresh().submitted_at == timedelta(days=1)
-        assert {(event.at - job.submitted_at).days for event in job.events()} == {0}
+def test_time_that_passes_makes_everything_older(fleet: FakeFleet) -> None:
+    job = fleet.client().submit(ReadDocument(b"scan")).wait(0)
+    submitted = job.submitted_at
+    fleet.advance(timedelta(days=1))
+    assert submitted - job.refresh().submitted_at == timedelta(days=1)
+    assert {(event.at - job.submitted_at).days for event in job.events()} == {0}
 
 
 def test_a_held_fleet_moves_when_it_is_told() -> None:
@@ -201,35 +139,32 @@ def test_a_held_fleet_moves_when_it_is_told() -> None:
         assert held.wait(0).state is JobState.SUCCEEDED
 
 
-def test_jobs_of_an_outage_run_when_it_is_over() -> None:
-    with FakeFleet() as fleet:
-        client = fleet.client()
-        with fleet.outage("redis"), fleet.outage("workers"):
-            job = client.submit(ReadDocument(b"scan"), webhook="https://example.org/hook")
-            assert job.refresh().state is JobState.QUEUED
-        assert [callback.notice.data.job_id for callback in fleet.callbacks] == [job.id]
+def test_jobs_of_an_outage_run_when_it_is_over(fleet: FakeFleet) -> None:
+    client = fleet.client()
+    with fleet.outage("redis"), fleet.outage("workers"):
+        job = client.submit(ReadDocument(b"scan"), webhook="https://example.org/hook")
+        assert job.refresh().state is JobState.QUEUED
+    assert [callback.notice.data.job_id for callback in fleet.callbacks] == [job.id]
 
 
-def test_outages_may_lie_in_each_other() -> None:
-    with FakeFleet() as fleet:
-        with fleet.outage("postgres"), fleet.outage("postgres"):
-            pass
+def test_outages_may_lie_in_each_other(fleet: FakeFleet) -> None:
+    with fleet.outage("postgres"), fleet.outage("postgres"):
+        pass
+    with fleet.outage("postgres"):
         with fleet.outage("postgres"):
-            with fleet.outage("postgres"):
-                pass
-            with pytest.raises(DatabaseUnavailableError):
-                list(fleet.client().jobs())
-        assert list(fleet.client().jobs()) == []
-        with pytest.raises(ValueError, match="postgres, redis"), fleet.outage("mysql"):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             pass
+        with pytest.raises(DatabaseUnavailableError):
+            list(fleet.client().jobs())
+    assert list(fleet.client().jobs()) == []
+    with pytest.raises(ValueError, match="postgres, redis"), fleet.outage("mysql"):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        pass
 
 
 @pytest.mark.parametrize("asked", [{"limit": -1}, {"page_size": 0}])
-def test_pages_of_no_jobs_are_refused_by_both_clients(asked: dict[str, Any]) -> None:
-    with FakeFleet() as fleet:
-        for client in (fleet.client(), fleet.async_client()):
-            with pytest.raises(InvalidOptionError, match="limit"):
-                client.jobs(**asked)
+def test_pages_of_no_jobs_are_refused_by_both_clients(fleet: FakeFleet, asked: dict[str, Any]) -> None:
+    for client in (fleet.client(), fleet.async_client()):
+        with pytest.raises(InvalidOptionError, match="limit"):
+            client.jobs(**asked)
 
 
 def test_a_quality_that_pictures_do_not_have_is_refused_before_anybody_waits(tmp_path: Any) -> None:
@@ -284,34 +219,21 @@ def test_settings_of_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyP
         assert fleet.submitted[0].client == "test"
 
 
-def test_many_threads_and_coroutines_share_a_fleet() -> None:
-    with FakeFleet() as fleet:
-        fleet.answers(ReadDocument, lambda task: task.source.decode())
-        client = fleet.client()
+def test_many_threads_and_coroutines_share_a_fleet(fleet: FakeFleet) -> None:
+    fleet.answers(ReadDocument, lambda task: task.source.decode())
+    client = fleet.client()
 
-        def read(number: int) -> str:
-            return client.submit(ReadDocument(str(number).encode())).result(timeout=WAIT_S).text
+    def read(number: int) -> str:
+        return client.submit(ReadDocument(str(number).encode())).result(timeout=WAIT_S).text
 
-        async def read_all() -> list[str]:
-            async with fleet.async_client() as awaited:
-                jobs = [awaited.submit(ReadDocument(str(number).encode())) for number in range(50)]
-                return [(await job.result(timeout=WAIT_S)).text for job in await asyncio.gather(*jobs)]
+    async def read_all() -> list[str]:
+        async with fleet.async_client() as awaited:
+            jobs = [awaited.submit(ReadDocument(str(number).encode())) for number in range(50)]
+            return [(await job.result(timeout=WAIT_S)).text for job in await asyncio.gather(*jobs)]
 
-        with ThreadPoolExecutor(8) as threads:
-            texts = list(threads.map(read, range(100)))
-            awaited = threads.submit(asyncio.run, read_all()).result()
-        assert texts == [str(number) for number in range(100)]
-        assert awaited == texts[:50]
-        assert len(fleet.submitted) == 150
-
-
-def test_who_waits_is_woken_from_another_thread() -> None:
-    with FakeFleet(held=True) as fleet:
-
-        async def wait() -> JobState:
-            async with fleet.async_client() as client:
-                job = await client.submit(ReadDocument(b"scan"))
-                threading.Timer(0.05, fleet.finish).start()
-                return (await job.wait(timeout=WAIT_S)).state
-
-        assert asyncio.run(wait()) is JobState.SUCCEEDED
+    with ThreadPoolExecutor(8) as threads:
+        texts = list(threads.map(read, range(100)))
+        awaited = threads.submit(asyncio.run, read_all()).result()
+    assert texts == [str(number) for number in range(100)]
+    assert awaited == texts[:50]
+    assert len(fleet.submitted) == 150

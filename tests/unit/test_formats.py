@@ -8,7 +8,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -33,7 +32,6 @@ from pecia_schemas import (
     Line,
     Page,
     PageFailure,
-    Segment,
     SegmentFailure,
     Summary,
     Table,
@@ -41,6 +39,7 @@ from pecia_schemas import (
     Word,
 )
 from pecia_schemas.blocks import Source, plain_blocks
+from samples import segment
 from snippets import ROOT, blocks
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -78,20 +77,6 @@ def page(number: int = 1, text: str = "", lines: tuple[Line, ...] = (), **more: 
 
 def line(text: str, top: int = 10, confidence: float = 0.9) -> Line:
     return Line(text=text, box=Box(left=20, top=top, right=400, bottom=top + 30), confidence=confidence)
-
-
-def segment(number: int, text: str, start: float = 0, end: float = 30) -> Segment:
-    return Segment(
-        number=number,
-        start=timedelta(seconds=start),
-        end=timedelta(seconds=end),
-        text=text,
-        verdict=Verdict.OK,
-        frames=8,
-        width=640,
-        height=360,
-        engine="test",
-    )
 
 
 def damaged(number: int) -> PageFailure:

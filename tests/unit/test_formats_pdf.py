@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +147,7 @@ def test_the_page_looks_as_it_was_read_and_no_text_is_seen(
     assert (difference > 100).mean() < 0.001
 
 
-def test_a_page_whose_lines_nobody_knows_has_its_text_in_order(path: Path) -> None:
+def test_a_page_without_lines_has_its_text_in_order(path: Path) -> None:
     paragraph = " ".join(f"word{number}" for number in range(400))
     document = written(path, Document(pages=(read(1, *LINES, paragraph, lines=False),)), p1=sheet())
     assert "".join(texts(document)).split() == " ".join((*LINES, paragraph)).split()
@@ -244,10 +243,3 @@ def test_a_sheet_is_as_large_as_its_paper_or_as_a4(
 
     pdf.write(Document(pages=(read(1, "x"),)), draw, path)
     assert pypdfium2.PdfDocument(path)[0].get_size() == pytest.approx(points, abs=0.1)
-
-
-def test_the_font_has_two_boxes_and_no_letter() -> None:
-    font = (Path(pdf.__file__).parent / "boxes.ttf").read_bytes()
-    assert font[:4] == b"\0\1\0\0"
-    assert len(font) < 1024
-    assert re.search(rb"PeciaBoxes|P\0e\0c\0i\0a", font)

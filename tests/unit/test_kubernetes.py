@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import kubernetes_validate
 import pytest
 import typer
-import yaml
 
 from manifests import CUSTOM, MANIFESTS, Object, ScaledObject, files, named_images, read, rendered
 from pecia.cli.app import app
@@ -206,31 +205,32 @@ def _holds(expression: Object, labels: dict[str, str]) -> bool:
     return among is (expression["operator"] == "In")
 
 
-def test_every_deployment_has_a_budget_for_disruptions_but_flower() -> None:
-    found = [selected(one["spec"]["selector"]) for one in of_kind("PodDisruptionBudget")]
-    assert sorted(name for names in found for name in names) == [
-        "engine",
-        "engine-gpu",
-        "ingest",
-        "upkeep",
-        "webhooks",
-    ]
+WORKERS = {"ingest", "engine", "engine-gpu", "webhooks", "upkeep"}
+EVERYBODY = {*WORKERS, "flower", "migrate"}
+POLICIES = {
+    "nothing": EVERYBODY,
+    "stores": EVERYBODY,
+    "traces": EVERYBODY,
+    "documents": WORKERS - {"webhooks"},
+    "strangers": {"ingest", "webhooks"},
+}
 
 
-def test_prometheus_asks_every_process_that_has_a_page_as_the_alerts_expect() -> None:
-    (monitor,) = of_kind("PodMonitor")
-    assert selected(monitor["spec"]["selector"]) == {"ingest", "engine", "engine-gpu", "webhooks", "upkeep"}
+def test_every_selector_finds_the_pods_that_it_means() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
+    (monitor,), (service,) = of_kind("PodMonitor"), of_kind("Service")
+    budgets = [selected(one["spec"]["selector"]) for one in of_kind("PodDisruptionBudget")]
+    assert labels_of_pods().keys() == EVERYBODY
+    assert {name: selected(policies[name]["podSelector"]) for name in POLICIES} == POLICIES
+    assert selected(monitor["spec"]["selector"]) == WORKERS
+    assert selected({"matchLabels": service["spec"]["selector"]}) == {"flower"}
+    assert sorted(name for names in budgets for name in names) == sorted(WORKERS)
     assert {labels[monitor["spec"]["jobLabel"]] for labels in labels_of_pods().values()} == {"pecia"}
 
 
-def test_policies_close_everything_and_open_what_each_process_needs() -> None:
+def test_policies_close_everything_and_open_the_ports_that_are_served() -> None:
     policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
-    everybody = labels_of_pods().keys()
-    assert selected(policies["nothing"]["podSelector"]) == everybody
     assert set(policies["nothing"]) == {"podSelector", "policyTypes"}
-    assert selected(policies["stores"]["podSelector"]) == everybody
-    assert selected(policies["documents"]["podSelector"]) == {"ingest", "engine", "engine-gpu", "upkeep"}
-    assert selected(policies["strangers"]["podSelector"]) == {"ingest", "webhooks"}
     ports = {port["name"] for one in of_kind("Deployment") for port in container_of(one)["ports"]}
     opened = [rule["ports"] for policy in policies.values() for rule in policy.get("ingress", ())]
     assert {port["port"] for rule in opened for port in rule} == ports
@@ -241,23 +241,17 @@ def test_traces_get_to_the_collector() -> None:
     (rule,) = policies["traces"]["egress"]
     (settings,) = of_kind("ConfigMap")
     collector = urlsplit(settings["data"]["OTEL_EXPORTER_OTLP_ENDPOINT"])
-    assert selected(policies["traces"]["podSelector"]) == labels_of_pods().keys()
     assert rule["ports"] == [{"port": collector.port}]
     namespace = rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
     assert collector.hostname == f"collector.{namespace}"
 
 
-def test_nobody_reaches_the_metadata_of_the_cloud() -> None:
+def test_no_pod_reaches_the_metadata_of_the_cloud() -> None:
     for policy in of_kind("NetworkPolicy"):
         for rule in policy["spec"].get("egress", ()):
             for target in rule["to"]:
                 block = target.get("ipBlock", {})
                 assert block.get("cidr") != "0.0.0.0/0" or "169.254.0.0/16" in block["except"]
-
-
-def test_the_service_finds_flower() -> None:
-    (service,) = of_kind("Service")
-    assert selected({"matchLabels": service["spec"]["selector"]}) == {"flower"}
 
 
 @pytest.mark.parametrize("overlay", ["cpu", "gpu"])
@@ -268,13 +262,3 @@ def test_what_is_scaled_exists_once_and_nothing_else_says_how_many(overlay: str)
     (authentication,) = of_kind("TriggerAuthentication", overlay)
     for reference in authentication["spec"]["secretTargetRef"]:
         assert reference["key"] in SECRETS[reference["name"]]
-
-
-def test_the_page_applies_what_is_there() -> None:
-    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
-    for overlay in ("migrate", "gpu"):
-        assert f"kubectl apply -k {overlay}" in page
-    for name in ("namespace.yaml", "secrets.example.yaml"):
-        assert name in page
-        assert yaml.safe_load_all((MANIFESTS / name).read_text())
-    assert f"user {pod_of(workloads()[0])['securityContext']['runAsUser']}" in page

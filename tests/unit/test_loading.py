@@ -12,6 +12,7 @@ import pytest
 SLOW = (
     "alembic",
     "celery",
+    "cryptography.hazmat",
     "jsonschema",
     "kombu",
     "opentelemetry",

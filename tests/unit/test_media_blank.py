@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_workers.media.preparation import prepare
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 A4 = (1240, 1754)
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from pydicom import uid
 from pydicom.filebase import DicomIO
@@ -24,25 +27,9 @@ from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 LIMITS = Limits.of(WorkerSettings())
 RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)
 RED = np.full((100, 60, 3), (200, 0, 0), dtype=np.uint8)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "file"
-        path.write_bytes(content)
-        return path
-
-    return written
 
 
 def shades(path: Path) -> NDArray[Any]:
@@ -58,6 +45,15 @@ def jpeg(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def with_palette(red: bytes) -> bytes:
+    """A picture all of the palette's second colour; the palette has as much green and blue as black has."""
+    about: dict[str, Any] = {}
+    for name, data in {"Red": red, "Green": bytes(4), "Blue": bytes(4)}.items():
+        about[f"{name}PaletteColorLookupTableDescriptor"] = [2, 0, 16]
+        about[f"{name}PaletteColorLookupTableData"] = data
+    return secondary_capture(np.full((100, 60), 1, dtype=np.uint8), "PALETTE COLOR", **about)
 
 
 def failure(path: Path, limits: Limits = LIMITS) -> MediaError:
@@ -145,32 +141,8 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
             ),
             0,
         ),
-        (
-            secondary_capture(
-                np.full((100, 60), 1, dtype=np.uint8),
-                "PALETTE COLOR",
-                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
-                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
-                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
-                RedPaletteColorLookupTableData=b"\0\0\xff\xc8",
-                GreenPaletteColorLookupTableData=bytes(4),
-                BluePaletteColorLookupTableData=bytes(4),
-            ),
-            0,
-        ),
-        (
-            secondary_capture(
-                np.full((100, 60), 1, dtype=np.uint8),
-                "PALETTE COLOR",
-                RedPaletteColorLookupTableDescriptor=[2, 0, 16],
-                GreenPaletteColorLookupTableDescriptor=[2, 0, 16],
-                BluePaletteColorLookupTableDescriptor=[2, 0, 16],
-                RedPaletteColorLookupTableData=b"\0\0\xc8\0",
-                GreenPaletteColorLookupTableData=bytes(4),
-                BluePaletteColorLookupTableData=bytes(4),
-            ),
-            0,
-        ),
+        (with_palette(b"\0\0\xff\xc8"), 0),
+        (with_palette(b"\0\0\xc8\0"), 0),
     ],
     ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette", "8 bits in 16"],
 )

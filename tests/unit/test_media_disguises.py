@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import io
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def zipped(*names: str) -> bytes:
@@ -49,17 +46,17 @@ def zipped(*names: str) -> bytes:
         (b"P5 is the fifth of the group\n", "plain text: there is nothing to recognise"),
         (b"RIFF\x24\0\0\0WAVEfmt ", "a sound recording"),
         (b"MZ\x90\0\3\0", "a program"),
+        (b"\x7fELF\2\1\1" + bytes(200), "a program"),
+        (bytes(5_000), "of no kind that is known here"),
+        (b"%", "plain text: there is nothing to recognise"),
         (bytes(range(200)), "of no kind that is known here"),
     ],
 )
 def test_a_file_that_is_no_document_is_told_what_it_is_and_what_to_do(
-    content: bytes, says: str, tmp_path: Path
+    content: bytes, says: str, file: Callable[[bytes], Path], limits: Limits
 ) -> None:
-    path = tmp_path / "scan.pdf"
-    path.write_bytes(content)
-
     with pytest.raises(MediaError) as caught:
-        inspect_file(path, Limits.of(WorkerSettings()))
+        inspect_file(file(content), limits)
 
     assert str(caught.value).startswith(f"unsupported_type: The file is {says}")
     assert "Sampleton" not in str(caught.value)

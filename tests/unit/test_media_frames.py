@@ -8,8 +8,9 @@ import resource
 import socket
 import struct
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -29,9 +30,6 @@ from pecia_workers.media.frames import (
     receive_answer,
     send_answer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @STRICT

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pillow_heif
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -22,25 +25,8 @@ from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
 from pictures import encoded, marked
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 LIMITS = Limits.of(WorkerSettings())
 pillow_heif.register_heif_opener()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "letter.pdf"  # a wrong name, always
-        path.unlink(missing_ok=True)
-        path.write_bytes(content)
-        return path
-
-    return written
 
 
 def numbered(count: int, **options: Any) -> bytes:
@@ -91,65 +77,37 @@ def corner_and_middle(path: Path) -> tuple[list[int], list[int]]:
     return pixels[3, 3].tolist(), pixels[60, 40].tolist()
 
 
-@pytest.mark.parametrize(
-    ("content", "media"),
-    [
-        (encoded(marked(), "JPEG", quality=95), MediaType.JPEG),
-        (encoded(marked(), "JPEG", quality=95, progressive=True), MediaType.JPEG),
-        (encoded(marked().convert("CMYK"), "JPEG", quality=95), MediaType.JPEG),
-        (encoded(marked(), "GIF"), MediaType.GIF),
-        (encoded(marked(), "GIF", save_all=True, append_images=[Image.new("RGB", (60, 100))]), MediaType.GIF),
-        (encoded(marked().quantize(8), "PNG"), MediaType.PNG),
-        (encoded(marked().convert("RGBA"), "WEBP", lossless=True), MediaType.WEBP),
-        (encoded(marked(), "HEIF", quality=95), MediaType.HEIC),
-        (encoded(marked(), "HEIF", quality=95, tile_size=64), MediaType.HEIC),
-        (encoded(marked(), "AVIF", quality=95), MediaType.AVIF),
-        (encoded(marked(), "JPEG2000"), MediaType.JPEG2000),
-        (encoded(marked(), "JPEG2000", no_jp2=True), MediaType.JPEG2000),
-        (encoded(marked(), "PPM"), MediaType.PPM),
-        (as_text(marked()), MediaType.PPM),
-        (encoded(marked(), "PCX"), MediaType.PCX),
-        *(
-            (encoded(marked(), "TIFF", compression=one), MediaType.TIFF)
-            for one in ("raw", "tiff_lzw", "jpeg", "tiff_adobe_deflate", "packbits", "zstd")
-        ),
-        (encoded(marked(), "TIFF", big_tiff=True), MediaType.TIFF),
-        (encoded(marked().convert("CMYK"), "TIFF", compression="tiff_lzw"), MediaType.TIFF),
-        (encoded(marked().convert("CMYK"), "TIFF", compression="jpeg", quality=95), MediaType.TIFF),
-    ],
-    ids=[
-        *(
-            "jpeg",
-            "progressive",
-            "cmyk jpeg",
-            "gif",
-            "animation",
-            "palette",
-            "webp",
-            "heic",
-            "tiled heic",
-            "avif",
-            "jpeg 2000",
-            "jpeg 2000 codestream",
-            "ppm",
-            "ppm as text",
-            "pcx",
-        ),
-        *(
-            "tiff",
-            "lzw",
-            "jpeg in tiff",
-            "deflate",
-            "packbits",
-            "zstd",
-            "bigtiff",
-            "cmyk tiff",
-            "cmyk jpeg in tiff",
-        ),
-    ],
-)
+CMYK = marked().convert("CMYK")
+OTHER = Image.new("RGB", (60, 100))
+KINDS = {
+    "jpeg": (MediaType.JPEG, encoded(marked(), "JPEG", quality=95)),
+    "progressive": (MediaType.JPEG, encoded(marked(), "JPEG", quality=95, progressive=True)),
+    "cmyk jpeg": (MediaType.JPEG, encoded(CMYK, "JPEG", quality=95)),
+    "gif": (MediaType.GIF, encoded(marked(), "GIF")),
+    "animation": (MediaType.GIF, encoded(marked(), "GIF", save_all=True, append_images=[OTHER])),
+    "palette": (MediaType.PNG, encoded(marked().quantize(8), "PNG")),
+    "webp": (MediaType.WEBP, encoded(marked().convert("RGBA"), "WEBP", lossless=True)),
+    "heic": (MediaType.HEIC, encoded(marked(), "HEIF", quality=95)),
+    "tiled heic": (MediaType.HEIC, encoded(marked(), "HEIF", quality=95, tile_size=64)),
+    "avif": (MediaType.AVIF, encoded(marked(), "AVIF", quality=95)),
+    "jpeg 2000": (MediaType.JPEG2000, encoded(marked(), "JPEG2000")),
+    "jpeg 2000 codestream": (MediaType.JPEG2000, encoded(marked(), "JPEG2000", no_jp2=True)),
+    "ppm": (MediaType.PPM, encoded(marked(), "PPM")),
+    "ppm as text": (MediaType.PPM, as_text(marked())),
+    "pcx": (MediaType.PCX, encoded(marked(), "PCX")),
+    **{
+        f"tiff, {one}": (MediaType.TIFF, encoded(marked(), "TIFF", compression=one))
+        for one in ("raw", "tiff_lzw", "jpeg", "tiff_adobe_deflate", "packbits", "zstd")
+    },
+    "bigtiff": (MediaType.TIFF, encoded(marked(), "TIFF", big_tiff=True)),
+    "cmyk tiff": (MediaType.TIFF, encoded(CMYK, "TIFF", compression="tiff_lzw")),
+    "cmyk jpeg in tiff": (MediaType.TIFF, encoded(CMYK, "TIFF", compression="jpeg", quality=95)),
+}
+
+
+@pytest.mark.parametrize(("media", "content"), KINDS.values(), ids=KINDS)
 def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
-    content: bytes, media: MediaType, file: Callable[[bytes], Path]
+    media: MediaType, content: bytes, file: Callable[[bytes], Path]
 ) -> None:
     assert sniff(content[:HEAD_BYTES]) is media
     corner, middle = corner_and_middle(file(content))
@@ -206,7 +164,7 @@ def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: Callable[[bytes], P
         inspect_file(file(bytes(content)), LIMITS)
 
 
-def test_photos_are_told_from_films_by_their_brands() -> None:
+def test_photos_films_and_text_are_told_apart_by_their_first_bytes() -> None:
     def head(*brands: bytes) -> bytes:
         body = b"ftyp" + brands[0] + bytes(4) + b"".join(brands[1:])
         return struct.pack(">I", 4 + len(body)) + body + b"\0\0\0\x08free"
@@ -217,6 +175,8 @@ def test_photos_are_told_from_films_by_their_brands() -> None:
     assert sniff(head(b"avif", b"mif1")) is MediaType.AVIF
     assert sniff(head(b"isom", b"avif")) is MediaType.MP4
     assert sniff(head(b"qt  ")) is MediaType.MP4
+    assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
+    assert sniff(b"Good morning, " * 40) is None
 
 
 def test_a_pdf_may_have_lines_of_a_mail_or_printing_system_before_it() -> None:

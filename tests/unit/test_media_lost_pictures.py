@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from pecia_schemas import FailureCode
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
@@ -23,11 +22,6 @@ def scanned(path: Path, picture: Image.Image, *, broken: bool) -> Path:
     content = buffer.getvalue()
     path.write_bytes(content.replace(JPEG_START, b"\0\0\0") if broken else content)
     return path
-
-
-@pytest.fixture
-def limits() -> Limits:
-    return Limits.of(WorkerSettings())
 
 
 def test_a_scan_whose_picture_cannot_be_decoded_is_damaged(tmp_path: Path, limits: Limits) -> None:

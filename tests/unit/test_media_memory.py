@@ -10,7 +10,6 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.limits import Limits
 from pecia_workers.media.pdf import PdfPages
 
@@ -45,9 +44,9 @@ def memory_kib() -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
 
-def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path, limits: Limits) -> None:
     with long_scan(tmp_path / "scan.pdf").open("rb") as file:
-        document = PdfPages(file, Limits.of(WorkerSettings()))
+        document = PdfPages(file, limits)
         document.pixels(0)
         before = memory_kib()
 

@@ -54,6 +54,19 @@ def test_of_forty_pages_turned_and_askew_at_least_thirty_eight_come_back_upright
     assert len(lost) <= 40 - NEEDED, lost
 
 
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_pages_that_lie_turned_come_back_pixel_for_pixel(degrees: int) -> None:
+    pages = [synthetic_page(seed) for seed in range(24)]
+    wrong = 0
+    for page in pages:
+        prepared = prepare(turned(page, degrees))
+        is_upright = prepared.rotation == -degrees % 360
+        assert np.array_equal(prepared.pixels, page) is is_upright
+        wrong += not is_upright
+
+    assert wrong <= (degrees > 0)
+
+
 @pytest.mark.parametrize("slope", [-10, -3.3, 0.7, 5.2])
 def test_a_page_askew_is_turned_back_by_as_much(slope: float) -> None:
     page = prepare(askew(synthetic_page(5), slope), LEVEL)
@@ -115,6 +128,10 @@ def test_a_picture_without_lines_of_text_is_in_doubt_and_stays_as_it_is(
     page = np.asarray(draw())
 
     assert np.array_equal(prepare(page, LEVEL).pixels, page)
+
+
+def test_a_drawing_is_not_turned() -> None:
+    assert prepare(np.asarray(drawing())).rotation == 0
 
 
 def test_the_level_edge_of_a_scan_does_not_hide_that_its_text_slopes() -> None:

@@ -33,16 +33,6 @@ LIMITS = Limits.of(WorkerSettings())
 WHOLE = {kind: video(2, form=kind[0], codec=kind[1]) for kind in CONTAINERS}
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    def written(content: bytes) -> Path:
-        path = tmp_path / "video: of a patient"
-        path.write_bytes(content)
-        return path
-
-    return written
-
-
 def plan(**changes: Any) -> FramePlan:
     return replace(FramePlan(method="uniform", most=8, fps=1.0, pixels=10**7), **changes)
 
@@ -77,13 +67,6 @@ def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
     assert [second_of(frame) for frame in clip.frames] == [2, 3, 4, 5]
     assert clip.times == pytest.approx([2.5, 3.5, 4.5, 5.5], abs=0.11)
     assert not clip.damaged
-
-
-def test_pictures_in_the_same_kind_of_box_are_no_videos() -> None:
-    assert sniff(b"\0\0\0\x1cftypheic" + bytes(64)) is MediaType.HEIC
-    assert sniff(b"\0\0\0\x1cftypisom" + bytes(64)) is MediaType.MP4
-    assert sniff(b"G" * HEAD_BYTES) is MediaType.MPEG_TS
-    assert sniff(b"Good morning, " * 40) is None
 
 
 def test_a_video_has_no_pages_and_a_picture_no_clips(file: Callable[[bytes], Path]) -> None:

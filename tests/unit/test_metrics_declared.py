@@ -34,15 +34,8 @@ def families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
 
 
 def shown(family: Metric) -> str:
-    return (
-        f"{family.name}_{'total' if family.type == 'counter' else 'info'}"
-        if family.type
-        in (
-            "counter",
-            "info",
-        )
-        else family.name
-    )
+    suffix = {"counter": "_total", "info": "_info"}
+    return family.name + suffix.get(family.type, "")
 
 
 def row(source: str, family: Metric, labels: tuple[str, ...]) -> str:

@@ -44,7 +44,7 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody has, and probably none of those that follow."""
+    """A free port; those that follow are probably free, too."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -95,7 +95,7 @@ def test_a_page_that_cannot_be_served_stops_no_work() -> None:
     assert [line["event"] for line in logs] == ["metrics_page_unavailable"]
 
 
-def test_a_caller_that_says_nothing_keeps_nobody_out(port: int) -> None:
+def test_a_caller_that_says_nothing_keeps_no_other_out(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)):
         assert get(port, "/healthz")[0] == 200
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prometheus_client import generate_latest
@@ -13,8 +12,6 @@ from prometheus_client import generate_latest
 from pecia_schemas import (
     Failure,
     FailureCode,
-    Lane,
-    Page,
     Stage,
     Timings,
     TokenUsage,
@@ -25,33 +22,13 @@ from pecia_workers.ledger import ClaimedPart, Cut, Done, Failed, NewPart, Outcom
 from pecia_workers.ledger.accounts import Spent
 from pecia_workers.metrics import gpus, recording
 from pecia_workers.metrics.declared import REGISTRY
+from samples import claimed_part, page
 
 WORD = "Quillfeather"
 
 
-def part(stage: Stage = Stage.READ) -> ClaimedPart:
-    return ClaimedPart(
-        id=uuid4(),
-        job_id=uuid4(),
-        stage=stage,
-        ordinal=0,
-        attempt=1,
-        strikes=0,
-        deaths=0,
-        lane=Lane.URGENT,
-        start_s=None,
-        end_s=None,
-        kind="document.read",
-        stored_task={"note": WORD},
-        queued_s=7.0,
-        client=WORD,
-        metadata={"ward": WORD},
-    )
-
-
-def page(**more: Any) -> Page:
-    about = {"number": 1, "text": WORD, "verdict": Verdict.OK, "width": 1, "height": 1, "engine": "test"}
-    return Page.model_validate({**about, **more})
+def part() -> ClaimedPart:
+    return claimed_part(stored_task={"note": WORD}, client=WORD, metadata={"ward": WORD}, queued_s=7.0)
 
 
 class Counts:
@@ -85,11 +62,11 @@ _FAILURE = Failure.of(FailureCode.ENGINE_ERROR)
 @pytest.mark.parametrize(
     ("outcome", "committed", "name"),
     [
-        (Done(page()), True, "done"),
+        (Done(page(text=WORD)), True, "done"),
         (Cut(Stage.READ, [NewPart(ordinal=0, cost=1)]), True, "done"),
         (Failed(_FAILURE), True, "failed"),
         (Failed(_FAILURE, timedelta(seconds=2)), True, "retried"),
-        (Done(page()), False, "lost"),
+        (Done(page(text=WORD)), False, "lost"),
     ],
     ids=["done", "cut", "failed", "retried", "lost"],
 )
@@ -116,13 +93,15 @@ def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts
 
 
 def test_a_page_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(grown: Counts) -> None:
-    recording.ended(part(), Done(page(usage=TokenUsage(prompt=100, output=20, wasted=60))), 1, committed=True)
+    recording.ended(
+        part(), Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60))), 1, committed=True
+    )
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 60
 
 
 def test_what_was_not_committed_is_no_page_and_no_waste(grown: Counts) -> None:
-    recording.ended(part(), Done(page(usage=TokenUsage(wasted=60))), 1, committed=False)
+    recording.ended(part(), Done(page(text=WORD, usage=TokenUsage(wasted=60))), 1, committed=False)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
     assert grown("pecia_wasted_tokens_total", engine="test") == 0
 
@@ -163,7 +142,7 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
 def test_nothing_of_a_part_is_in_the_metrics() -> None:
     claimed = part()
     recording.begun(claimed)
-    recording.ended(claimed, Done(page()), 1, committed=True)
+    recording.ended(claimed, Done(page(text=WORD)), 1, committed=True)
     recording.generated("test", Generation(text=WORD, verdict=Verdict.OK), 1)
     told = generate_latest(REGISTRY).decode()
     assert WORD not in told

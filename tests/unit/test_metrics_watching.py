@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +129,6 @@ def test_the_runbook_has_an_entry_for_each_alert_and_no_other() -> None:
 def test_an_entry_goes_from_symptom_to_fix(entry: str) -> None:
     told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
     assert told == ["Symptom", "Check", "Cause", "Fix"]
-
-
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
-def test_panels_have_ids_of_their_own_and_do_not_overlap(board: Path) -> None:
-    found = panels(board)
-    assert len({panel["id"] for panel in found}) == len(found)
-    for one, other in combinations([panel["gridPos"] for panel in found], 2):
-        assert (
-            one["x"] + one["w"] <= other["x"]
-            or other["x"] + other["w"] <= one["x"]
-            or one["y"] + one["h"] <= other["y"]
-            or other["y"] + other["h"] <= one["y"]
-        )
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")

@@ -45,12 +45,6 @@ def test_a_page_is_read_greedily_and_as_long_as_it_is() -> None:
     assert page() == (Sampling(), None)
 
 
-@pytest.mark.parametrize(("preset", "temperature"), [("factual", 0.3), ("balanced", 0.7), ("creative", 1.0)])
-def test_a_preset_has_the_temperature_of_its_name(preset: str, temperature: float) -> None:
-    for sampling, _ in (page(preset=preset), caption(preset=preset)):
-        assert sampling.temperature == temperature
-
-
 @pytest.mark.parametrize("preset", Preset)
 def test_no_preset_forbids_a_page_to_repeat_itself_or_cuts_it(preset: Preset) -> None:
     sampling, most = page(preset=preset)
@@ -62,16 +56,6 @@ def test_no_preset_forbids_a_page_to_repeat_itself_or_cuts_it(preset: Preset) ->
 def test_a_caption_is_balanced_unless_it_says_otherwise() -> None:
     assert caption() == caption(preset="balanced")
     assert caption()[0].temperature == 0.7
-
-
-@pytest.mark.parametrize(("style", "most"), [("brief", 96), ("detailed", 256), ("dense", 512)])
-def test_a_caption_is_as_long_as_its_style(style: str, most: int) -> None:
-    assert caption(style=style)[1] == most
-
-
-@pytest.mark.parametrize(("preset", "most"), [("speed", 128), ("quality", 512)])
-def test_presets_for_speed_and_quality_have_a_length_of_their_own(preset: str, most: int) -> None:
-    assert caption(preset=preset, style="brief")[1] == most
 
 
 @pytest.mark.parametrize(("bound", "most"), [(0, 256), (128, 128), (512, 256)])

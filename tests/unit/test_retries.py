@@ -40,12 +40,3 @@ def test_every_wait_is_within_its_bounds_and_every_part_gets_all_its_attempts(
     if wait is not None:
         doubled = min(first * 2 ** min(strikes, 20), timedelta(minutes=10))
         assert doubled / 2 <= wait <= doubled
-
-
-@pytest.mark.parametrize(
-    ("code", "strikes"),
-    [(FailureCode.DAMAGED, 0), (FailureCode.TIMEOUT, 9_999)],
-    ids=["in vain", "too often"],
-)
-def test_some_parts_are_not_tried_again(code: FailureCode, strikes: int) -> None:
-    assert retry_delay(code, strikes, SETTINGS) is None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pypdfium2
 import pytest
@@ -9,6 +9,7 @@ from PIL import Image
 from pecia_schemas import DocumentType
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import (
+    SampleDocument,
     sample_document,
     sample_documents,
     write_damaged_png,
@@ -16,11 +17,6 @@ from pecia_workers.local.sample_documents import (
     write_png,
     write_scan,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pecia_workers.local.sample_documents import SampleDocument
 
 
 def test_there_is_one_document_of_each_type_and_the_chart_has_several_pages() -> None:

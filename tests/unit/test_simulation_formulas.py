@@ -20,7 +20,7 @@ def test_a_refill_at_once_gains_the_longest_by_the_mean() -> None:
     assert formulas.gain_over_static(BATCH) == 2.0
 
 
-def test_a_batch_of_one_waits_for_nobody_and_no_batch_longer_than_its_window() -> None:
+def test_a_batch_of_one_does_not_wait_and_no_batch_longer_than_its_window() -> None:
     assert formulas.mean_batch_wait(1, 10, 0.1) == 0
     assert formulas.mean_batch_wait(9, 100, 0.1) == pytest.approx(0.04)
     assert formulas.mean_batch_wait(9, 1, 0.1) == 0.1

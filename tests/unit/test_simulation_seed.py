@@ -17,24 +17,6 @@ def found() -> dict[PolicyName, Figures]:
     return {name: simulated_seed(name).figures for name in PolicyName}
 
 
-def printed(figures: Figures) -> tuple[str, str, str, str, str]:
-    return (
-        f"{figures.total:.2f}",
-        f"{figures.requests_per_s:.2f}",
-        f"{figures.service.mean:.3f}",
-        f"{figures.service.p95:.2f}",
-        f"{figures.utilisation:.1%}",
-    )
-
-
-def test_static_batches_come_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
-    assert printed(found[PolicyName.STATIC]) == ("170.73", "1.17", "6.829", "9.98", "41.2%")
-
-
-def test_a_refill_at_once_comes_to_the_digits_of_the_source(found: dict[PolicyName, Figures]) -> None:
-    assert printed(found[PolicyName.CONTINUOUS]) == ("75.92", "2.63", "2.812", "7.72", "92.6%")
-
-
 def test_the_gain_is_that_of_the_source(found: dict[PolicyName, Figures]) -> None:
     continuous, static = found[PolicyName.CONTINUOUS], found[PolicyName.STATIC]
     gain = round(continuous.requests_per_s, 2) / round(static.requests_per_s, 2) - 1
@@ -62,7 +44,7 @@ def test_that_is_no_luck_of_one_draw() -> None:
     assert fmean(times) < 0.9
 
 
-def test_the_order_of_the_shortest_first_does_not_depend_on_what_nobody_can_know() -> None:
+def test_the_order_of_the_shortest_first_does_not_depend_on_lengths_yet_unknown() -> None:
     """All is admitted by type and arrival: the same types with other times start in the same order."""
     run = simulated_seed(PolicyName.SHORTEST, ahead=None).run
     known = {one.price for one in run.served}

@@ -60,21 +60,15 @@ def run(policy: PolicyName, machine: Machine, of: list[Request], ahead: int | No
     kind=st.integers(0, 2),
     ahead=st.none() | st.integers(1, 9),
 )
-def test_everything_that_arrives_is_served_once_and_not_before(
+def test_all_that_arrives_is_served_once_not_before_and_within_the_budget(
     of: Drawn, policy: PolicyName, kind: int, ahead: int | None
 ) -> None:
-    served = run(policy, machines()[kind], requests(of), ahead).served
-
-    assert sorted(int(one.request.id) for one in served) == list(range(len(of)))
-    for one in served:
-        assert one.request.arrived <= one.started < one.first_token <= one.ended + 1e-9
-
-
-@given(of=arriving, policy=st.sampled_from(PolicyName), kind=st.integers(0, 2))
-def test_the_budget_is_never_exceeded_but_by_one_alone(of: Drawn, policy: PolicyName, kind: int) -> None:
     machine = machines()[kind]
-    done = run(policy, machine, requests(of))
+    done = run(policy, machine, requests(of), ahead)
 
+    assert sorted(int(one.request.id) for one in done.served) == list(range(len(of)))
+    for one in done.served:
+        assert one.request.arrived <= one.started < one.first_token <= one.ended + 1e-9
     for use in done.use:
         assert use.running <= machine.budget.slots
         if machine.budget.tokens is not None:

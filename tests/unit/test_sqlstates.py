@@ -29,33 +29,16 @@ def raised(sqlstate: str) -> Exception:
     return DBAPIError("INSERT INTO results", {"content": "the name of a patient"}, cause)
 
 
+VERDICTS = {
+    Verdict.TRANSIENT: "08006 25006 25P03 40001 40P01 53100 53300 55P03 57014 57P01 57P03 58030",
+    Verdict.REFUSED: "21000 22003 23505 25P02 42601 54000 P0001 XX000",
+    Verdict.FAULT: "42501 42703 42P01",
+}
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "verdict"),
-    [
-        ("08006", Verdict.TRANSIENT),
-        ("25006", Verdict.TRANSIENT),
-        ("25P03", Verdict.TRANSIENT),
-        ("40001", Verdict.TRANSIENT),
-        ("40P01", Verdict.TRANSIENT),
-        ("53100", Verdict.TRANSIENT),
-        ("53300", Verdict.TRANSIENT),
-        ("55P03", Verdict.TRANSIENT),
-        ("57014", Verdict.TRANSIENT),
-        ("57P01", Verdict.TRANSIENT),
-        ("57P03", Verdict.TRANSIENT),
-        ("58030", Verdict.TRANSIENT),
-        ("21000", Verdict.REFUSED),
-        ("22003", Verdict.REFUSED),
-        ("23505", Verdict.REFUSED),
-        ("25P02", Verdict.REFUSED),
-        ("42601", Verdict.REFUSED),
-        ("54000", Verdict.REFUSED),
-        ("P0001", Verdict.REFUSED),
-        ("XX000", Verdict.REFUSED),
-        ("42501", Verdict.FAULT),
-        ("42703", Verdict.FAULT),
-        ("42P01", Verdict.FAULT),
-    ],
+    [(code, verdict) for verdict, codes in VERDICTS.items() for code in codes.split()],
 )
 def test_each_class_has_its_verdict(sqlstate: str, verdict: Verdict) -> None:
     assert verdict_on(raised(sqlstate)) is verdict

@@ -16,7 +16,7 @@ def digest(task: dict[str, Any]) -> str:
     return task_digest("document.read", task, "normal", Keyring(), None)
 
 
-def test_a_field_that_a_later_version_adds_and_nobody_uses_changes_nothing() -> None:
+def test_a_field_that_a_later_version_adds_changes_nothing_until_it_is_used() -> None:
     assert digest(TASK | {"invented_later": None}) == digest(TASK)
 
 

@@ -1,4 +1,4 @@
-"""Work that is begun ends before whoever waits for it goes on, however often they are told to go."""
+"""Work that is begun ends before its caller goes on, however often the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_thread_never_outlives_its_caller() -> None:
     asyncio.run(story())
 
 
-def test_what_the_work_raises_is_raised_but_to_nobody_who_has_gone() -> None:
+def test_what_the_work_raises_is_raised_unless_the_caller_was_cancelled() -> None:
     async def story() -> None:
         may_fail = asyncio.Event()
 

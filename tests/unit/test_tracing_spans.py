@@ -7,16 +7,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pecia_schemas import Failure, FailureCode, Lane, Stage, tracing
+from pecia_schemas import Failure, FailureCode, tracing
 from pecia_workers.ledger import ClaimedPart, Failed
 from pecia_workers.tracing.parts import ended, processing
+from samples import claimed_part
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 JOB = f"00-{TRACE}-{SPAN}-01"
@@ -33,22 +33,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def part(traceparent: str | None) -> ClaimedPart:
-    return ClaimedPart(
-        id=uuid4(),
-        job_id=uuid4(),
-        stage=Stage.READ,
-        ordinal=0,
-        attempt=2,
-        strikes=1,
-        deaths=0,
-        lane=Lane.URGENT,
-        start_s=None,
-        end_s=None,
-        kind="document.read",
-        stored_task={},
-        queued_s=1.5,
-        traceparent=traceparent,
-    )
+    return claimed_part(attempt=2, strikes=1, traceparent=traceparent)
 
 
 def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> None:

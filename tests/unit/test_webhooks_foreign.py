@@ -65,7 +65,7 @@ def test_either_secret_verifies_while_it_is_rotated(verify: Verify) -> None:
     assert [verify(request, secret) for secret in (SECRET, FORMER)] == [NOTICE, NOTICE]
 
 
-def test_it_refuses_what_was_changed_or_signed_by_somebody_else_or_long_ago(verify: Verify) -> None:
+def test_it_refuses_what_was_changed_or_signed_with_another_secret_or_long_ago(verify: Verify) -> None:
     request = signed(SECRET)
     changed = SignedNotice(body=json.dumps({}).encode(), headers=request.headers)
     old = signed(SECRET, at=datetime.now(UTC) - timedelta(minutes=6))

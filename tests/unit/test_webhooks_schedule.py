@@ -60,26 +60,25 @@ def test_a_retry_after_beyond_all_measure_is_bounded(header: str) -> None:
     assert SCHEDULE.after(1, asked=asked) <= SCHEDULE.longest
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_any_2xx_is_delivery(status: int) -> None:
-    assert POLICY.answered(1, reply(status)).state is DeliveryState.DELIVERED
+@pytest.mark.parametrize(
+    ("state", "statuses"),
+    [
+        (DeliveryState.DELIVERED, (200, 201, 202, 204, 299)),
+        (DeliveryState.DEAD, (410,)),
+        (DeliveryState.PENDING, (301, 307, 400, 401, 404, 429, 500, 503)),
+    ],
+)
+def test_any_2xx_is_delivery_410_is_the_end_and_any_other_answer_is_tried_again(
+    state: DeliveryState, statuses: tuple[int, ...]
+) -> None:
+    for status in statuses:
+        outcome = POLICY.answered(1, reply(status))
+        assert (outcome.state, outcome.status) == (state, status)
+        assert outcome.error == (None if state is DeliveryState.DELIVERED else f"http_{status}")
+        assert (outcome.retry_in > timedelta(seconds=3)) is (state is DeliveryState.PENDING)
 
 
-def test_410_is_the_end() -> None:
-    outcome = POLICY.answered(1, reply(410))
-
-    assert (outcome.state, outcome.status, outcome.error) == (DeliveryState.DEAD, 410, "http_410")
-
-
-@pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 429, 500, 503])
-def test_any_other_answer_is_tried_again(status: int) -> None:
-    outcome = POLICY.answered(1, reply(status))
-
-    assert (outcome.state, outcome.error) == (DeliveryState.PENDING, f"http_{status}")
-    assert outcome.retry_in > timedelta(seconds=3)
-
-
-def test_a_receiver_can_ask_for_patience() -> None:
+def test_a_receiver_can_ask_for_a_longer_wait() -> None:
     assert POLICY.answered(1, reply(503, "90")).retry_in == timedelta(seconds=90)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -53,6 +52,7 @@ def test_a_notice_comes_back_as_it_was_signed() -> None:
     assert received.data.state is JobState.SUCCEEDED
     assert received.data.metadata == {"ward": "café 3"}
     assert request.headers["webhook-id"] == str(DELIVERY)
+    assert "café".encode() in request.body
 
 
 def test_the_case_of_header_names_does_not_matter() -> None:
@@ -69,8 +69,7 @@ def test_one_right_signature_among_several_is_enough() -> None:
 
 
 def test_a_time_of_another_zone_is_the_same_moment() -> None:
-    seoul = datetime.now(UTC).astimezone(timezone(timedelta(hours=9)))
-    request = signed(at=seoul)
+    request = signed(at=datetime.now(timezone(timedelta(hours=9))))
 
     assert verify(request.body, request.headers, SECRET)
 
@@ -82,30 +81,27 @@ def refused(body: bytes, headers: Mapping[str, str], secret: str = SECRET) -> st
     return str(caught.value)
 
 
-def test_another_secret_does_not_verify() -> None:
+CHANGES: list[tuple[str, str | None]] = [
+    *((name, None) for name in ("webhook-id", "webhook-timestamp", "webhook-signature")),
+    ("webhook-id", "another"),
+    *(("webhook-signature", value) for value in ("", "v1", "v1,", "v1,%%%", "v1,é", ",,,", "v2,abcd")),
+    *(("webhook-timestamp", value) for value in ("nan", "1e999", "soon", "-1")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), CHANGES)
+def test_a_header_that_is_missing_or_makes_no_sense_does_not_verify(name: str, value: str | None) -> None:
     request = signed()
+    others = {key: told for key, told in request.headers.items() if key != name}
 
-    refused(request.body, request.headers, OTHER)
+    refused(request.body, others if value is None else {**others, name: value})
 
 
-def test_a_changed_body_does_not_verify() -> None:
+def test_another_time_does_not_verify() -> None:
     request = signed()
+    later = str(int(request.headers["webhook-timestamp"]) + 1)
 
-    refused(request.body.replace(b"succeeded", b"cancelled"), request.headers)
-
-
-@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
-def test_a_missing_header_does_not_verify(name: str) -> None:
-    request = signed()
-
-    refused(request.body, {key: value for key, value in request.headers.items() if key != name})
-
-
-@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp"])
-def test_a_changed_header_does_not_verify(name: str) -> None:
-    request = signed()
-
-    refused(request.body, {**request.headers, name: str(int(datetime.now(UTC).timestamp()) + 1)})
+    refused(request.body, {**request.headers, "webhook-timestamp": later})
 
 
 @pytest.mark.parametrize("age", [timedelta(minutes=6), timedelta(minutes=-6)])
@@ -115,22 +111,12 @@ def test_a_notice_from_long_ago_or_the_future_does_not_verify(age: timedelta) ->
     refused(request.body, request.headers)
 
 
-@pytest.mark.parametrize("signature", ["", "v1", "v1,", "v1,%%%", "v1,é", ",,,", "v2,abcd"])
-def test_a_signature_that_is_none_does_not_verify(signature: str) -> None:
+def test_another_body_or_secret_does_not_verify() -> None:
     request = signed()
 
-    refused(request.body, {**request.headers, "webhook-signature": signature})
-
-
-@pytest.mark.parametrize("timestamp", ["nan", "1e999", "soon", "-1"])
-def test_a_time_that_is_none_does_not_verify(timestamp: str) -> None:
-    request = signed()
-
-    refused(request.body, {**request.headers, "webhook-timestamp": timestamp})
-
-
-def test_a_body_that_is_no_text_does_not_verify() -> None:
-    refused(b"\xff\xfe", signed().headers)
+    refused(request.body, request.headers, OTHER)
+    refused(request.body.replace(b"succeeded", b"cancelled"), request.headers)
+    refused(b"\xff\xfe", request.headers)
 
 
 def test_a_signed_body_that_is_no_notice_is_told_apart() -> None:
@@ -145,8 +131,3 @@ def test_a_secret_that_is_no_key_is_the_receivers_own_mistake(secret: str) -> No
 
     with pytest.raises(ConfigurationError, match="whsec_"):
         verify(request.body, request.headers, secret)
-
-
-def test_the_bytes_sent_are_the_bytes_signed() -> None:
-    assert json.loads(signed().body)["data"]["metadata"] == {"ward": "café 3"}
-    assert "café".encode() in signed().body

@@ -1,0 +1,58 @@
+"""What the tests' own HTTP servers have in common: they listen on loopback, in a thread, and say nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
+
+Server = TypeVar("Server", bound="LoopbackServer")
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Listens on a port of loopback, a free one unless it is said which."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), handler)
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: those who ask may go away, or not like the certificate."""
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Logs nothing, and can break off."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
+        """Say nothing."""
+
+    def reset(self) -> None:
+        """Reset the connection, as a process that dies does."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+        self.wfile = self.rfile = open(os.devnull, "r+b")  # noqa: SIM115, PTH123  closed by the handler
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """Have a server answer for the length of a block."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
