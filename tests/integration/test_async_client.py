@@ -225,12 +225,7 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    name: str,
-    times: int,
-    stores: dict[str, str],
-    database_url: str,
-    picture: Picture,
-    eventually: Callable[..., Any],
+    name: str, times: int, stores: dict[str, str], picture: Picture, eventually: Callable[..., Any]
 ) -> None:
     async def sweep() -> None:
         async with serving(stores) as client:
@@ -246,7 +241,7 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
             assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
 
     asyncio.run(sweep())
-    with psycopg.connect(database_url, autocommit=True) as connection:
+    with psycopg.connect(stores["PECIA_DATABASE_URL"], autocommit=True) as connection:
         query = """
             SELECT jobs.state = parts.state AND EXISTS (SELECT FROM job_events WHERE job_id = jobs.id)
             FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
