@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Table
@@ -244,30 +243,3 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
     assert len(found.blocks[0].lines) == 8
     [doubt] = found.doubts
     assert (doubt.reason, doubt.on_value) == (DoubtReason.TABLE_UNCLEAR, True)
-
-
-def test_turned_text_is_read_again_upright() -> None:
-    sheet = Sheet()
-    draw(
-        sheet,
-        {(0, 0): ("", 2, 1), (0, 1): ("Soup", 1, 1), (1, 1): ("Bread", 1, 1)},
-        "full",
-        [60, 200],
-        pad=40,
-    )
-    sheet.pieces.append(
-        Line(text="HUNCH TIMME", box=Box(left=96, top=130, right=122, bottom=310), confidence=0.6)
-    )
-    seen: list[tuple[int, ...]] = []
-
-    def read_again(crop: NDArray[np.uint8]) -> Line:
-        seen.append(crop.shape)
-        return Line(
-            text="LUNCH TIME", box=Box(left=0, top=0, right=1, bottom=1), confidence=0.5 + 0.2 * len(seen)
-        )
-
-    found = layout(sheet.pieces, np.asarray(sheet.image), source=Source.OCR, read_again=read_again)
-
-    assert seen == [(26, 180, 3), (26, 180, 3)]
-    assert "LUNCH TIME" in found.blocks[0].text
-    assert "HUNCH" not in found.blocks[0].text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,6 @@ from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
 from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
 
-ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
-"""Reads a line that is cut out; None if there is no text on it."""
-
-_TURNED: Final = 1.8
-"""Height of a piece, by its width, from which its text may be turned."""
 _ADDRESS: Final = re.compile(
     r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
     r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
@@ -42,22 +37,13 @@ class Layout:
     doubts: tuple[Doubt, ...] = ()
 
 
-def layout(
-    pieces: Sequence[Line],
-    pixels: NDArray[np.uint8],
-    *,
-    source: Source,
-    read_again: ReadAgain | None = None,
-) -> Layout:
+def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source) -> Layout:
     """Return the page's blocks in reading order; every piece is in exactly one of them.
 
-    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text. `read_again` is
-    given what may be turned text, turned upright.
+    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text.
     """
     if not pieces:
         return Layout(())
-    if read_again is not None:
-        pieces = [_upright(piece, pixels, read_again) for piece in pieces]
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
     marks = find_marks(pixels, pieces, height)
     pieces = with_signs(pieces, marks, height)
@@ -71,19 +57,6 @@ def layout(
         if block.kind is BlockKind.TABLE and block.table is None
     )
     return Layout(_with_marks(blocks, marks), tuple(doubts))
-
-
-def _upright(piece: Line, pixels: NDArray[np.uint8], read_again: ReadAgain) -> Line:
-    """Return a piece higher than wide, as text turned by 90 degrees is, as it is read best."""
-    box = piece.box
-    if len(piece.text) < 2 or box.bottom - box.top < _TURNED * (box.right - box.left):  # noqa: PLR2004
-        return piece
-    crop = pixels[max(0, box.top) : box.bottom, max(0, box.left) : box.right]
-    found = [read_again(np.ascontiguousarray(np.rot90(crop, turns))) for turns in (1, -1)]
-    best = max((line for line in found if line), key=lambda line: line.confidence or 0, default=piece)
-    if (best.confidence or 0) <= (piece.confidence or 0):
-        return piece
-    return Line(text=best.text, box=box, confidence=best.confidence)
 
 
 def _blocks(pieces: Sequence[Line], grids: Sequence[Grid], source: Source, page_height: int) -> list[Block]:
