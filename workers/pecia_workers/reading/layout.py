@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Final
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
 from pecia_workers.reading.aligned import aligned_grids
 from pecia_workers.reading.grids import Grid
-from pecia_workers.reading.kinds import kind_of, parts_of, usual_height
+from pecia_workers.reading.kinds import Kinds
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
+from pecia_workers.reading.printed import printed
 from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
 
 _ADDRESS: Final = re.compile(
@@ -50,7 +51,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
     grids = _grids(pieces, rules, height)
-    blocks = _blocks(pieces, grids, source, len(pixels))
+    blocks = _blocks(pieces, grids, source, pixels)
     doubts = (
         Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=_has_number(block))
         for block in blocks
@@ -59,7 +60,9 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     return Layout(_with_marks(blocks, marks), tuple(doubts))
 
 
-def _blocks(pieces: Sequence[Line], grids: Sequence[Grid], source: Source, page_height: int) -> list[Block]:
+def _blocks(
+    pieces: Sequence[Line], grids: Sequence[Grid], source: Source, pixels: NDArray[np.uint8]
+) -> list[Block]:
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
     found: list[Grid | list[Line]] = []
     for stretch in _ordered(texts, grids):
@@ -68,17 +71,20 @@ def _blocks(pieces: Sequence[Line], grids: Sequence[Grid], source: Source, page_
                 found += [grids[one - len(texts)] for [one] in some]
             else:
                 found.append([joined([texts[one] for one in row]) for row in some])
-    page = [line for part in found if isinstance(part, list) for line in part]
-    usual = usual_height(page) if page else 0.0
+    columns = [part for part in found if isinstance(part, list)]
+    lines = iter(printed(list(chain.from_iterable(columns)), pixels))
+    kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels)
+    parts = iter(kinds.columns)
     blocks: list[Block] = []
-    for part in found:
-        if isinstance(part, Grid):
-            blocks.append(_table_block(part, pieces, source))
+    for one in found:
+        if isinstance(one, Grid):
+            blocks.append(_table_block(one, pieces, source))
             continue
-        for lines in parts_of(part, usual):
-            kind = kind_of(lines, page, page_height, usual)
+        for part in next(parts):
+            kind = kinds.of(part)
             level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-            blocks.append(_text_block(lines, source, kind).model_copy(update={"level": level}))
+            block = _text_block([line.line for line in part], source, kind)
+            blocks.append(block.model_copy(update={"level": level}))
     return blocks
 
 
