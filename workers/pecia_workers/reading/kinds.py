@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -14,20 +14,24 @@ from numpy.typing import NDArray
 from pecia_schemas.blocks import BlockKind, Box
 from pecia_workers.reading.lines import around, words_of
 from pecia_workers.reading.marks import SIGNS
-from pecia_workers.reading.paragraphs import PAGE_NUMBER, is_item, paragraphs, steps_of
+from pecia_workers.reading.paragraphs import PAGE_NUMBER, is_item, is_prose, paragraphs, steps_of
 from pecia_workers.reading.printed import Printed
 
 _EDGE, _NUMBER_EDGE = 0.08, 0.14
 """Share of the page, at its top and at its end, where headers and footers stand, and page numbers."""
-_APART: Final = 1.2
-"""White space, in heights of a line, between them and the text."""
+_APART, _AS_APART = 0.8, 1.5
+"""White space between them and the text, in heights of a line and by that between most lines."""
 _MAX_EDGE_LINES: Final = 3
 _TITLE, _AS_LARGE, _UPPER = 1.3, 0.93, 0.4
 """Size of a title; what of the page's largest it has at least; the share of the page in which it stands."""
 _MAX_HEADING_LINES: Final = 3
 _MAX_GAP: Final = 2.5
 """White space in a heading, in heights of a line: pieces farther apart are no sentence."""
+_WIDE_GAP, _FAR_LARGER = 6.0, 1.5
+"""The same of letters so much larger than most."""
 _MAX_DIGITS: Final = 0.3
+_HEADING_WORDS, _HEADING_WIDTH, _PROSE_LINES = 8, 0.5, 2
+"""Most words of a heading in plain print, its width by that of the prose below it, and how many lines that has."""
 _MIN_LINES: Final = 6
 """Lines of a page that has headers and footers; a label or a slip has none."""
 _CAPTION: Final = re.compile(r"(fig(ure|\.)|table|tab\.|abb(ildung|\.)|图|表|그림)\s*\d", re.IGNORECASE)
@@ -48,17 +52,18 @@ class Kinds:
         self._pixels, self._page_height = pixels, len(pixels)
         heights = [one.line.box.bottom - one.line.box.top for one in self._page]
         self._height = float(np.median(heights)) if heights else 0.0
+        self._apart = max(_APART * self._height, _AS_APART * (step - self._height))
         self._largest = max((one.size for one in self._page if self._may_be_title(one)), default=0.0)
 
-    def of(self, part: Sequence[Printed]) -> BlockKind:
-        """Return what lines that belong together are."""
+    def of(self, part: Sequence[Printed], following: Sequence[Printed] = ()) -> BlockKind:
+        """Return what lines that belong together are. `following`: those that are read next."""
         text = part[0].line.text
         edge = self._edge(part)
         if edge is not None:
             return edge
         if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].line.box, self._pixels):
             return BlockKind.STAMP
-        if self._is_heading(part):
+        if self._is_heading(part) or self._heads(part, following):
             is_title = any(
                 self._may_be_title(one) and one.size >= max(_TITLE, _AS_LARGE * self._largest) for one in part
             )
@@ -79,10 +84,28 @@ class Kinds:
             return False
         return part[0].is_large or not (_FIELD.search(text) or text.endswith((".", ",", ";")))
 
+    def _heads(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
+        """Return whether it is a few words without a stop above prose, as headings in italics are."""
+        text = part[0].line.text
+        if len(part) > 1 or len(following) < _PROSE_LINES or not text[0].isupper():
+            return False
+        box, prose = part[0].line.box, around(one.line.box for one in following)
+        return (
+            text[-1].isalpha()
+            and not any(map(str.isdigit, text))
+            and len(text.split()) <= _HEADING_WORDS
+            and prose.top > box.top
+            and prose.left - self._height < box.left < prose.right
+            and box.right - box.left < _HEADING_WIDTH * (prose.right - prose.left)
+            and not self._is_torn(part[0])
+            and is_prose(following)
+        )
+
     def _is_torn(self, one: Printed) -> bool:
         """Return whether it is several pieces that stand far apart."""
         gaps = [right.box.left - left.box.right for left, right in pairwise(words_of(one.line))]
-        return max(gaps, default=0) > _MAX_GAP * self._height
+        most = _WIDE_GAP if one.size > _FAR_LARGER else _MAX_GAP
+        return max(gaps, default=0) > most * one.size * self._height
 
     def _may_be_title(self, one: Printed) -> bool:
         return one.is_large and one.line.box.top < _UPPER * self._page_height
@@ -97,13 +120,17 @@ class Kinds:
             (other.top for other in others if other.top >= box.bottom - self._height / 2),
             default=self._page_height,
         )
-        above = max((other.bottom for other in others if other.bottom <= box.top + self._height / 2), default=0)
-        is_number = len(part) == 1 and PAGE_NUMBER.fullmatch(part[0].line.text)
-        edge = (_NUMBER_EDGE if is_number else _EDGE) * self._page_height
-        if box.bottom < edge and below - box.bottom > _APART * self._height:
-            return BlockKind.PAGE_NUMBER if is_number else BlockKind.HEADER
-        if box.top > self._page_height - edge and box.top - above > _APART * self._height:
-            return BlockKind.PAGE_NUMBER if is_number else BlockKind.FOOTER
+        above = max(
+            (other.bottom for other in others if other.bottom <= box.top + self._height / 2), default=0
+        )
+        number = PAGE_NUMBER.fullmatch(part[0].line.text) if len(part) == 1 else None
+        is_sure = number and (number[1] or number[3])  # a number alone may be anything
+        apart = -self._height if is_sure else self._apart
+        edge = (_NUMBER_EDGE if number else _EDGE) * self._page_height
+        if box.bottom < edge and below - box.bottom > apart:
+            return BlockKind.PAGE_NUMBER if number else BlockKind.HEADER
+        if box.top > self._page_height - edge and box.top - above > apart:
+            return BlockKind.PAGE_NUMBER if number else BlockKind.FOOTER
         return None
 
 

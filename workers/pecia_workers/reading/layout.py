@@ -74,17 +74,17 @@ def _blocks(
     columns = [part for part in found if isinstance(part, list)]
     lines = iter(printed(list(chain.from_iterable(columns)), pixels))
     kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels)
-    parts = iter(kinds.columns)
+    texts_of = iter(kinds.columns)
+    parts = [part for one in found for part in ([one] if isinstance(one, Grid) else next(texts_of))]
     blocks: list[Block] = []
-    for one in found:
-        if isinstance(one, Grid):
-            blocks.append(_table_block(one, pieces, source))
+    for part, following in zip(parts, [*parts[1:], []], strict=True):
+        if isinstance(part, Grid):
+            blocks.append(_table_block(part, pieces, source))
             continue
-        for part in next(parts):
-            kind = kinds.of(part)
-            level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-            block = _text_block([line.line for line in part], source, kind)
-            blocks.append(block.model_copy(update={"level": level}))
+        kind = kinds.of(part, [] if isinstance(following, Grid) else following)
+        level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
+        block = _text_block([line.line for line in part], source, kind)
+        blocks.append(block.model_copy(update={"level": level}))
     return blocks
 
 

@@ -24,7 +24,7 @@ _OTHER_SIZE: Final = 1.15
 _INDENT, _MAX_INDENT = 0.8, 6.0
 """In heights of a line: how far the first line of a paragraph begins to the right of the others."""
 _FULL: Final = 0.5
-"""Share of a column's lines that reach its right side if it is running text."""
+"""Share of the lines of running text that reach its right side."""
 _MIN_PROSE: Final = 3
 _ENDS: Final = tuple('.!?:;"”)。！？；：')  # noqa: RUF001  Chinese has its own
 _FIRST_IDEOGRAPH: Final = 0x2E80
@@ -41,9 +41,11 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
     steps = steps_of(column)
     usual = float(np.percentile(steps, 40)) if steps else 0.0
     left, early = _left_side(column), _end_early(column)
-    is_prose = len(column) >= _MIN_PROSE and np.mean(early) <= 1 - _FULL
+    prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
-    for (above, below), step, is_early, is_item in zip(pairwise(column), steps, early, items[1:], strict=False):
+    for (above, below), step, is_early, is_item in zip(
+        pairwise(column), steps, early, items[1:], strict=False
+    ):
         if is_item:
             cut = not in_list
         elif in_list:
@@ -51,7 +53,7 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
         else:
             ended = is_early and above.line.text.rstrip().endswith(_ENDS)
             indented = _is_indented(below, left) and not _is_indented(above, left)
-            cut = is_prose and (ended or indented)
+            cut = prose and (ended or indented)
         wide = step > _WIDE * page_step or (step > _WIDER * usual and not (in_list and is_item))
         if cut or wide or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
             parts.append([])
@@ -63,6 +65,12 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
 def is_item(text: str) -> bool:
     """Return whether a line begins as an item of a list does."""
     return bool(_ITEM.match(text))
+
+
+def is_prose(lines: Sequence[Printed]) -> bool:
+    """Return whether lines go on until no word more has its place."""
+    early = _end_early(lines)
+    return bool(early) and float(np.mean(early)) <= 1 - _FULL
 
 
 def steps_of(column: Sequence[Printed]) -> list[float]:
@@ -81,7 +89,8 @@ def _end_early(column: Sequence[Printed]) -> list[bool]:
     """Return of each line but the last whether the next one's first word would have had its place there."""
     right = float(np.percentile([one.line.box.right for one in column], 85))
     return [
-        right - above.line.box.right > _first_word(below) + _height(below) for above, below in pairwise(column)
+        right - above.line.box.right > _first_word(below) + _height(below)
+        for above, below in pairwise(column)
     ]
 
 
