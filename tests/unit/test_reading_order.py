@@ -168,6 +168,18 @@ def cells_of_several_lines_in_two_columns(sheet: Sheet) -> None:
         top += max(lines, 3) * PITCH + 20
 
 
+def short_lists_side_by_side(sheet: Sheet) -> None:
+    sheet.line(100, 60, 900, 40)
+    for left, gaps in ((100, (0, 8, 14, 14)), (600, (0, 20, 10)), (1000, (0, 12, 26))):
+        top: float = 160
+        for gap in gaps:
+            for _ in range(4):
+                sheet.line(left, top + gap, sheet.rng.uniform(90, 140))
+                top += PITCH
+            top += gap
+    sheet.line(100, 900, 250)
+
+
 LAYOUTS: list[Callable[[Sheet], None]] = [
     two_columns,
     three_columns,
@@ -188,6 +200,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     items_and_prices,
     amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
+    short_lists_side_by_side,
 ]
 
 

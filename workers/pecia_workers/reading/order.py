@@ -40,6 +40,10 @@ _OVER: Final = 0.35
 """How far a box may reach into a gutter."""
 _ALIGNED: Final = 0.65
 """Share of rows that stand level with a row of the other side in a table."""
+_INTERLEAVED, _MIN_INTERLEAVED = 0.2, 4
+"""Share of rows that stand between two of the other side in columns, and rows from which it tells; a table has none."""
+_FAR: Final = 5.0
+"""White space above what is no more of a column."""
 _DEPTH: Final = 12
 _GUTTERS: Final = 24
 _ADDRESS_ROWS: Final = range(2, 10)
@@ -266,9 +270,9 @@ class _Page:
         return strong and self._aligned(left, right, height, _STRONG_LINES) < _STRONG_ALIGNED
 
     def _stand_beside(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether text stands beside a table, a label beside running text, an address beside another."""
+        """Return whether text stands beside a table, a label beside running text, a list or an address beside one."""
         tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
-        if tables or self._are_addresses(left, right, height):
+        if tables or self._are_addresses(left, right, height) or self._interleave(left, right, height):
             return True
         if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
             return False
@@ -315,6 +319,19 @@ class _Page:
             fewer, more = more, fewer
         return float((np.abs(fewer[:, None] - more).min(axis=1) < 0.3 * height).mean())
 
+    def _interleave(self, left: _Some, right: _Some, height: float) -> bool:
+        """Return whether many rows of each side overlap rows of the other that they are not level with."""
+        one, other = self._row_middles(left), self._row_middles(right)
+        top, bottom = max(one[0], other[0]) - height, min(one[-1], other[-1]) + height
+        one, other = (side[(side >= top) & (side <= bottom)] for side in (one, other))
+        if min(len(one), len(other)) < _MIN_INTERLEAVED:
+            return False
+        away = np.abs(one[:, None] - other) / height
+        return all(
+            np.mean((0.25 < nearest) & (nearest < 0.75)) >= _INTERLEAVED  # noqa: PLR2004
+            for nearest in (away.min(axis=0), away.min(axis=1))
+        )
+
     def _pairs(self, left: _Some, right: _Some, height: float) -> list[tuple[_Some, _Some]]:
         """Return the rows of two columns whose cells have several lines; empty if these are no such cells.
 
@@ -358,7 +375,8 @@ class _Page:
             self._is_table(part, gutter, height)
             or (not right.size and self.right[left].max() > ends)
             or (not left.size and self.left[right].min() < starts)
-            for part, (left, right) in zip(parts, sides, strict=True)
+            or (number and not (left.size and right.size) and self.top[part].min() - self.bottom[parts[number - 1]].max() > _FAR * height)
+            for number, (part, (left, right)) in enumerate(zip(parts, sides, strict=True))
         ]
         first, last = apart.index(False), len(parts) - apart[::-1].index(False)
         cuts = [parts[:first], parts[first:last], parts[last:]]

@@ -30,11 +30,6 @@ _ENDS: Final = tuple('.!?:;"”)。！？；：')  # noqa: RUF001  Chinese has i
 _FIRST_IDEOGRAPH: Final = 0x2E80
 
 
-def is_item(text: str) -> bool:
-    """Return whether a line begins as an item of a list does."""
-    return bool(_ITEM.match(text))
-
-
 def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed]]:
     """Cut the lines of one column into what is read as one each. `page_step`: from line to line of most of the page."""
     items = _items(column)
@@ -43,10 +38,10 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
     left, early = _left_side(column), _end_early(column)
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
-    for (above, below), step, is_early, is_item in zip(
-        pairwise(column), steps, early, items[1:], strict=False
+    for (above, below), step, is_early, begins in zip(
+        pairwise(column), steps, early, items[1:], strict=True
     ):
-        if is_item:
+        if begins:
             cut = not in_list
         elif in_list:
             cut = is_early and not _is_indented(below, _left(parts[-1][0]))
@@ -54,10 +49,10 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
             ended = is_early and above.line.text.rstrip().endswith(_ENDS)
             indented = _is_indented(below, left) and not _is_indented(above, left)
             cut = prose and (ended or indented)
-        wide = step > _WIDE * page_step or (step > _WIDER * usual and not (in_list and is_item))
+        wide = step > _WIDE * page_step or (step > _WIDER * usual and not (in_list and begins))
         if cut or wide or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
             parts.append([])
-            in_list = is_item
+            in_list = begins
         parts[-1].append(below)
     return parts
 
