@@ -125,6 +125,14 @@ def picture_between_two_columns(sheet: Sheet) -> None:
         sheet.prose(left, 100, 550, 30)
 
 
+def caption_between_two_columns(sheet: Sheet) -> None:
+    for left, indent in ((100, 0), (800, 150)):
+        sheet.prose(left, 100, 600, 10)
+        sheet.prose(left + indent, 100 + 10 * PITCH, 450, 5)
+        sheet.prose(left, 100 + 15 * PITCH, 600, 10)
+    sheet.line(600, 100 + 12 * PITCH, 300)
+
+
 def picture_in_one_of_two_columns(sheet: Sheet) -> None:
     sheet.prose(100, 100, 650, 8)
     sheet.prose(100, 500, 650, 8)
@@ -139,7 +147,8 @@ def sidebar(sheet: Sheet) -> None:
 def label_beside_a_paragraph(sheet: Sheet) -> None:
     for number in range(4):
         top = 100 + number * 200
-        sheet.line(100, top, 160)
+        for line in range(3):
+            sheet.line(100, top + line * PITCH, 110 - 20 * line)
         sheet.prose(400, top, 1000, 6)
 
 
@@ -193,6 +202,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     grid_across_two_columns,
     address_beside_a_table,
     picture_between_two_columns,
+    caption_between_two_columns,
     picture_in_one_of_two_columns,
     sidebar,
     label_beside_a_paragraph,

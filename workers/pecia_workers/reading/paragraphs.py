@@ -38,9 +38,7 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
     left, early = _left_side(column), _end_early(column)
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
-    for (above, below), step, is_early, begins in zip(
-        pairwise(column), steps, early, items[1:], strict=True
-    ):
+    for (above, below), step, is_early, begins in zip(pairwise(column), steps, early, items[1:], strict=True):
         if begins:
             cut = not in_list
         elif in_list:
