@@ -91,6 +91,16 @@ def test_an_indented_line_and_one_after_a_line_that_ends_early_begin_a_paragraph
     assert [len(block.lines) for block in blocks] == [3, 3, 2]
 
 
+def test_a_ruling_line_parts_paragraphs() -> None:
+    lines = [line(text, 900 + 32 * number) for number, text in enumerate(PROSE)]
+    ruled = PAGE.copy()
+    ruled[900 + 32 * 3 - 5 : 900 + 32 * 3 - 3, 100:600] = 0
+
+    blocks = layout(lines, ruled, source=Source.LAYER).blocks
+
+    assert [len(block.lines) for block in blocks] == [3, 5]
+
+
 def test_lines_with_bullets_or_numbers_are_a_list() -> None:
     items = ("• Ramipril in the morning", "• Ferrous at night", "3. Rest")
     found = kinds(*(line(text, 900 + 32 * number) for number, text in enumerate(items)))

@@ -16,6 +16,7 @@ from pecia_workers.reading.lines import around, words_of
 from pecia_workers.reading.marks import SIGNS
 from pecia_workers.reading.paragraphs import PAGE_NUMBER, is_item, is_prose, paragraphs, steps_of
 from pecia_workers.reading.printed import Printed
+from pecia_workers.reading.ruled import Rules
 
 _EDGE, _NUMBER_EDGE = 0.08, 0.14
 """Share of the page, at its top and at its end, where headers and footers stand, and page numbers."""
@@ -29,7 +30,8 @@ _MAX_GAP: Final = 2.5
 """White space in a heading, in heights of a line: pieces farther apart are no sentence."""
 _WIDE_GAP, _FAR_LARGER = 6.0, 1.5
 """The same of letters so much larger than most."""
-_MAX_DIGITS: Final = 0.3
+_MAX_DIGITS, _MAX_DIGITS_LARGE = 0.3, 0.4
+"""Share of digits in a heading of bold letters, and of large ones."""
 _HEADING_WORDS, _HEADING_WIDTH, _PROSE_LINES = 8, 0.5, 2
 """Most words of a heading in plain print, its width by that of the prose below it, and how many lines that has."""
 _MIN_LINES: Final = 6
@@ -44,10 +46,10 @@ _STAMP_MARGIN, _STAMP_SLOPE, _MIN_CONTRAST = 2.0, 0.01, 24
 class Kinds:
     """The text of a page, column by column, cut into blocks that have a kind."""
 
-    def __init__(self, columns: Sequence[Sequence[Printed]], pixels: NDArray[np.uint8]) -> None:
+    def __init__(self, columns: Sequence[Sequence[Printed]], pixels: NDArray[np.uint8], rules: Rules) -> None:
         steps = [step for column in columns for step in steps_of(column)]
         step = float(np.percentile(steps, 40)) if steps else 0.0
-        self.columns = [paragraphs(column, step) for column in columns]
+        self.columns = [paragraphs(column, step, rules) for column in columns]
         self._page = [one for column in columns for one in column]
         self._pixels, self._page_height = pixels, len(pixels)
         heights = [one.line.box.bottom - one.line.box.top for one in self._page]
@@ -80,7 +82,8 @@ class Kinds:
             return False
         text = " ".join(one.line.text for one in part)
         letters, digits = (sum(map(test, text)) for test in (str.isalpha, str.isdigit))
-        if any(self._is_torn(one) for one in part) or digits > _MAX_DIGITS * (letters + digits):
+        most = _MAX_DIGITS_LARGE if part[0].is_large else _MAX_DIGITS
+        if any(map(self._is_torn, part)) or digits > most * (letters + digits):
             return False
         return part[0].is_large or not (_FIELD.search(text) or text.endswith((".", ",", ";")))
 
@@ -97,7 +100,7 @@ class Kinds:
             and prose.top > box.top
             and prose.left - self._height < box.left < prose.right
             and box.right - box.left < _HEADING_WIDTH * (prose.right - prose.left)
-            and not self._is_torn(part[0])
+            and not any(map(self._is_torn, [*part, *following]))
             and is_prose(following)
         )
 

@@ -51,7 +51,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
     grids = _grids(pieces, rules, height)
-    blocks = _blocks(pieces, grids, source, pixels)
+    blocks = _blocks(pieces, grids, source, pixels, rules)
     doubts = (
         Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=_has_number(block))
         for block in blocks
@@ -61,7 +61,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
 
 
 def _blocks(
-    pieces: Sequence[Line], grids: Sequence[Grid], source: Source, pixels: NDArray[np.uint8]
+    pieces: Sequence[Line], grids: Sequence[Grid], source: Source, pixels: NDArray[np.uint8], rules: Rules
 ) -> list[Block]:
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
     found: list[Grid | list[Line]] = []
@@ -73,7 +73,7 @@ def _blocks(
                 found.append([joined([texts[one] for one in row]) for row in some])
     columns = [part for part in found if isinstance(part, list)]
     lines = iter(printed(list(chain.from_iterable(columns)), pixels))
-    kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels)
+    kinds = Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
     texts_of = iter(kinds.columns)
     parts = [part for one in found for part in ([one] if isinstance(one, Grid) else next(texts_of))]
     blocks: list[Block] = []

@@ -12,6 +12,7 @@ import numpy as np
 from pecia_workers.reading.lines import middle, words_of
 from pecia_workers.reading.marks import SIGNS
 from pecia_workers.reading.printed import Printed
+from pecia_workers.reading.ruled import Rules
 
 PAGE_NUMBER: Final = re.compile(
     r"\W*(page|seite|p\.)?\s*(\d{1,4}|[ivx]{1,6})(\s*(/|of|von)\s*\d{1,4})?\W*|第?\s*\d{1,4}\s*页",
@@ -30,7 +31,7 @@ _ENDS: Final = tuple('.!?:;"”)。！？；：')  # noqa: RUF001  Chinese has i
 _FIRST_IDEOGRAPH: Final = 0x2E80
 
 
-def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed]]:
+def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> list[list[Printed]]:
     """Cut the lines of one column into what is read as one each. `page_step`: from line to line of most of the page."""
     items = _items(column)
     steps = steps_of(column)
@@ -48,7 +49,8 @@ def paragraphs(column: Sequence[Printed], page_step: float) -> list[list[Printed
             indented = _is_indented(below, left) and not _is_indented(above, left)
             cut = prose and (ended or indented)
         wide = step > _WIDE * page_step or (step > _WIDER * usual and not (in_list and begins))
-        if cut or wide or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
+        is_ruled = rules.part(above.line.box, below.line.box)
+        if cut or wide or is_ruled or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
             parts.append([])
             in_list = begins
         parts[-1].append(below)
@@ -97,9 +99,9 @@ def _first_word(one: Printed) -> float:
 def _differ(above: Printed, below: Printed) -> bool:
     """Return whether one is printed to stand out and the other is not, or not so much."""
     small, large = sorted((above.size, below.size))
-    return (above.stands_out or below.stands_out) and (
-        large > _OTHER_SIZE * small or above.is_bold != below.is_bold
-    )
+    if not (above.stands_out and below.stands_out):
+        return above.stands_out or below.stands_out
+    return large > _OTHER_SIZE * small or above.is_bold != below.is_bold
 
 
 def _is_indented(one: Printed, left: float) -> bool:

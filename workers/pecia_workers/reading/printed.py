@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line
+from pecia_workers.reading.marks import SIGNS
 
-_LARGE, _BOLD = 1.2, 1.25
-"""Height of letters, and width of strokes, by those of most text."""
+_LARGE, _BOLD, _LARGE_IN_BOTH = 1.2, 1.25, 1.1
+"""Height of letters, width of strokes, and both of one line, by those of most text."""
 _MIN_LETTERS: Final = 3
-"""Letters of a line from which it can be told; digits have other heights."""
+"""Letters of a line from which it can be told; digits, and boxes to be ticked, have other heights."""
 _MIN_CONTRAST: Final = 16
 _TALL: Final = 85
 """Percentile of the heights of a line's components that is a capital's."""
@@ -36,7 +37,7 @@ class Printed:
     @property
     def is_large(self) -> bool:
         """Whether it is larger than most text."""
-        return self.size >= _LARGE
+        return self.size >= _LARGE or min(self.size, self.weight) >= _LARGE_IN_BOTH
 
     @property
     def is_bold(self) -> bool:
@@ -66,7 +67,7 @@ def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
 
 def _measured(line: Line, grey: NDArray[np.uint8]) -> tuple[float, float]:
     """Return the height of a line's letters and the mean width of its strokes, in pixels; 0 if that cannot be told."""
-    if sum(map(str.isalpha, line.text)) < _MIN_LETTERS:
+    if sum(map(str.isalpha, line.text)) < _MIN_LETTERS or not set(SIGNS).isdisjoint(line.text):
         return 0.0, 0.0
     crop = _cut_out(line.box, grey).astype(np.int16)
     contrast = np.abs(crop - np.median(crop)) if crop.size else crop
