@@ -19,8 +19,8 @@ PAGE_NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _ITEM: Final = re.compile(rf"([•‣◦▪●■*{SIGNS}\u2013-]|\(?\d{{1,2}}[.)]|\(?[a-z][.)])\s+\S")
-_WIDER, _WIDE = 1.22, 1.6
-"""Step to the next line, by that of most lines of the column and of the page, that ends a paragraph."""
+_WIDER, _WIDE, _APART = 1.22, 1.6, 3.0
+"""Step to the next line, by that of most lines of the column and of the page, that ends a paragraph, or a list."""
 _OTHER_SIZE: Final = 1.15
 _INDENT, _MAX_INDENT = 0.8, 6.0
 """In heights of a line: how far the first line of a paragraph begins to the right of the others."""
@@ -39,7 +39,10 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
     left, early = _left_side(column), _end_early(column)
     prose = len(column) >= _MIN_PROSE and is_prose(column)
     parts, in_list = [[column[0]]], items[0]
-    for (above, below), step, is_early, begins in zip(pairwise(column), steps, early, items[1:], strict=True):
+    ruled = _ruled(column, rules)
+    for (above, below), step, is_early, begins, is_ruled in zip(
+        pairwise(column), steps, early, items[1:], ruled, strict=True
+    ):
         if begins:
             cut = not in_list
         elif in_list:
@@ -48,8 +51,8 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
             ended = is_early and above.line.text.rstrip().endswith(_ENDS)
             indented = _is_indented(below, left) and not _is_indented(above, left)
             cut = prose and (ended or indented)
-        wide = step > _WIDE * page_step or (step > _WIDER * usual and not (in_list and begins))
-        is_ruled = rules.part(above.line.box, below.line.box)
+        goes_on = in_list and begins
+        wide = step > (_APART if goes_on else _WIDE) * page_step or (step > _WIDER * usual and not goes_on)
         if cut or wide or is_ruled or _differ(above, below) or PAGE_NUMBER.fullmatch(below.line.text):
             parts.append([])
             in_list = begins
@@ -78,6 +81,18 @@ def _items(column: Sequence[Printed]) -> list[bool]:
     items = [is_item(one.line.text) for one in column]
     boxes = any(one.line.text.startswith(tuple(SIGNS)) for one in column)
     return items if boxes or sum(items) > 1 else [False] * len(column)
+
+
+def _ruled(column: Sequence[Printed], rules: Rules) -> list[bool]:
+    """Return of each line but the last whether a ruling line parts it from the next one.
+
+    Of several lines with a rule below each none does: these are what is written on.
+    """
+    below = [rules.part(above.line.box, below.line.box) for above, below in pairwise(column)]
+    padded = [False, *below, False]
+    return [
+        one and not (before or after) for before, one, after in zip(padded, below, padded[2:], strict=False)
+    ]
 
 
 def _end_early(column: Sequence[Printed]) -> list[bool]:

@@ -29,8 +29,10 @@ _SURE_LENGTH: Final = 14.0
 """Length of the pieces of what is surely running text."""
 _ALIGNED: Final = 0.65
 """Share of rows that stand level with a row of the other side in a table."""
-_INTERLEAVED, _MIN_INTERLEAVED = 0.2, 4
-"""Share of rows that stand between two of the other side in columns, and rows from which it tells; a table has none."""
+_INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
+"""Share of rows that stand between two of the other side in columns, and rows from which it tells; a table has none.
+
+And the usual width of what stands in columns."""
 _ADDRESS_ROWS: Final = range(2, 10)
 
 
@@ -58,13 +60,17 @@ class Sides:
         return some[is_left], some[~is_left]
 
     def sections(self, some: Some, space: float) -> list[Some]:
-        """Cut at white space from side to side that is wider than this, and than that between most rows."""
+        """Cut at white space from side to side that is wider than this, and than that between most rows.
+
+        Large print has wider space below it.
+        """
         by_top = some[np.argsort(self.top[some], kind="stable")]
         gaps = self.top[by_top][1:] - np.maximum.accumulate(self.bottom[by_top])[:-1]
         between_rows = gaps[gaps > 0]
         if between_rows.size >= MIN_LINES:
             space = max(space, min(2 * space, 1.5 * float(np.median(between_rows))))
-        return np.split(by_top, np.flatnonzero(gaps > space) + 1)
+        larger = np.where(self.whole[by_top], 0, self.height[by_top] - self.line_height(some)).clip(0)
+        return np.split(by_top, np.flatnonzero(gaps > space + larger[:-1] / 2) + 1)
 
     def are_columns(self, left: Some, right: Some, height: float) -> bool:
         """Return whether the sides are read one after the other, rather than being halves of rows."""
@@ -123,6 +129,8 @@ class Sides:
 
     def _interleave(self, left: Some, right: Some, height: float) -> bool:
         """Return whether many rows of each side overlap rows of the other that they are not level with."""
+        if any(np.median(self.width[side]) < _MIN_WIDTH * height for side in (left, right)):
+            return False  # bullets and numbers
         one, other = self._row_middles(left), self._row_middles(right)
         top, bottom = max(one[0], other[0]) - height, min(one[-1], other[-1]) + height
         one, other = (side[(side >= top) & (side <= bottom)] for side in (one, other))
