@@ -54,9 +54,9 @@ def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
     """Return how the lines of a page are printed, beside most of them."""
     if not lines:
         return []
-    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
     measured = np.array([_measured(line, grey) for line in lines])
-    known = measured.all(axis=1)
+    known: NDArray[np.bool_] = measured.min(axis=1) > 0
     letters = np.array([len(line.text) for line in lines])[known]
     if not known.any():
         return [Printed(line) for line in lines]
