@@ -230,7 +230,8 @@ class _Page(Sides):
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
         """Return the band with what stands above and below its columns apart, though it leaves the gutter free.
 
-        That is a table, or what is on one side alone and reaches further towards the other than the columns do.
+        That is a table, or what is on one side alone and reaches further towards the other than the columns do, or
+        stands far below all else.
         """
         if band.spans or band.islands:
             return [band]
