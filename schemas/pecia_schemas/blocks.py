@@ -189,6 +189,8 @@ class DoubtReason(StrEnum):
     """The model wrote it; no witness finds it on the page."""
     TABLE_UNCLEAR = "table_unclear"
     """It looks like a table whose grid was not understood; its lines are there, in rows."""
+    ORDER_UNCLEAR = "order_unclear"
+    """Two pieces of text stand side by side: they are there in rows, and may be meant one after the other."""
 
 
 class Doubt(Stored):

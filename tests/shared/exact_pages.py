@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from korean_pages import korean_pages
 from pecia.evaluation.truth import TruePage, Truth
-from pecia_schemas.blocks import Box, Cell, Mark, MarkKind, MarkState, Table
+from pecia_schemas.blocks import BlockKind, Box, Cell, Line, Mark, MarkKind, MarkState, Table
 
 _DPI: Final = 150
 _A5: Final = (874, 1240)
@@ -59,6 +59,10 @@ class ExactPage:
     image: Image.Image
     true: TruePage
     language: str | None = None
+    pieces: tuple[Line, ...] = ()
+    """The text where it was drawn, as a perfect reader finds it; empty if the page was turned since."""
+    blocks: tuple[tuple[BlockKind, str], ...] = ()
+    """What was drawn, in reading order; of tables and stamps, which need not stand in it, nothing but the kind."""
 
     def write(self, folder: Path) -> None:
         """Write it and its truth as `pecia eval` takes them."""
@@ -125,26 +129,32 @@ class Sheet:
         self._lines: list[str] = []
         self._tables: list[Table] = []
         self._marks: list[Mark] = []
+        self._pieces: list[Line] = []
+        self._blocks: list[tuple[BlockKind, str]] = []
 
     def title(self, text: str) -> None:
         """Write a line in large letters across the sheet."""
         font = self._font(1.5 * self._height)
         self.put(text, (self.image.width - font.getlength(text)) / 2, font=font)
         self._lines.append(text)
+        self._blocks.append((BlockKind.TITLE, text))
         self.y += 2 * self.pitch
 
     def line(self, text: str) -> None:
         """Write a line."""
         self.put(text, _MARGIN)
         self._lines.append(text)
+        self._blocks.append((BlockKind.TEXT, text))
         self.y += self.pitch
 
     def paragraph(self, text: str, left: int = _MARGIN, width: int = 0) -> None:
         """Write a text in as many lines as it takes."""
-        for line in self._wrapped(text, width or self.image.width - 2 * _MARGIN):
+        lines = list(self._wrapped(text, width or self.image.width - 2 * _MARGIN))
+        for line in lines:
             self.put(line, left)
             self._lines.append(line)
             self.y += self.pitch
+        self._blocks.append((BlockKind.TEXT, "\n".join(lines)))
         self.y += self.pitch // 3
 
     def columns(self, texts: Sequence[Sequence[str]]) -> None:
@@ -153,9 +163,12 @@ class Sheet:
         width = (self.image.width - 2 * _MARGIN - gutter * (len(texts) - 1)) // len(texts)
         top, ends = self.y, []
         for number, paragraphs in enumerate(texts):
-            self.y = top
+            self.y, first = top, len(self._blocks)
             for paragraph in paragraphs:
                 self.paragraph(paragraph, _MARGIN + number * (width + gutter), width)
+            drawn = [text for _, text in self._blocks[first:]]
+            if not any("\n" in text for text in drawn):  # nothing tells such lines apart
+                self._blocks[first:] = [(BlockKind.TEXT, "\n".join(drawn))]
             ends.append(self.y)
         self.y = max(ends)
 
@@ -189,6 +202,7 @@ class Sheet:
             cells.append(Cell(row=row, column=column, row_span=height, column_span=width, text=text))
             box = (lefts[column], tops[row], lefts[column + width], tops[row + height])
             self._cell(text, box, ruled=ruled)
+        self._blocks.append((BlockKind.TABLE, ""))
         self._tables.append(Table(rows=len(rows), columns=len(widths), cells=tuple(cells)))
         self._lines += [" ".join(filter(None, texts)).replace("\n", " ") for texts in rows]
         self.y = tops[-1] + self.pitch
@@ -233,6 +247,9 @@ class Sheet:
             for number, (label, ticked) in enumerate(labels)
         ]
         self._lines.append(" ".join(read))
+        if self._blocks[-1][0] is BlockKind.LIST:
+            read = [self._blocks.pop()[1], *read]
+        self._blocks.append((BlockKind.LIST, " ".join(read)))
         self.y += round(1.6 * self.pitch)
 
     def stamp(self, text: str, left: int, top: int) -> None:
@@ -245,15 +262,34 @@ class Sheet:
         aslant = stamp.rotate(4, expand=True, fillcolor=255, resample=Image.Resampling.BICUBIC)
         self.image.paste(aslant, (left, top))
         self._lines.append(text)
+        box = Box(
+            left=left + 20, top=top + self.pitch // 2, right=left + width - 20, bottom=top + 2 * self.pitch
+        )
+        self._pieces.append(Line(text=text, box=box))
+        self._blocks.append((BlockKind.STAMP, ""))
 
     def put(self, text: str, left: float, font: ImageFont.FreeTypeFont | None = None) -> None:
         """Write at this height; it is not part of the truth yet."""
-        self.draw.text((left, self.y), text, fill=_PRINT, font=font or self.font)
+        font = font or self.font
+        self.draw.text((left, self.y), text, fill=_PRINT, font=font)
+        if text:
+            x0, y0, x1, y1 = map(round, font.getbbox(text))
+            at = round(left)
+            box = Box(left=at + x0, top=self.y + y0 - 2, right=at + x1, bottom=self.y + y1 + 2)
+            self._pieces.append(Line(text=text, box=box))
 
     def page(self, name: str, kind: str = "", *, language: str | None = None) -> ExactPage:
         """Return what has been drawn."""
         true = TruePage(text="\n".join(self._lines), tables=tuple(self._tables), marks=tuple(self._marks))
-        return ExactPage(name=name, kind=kind or name, image=self.image, true=true, language=language)
+        return ExactPage(
+            name=name,
+            kind=kind or name,
+            image=self.image,
+            true=true,
+            language=language,
+            pieces=tuple(self._pieces),
+            blocks=tuple(self._blocks),
+        )
 
     def _font(self, height: float) -> ImageFont.FreeTypeFont:
         if self._font_file is not None:
@@ -386,7 +422,7 @@ def faint(page: ExactPage, ink: int) -> ExactPage:
 def turned(page: ExactPage, degrees: float) -> ExactPage:
     """The page as it was laid on the glass, clockwise."""
     lying = page.image.rotate(-degrees, expand=True, fillcolor=255, resample=Image.Resampling.BICUBIC)
-    return replace(page, name=f"turned-{degrees:g}", kind="turned", image=lying)
+    return replace(page, name=f"turned-{degrees:g}", kind="turned", image=lying, pieces=())
 
 
 def korean_page(font: Path) -> ExactPage:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from command import run_pecia
-from hand_made_pdfs import text_pdf
+from hand_made_pdfs import text_pdf, typeset, written_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.cli.evaluation import figures
 from pecia.evaluation.report import Report, hand_over, report
@@ -94,6 +94,20 @@ def test_a_pdf_that_is_its_own_truth_is_read_from_its_pixels_and_a_file_without_
         (submitted,) = fleet.submitted
     assert isinstance(submitted.task, ReadDocument)
     assert submitted.task.prefer is Prefer.PIXELS
+
+
+def test_a_pdf_is_compared_in_the_order_of_its_layout_and_in_that_of_its_file(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2", reason="pecia[local] brings what reads a PDF's text")
+    footer, body = typeset(["Page 1 of 1"], top=60), typeset(["Discharge letter", "Anton Weiss"])
+    (tmp_path / "letter.pdf").write_bytes(written_pdf(footer + body))
+    shown = known_below(tmp_path)
+
+    summary = read(shown, "Discharge letter\nAnton Weiss\nPage 1 of 1").kinds["all"]
+
+    assert (summary.cer, summary.order) == (0, 1)
+    assert summary.cer_in_file
+    assert summary.cer_in_file > 0.5
+    assert summary.order_in_file == pytest.approx(-1 / 3)
 
 
 @pytest.mark.parametrize(("suffix", "known"), [(".json", '{"pages": 1}'), (".csv", "1,2,TOTAL")])

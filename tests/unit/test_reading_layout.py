@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecia_schemas.blocks import Box, Line, Source, Word
+from pecia_schemas.blocks import Box, DoubtReason, Line, Source, Word
 from pecia_workers.reading.layout import layout
 
 WHITE = np.full((1000, 1400, 3), 255, dtype=np.uint8)
@@ -70,6 +70,35 @@ def test_labels_beside_an_address_are_read_row_by_row() -> None:
     ]
 
     assert texts(*pieces) == ["\n".join(" ".join(row) for row in rows)]
+
+
+def test_rows_that_may_be_two_blocks_side_by_side_are_a_doubt() -> None:
+    rows = [
+        ("Cardiology ward", "Dr. Anna Weiss"),
+        ("Second floor", "Head physician"),
+        ("East wing", "Medicine"),
+    ]
+    pieces = [
+        piece(text, x, 100 + 44 * number, x + 200)
+        for number, row in enumerate(rows)
+        for x, text in zip((100, 800), row, strict=True)
+    ]
+
+    [doubt] = layout(pieces, WHITE, source=Source.OCR).doubts
+
+    assert (doubt.reason, doubt.on_value) == (DoubtReason.ORDER_UNCLEAR, True)
+    assert doubt.text == "\n".join(" ".join(row) for row in rows)
+
+
+def test_rows_with_labels_are_no_doubt() -> None:
+    rows = [("Ward:", "Cardiology ward"), ("Physician:", "Dr. Anna Weiss"), ("Wing:", "East wing")]
+    pieces = [
+        piece(text, x, 100 + 44 * number, x + 200)
+        for number, row in enumerate(rows)
+        for x, text in zip((100, 800), row, strict=True)
+    ]
+
+    assert layout(pieces, WHITE, source=Source.OCR).doubts == ()
 
 
 def test_no_pieces_make_no_blocks() -> None:

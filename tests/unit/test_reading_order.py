@@ -125,6 +125,14 @@ def picture_between_two_columns(sheet: Sheet) -> None:
         sheet.prose(left, 100, 550, 30)
 
 
+def caption_between_two_columns(sheet: Sheet) -> None:
+    for left, indent in ((100, 0), (800, 150)):
+        sheet.prose(left, 100, 600, 10)
+        sheet.prose(left + indent, 100 + 10 * PITCH, 450, 5)
+        sheet.prose(left, 100 + 15 * PITCH, 600, 10)
+    sheet.line(600, 100 + 12 * PITCH, 300)
+
+
 def picture_in_one_of_two_columns(sheet: Sheet) -> None:
     sheet.prose(100, 100, 650, 8)
     sheet.prose(100, 500, 650, 8)
@@ -139,7 +147,8 @@ def sidebar(sheet: Sheet) -> None:
 def label_beside_a_paragraph(sheet: Sheet) -> None:
     for number in range(4):
         top = 100 + number * 200
-        sheet.line(100, top, 160)
+        for line in range(3):
+            sheet.line(100, top + line * PITCH, 110 - 20 * line)
         sheet.prose(400, top, 1000, 6)
 
 
@@ -168,6 +177,18 @@ def cells_of_several_lines_in_two_columns(sheet: Sheet) -> None:
         top += max(lines, 3) * PITCH + 20
 
 
+def short_lists_side_by_side(sheet: Sheet) -> None:
+    sheet.line(100, 60, 900, 40)
+    for left, gaps in ((100, (0, 8, 14, 14)), (600, (0, 20, 10)), (1000, (0, 12, 26))):
+        top: float = 160
+        for gap in gaps:
+            for _ in range(4):
+                sheet.line(left, top + gap, sheet.rng.uniform(90, 140))
+                top += PITCH
+            top += gap
+    sheet.line(100, 900, 250)
+
+
 LAYOUTS: list[Callable[[Sheet], None]] = [
     two_columns,
     three_columns,
@@ -181,6 +202,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     grid_across_two_columns,
     address_beside_a_table,
     picture_between_two_columns,
+    caption_between_two_columns,
     picture_in_one_of_two_columns,
     sidebar,
     label_beside_a_paragraph,
@@ -188,6 +210,7 @@ LAYOUTS: list[Callable[[Sheet], None]] = [
     items_and_prices,
     amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
+    short_lists_side_by_side,
 ]
 
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, Table
@@ -229,6 +228,32 @@ def test_a_grid_of_fields_stays_text_in_the_pages_order_and_has_its_cells_beside
     assert len([cell for cell in block.table.cells if cell.text]) == len(fields)
 
 
+def test_fields_with_their_values_above_a_table_without_lines_are_no_part_of_it() -> None:
+    sheet = Sheet()
+    for row, fields in enumerate(
+        (("Patient: Maria Keller", "Born: 04.05.1961"), ("Record: 220093", "Ward: 4B"))
+    ):
+        for left, text in zip((80, 560), fields, strict=True):
+            sheet.write(text, left, 60 + 30 * row)
+    cells: Cells = {
+        (0, column): (head, 1, 1) for column, head in enumerate(("Test", "Result", "Unit", "Flag"))
+    }
+    for row, name in enumerate(NAMES[:4], 1):
+        cells |= {
+            (row, 0): (name, 1, 1),
+            (row, 1): (f"{row}.5", 1, 1),
+            (row, 2): ("g/L", 1, 1),
+            (row, 3): ("low", 1, 1),
+        }
+    draw(sheet, cells, "none", [220, 140, 140, 140], top=110, pad=3)
+
+    blocks = sheet.blocks()
+
+    assert [block.kind for block in blocks] == [BlockKind.TEXT, BlockKind.TABLE]
+    assert blocks[0].text == "Patient: Maria Keller Born: 04.05.1961\nRecord: 220093 Ward: 4B"
+    assert right_cells(blocks[1].table, cells) == 1 if blocks[1].table else False
+
+
 def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
     rng = random.Random(3)  # noqa: S311
     sheet = Sheet()
@@ -244,30 +269,3 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
     assert len(found.blocks[0].lines) == 8
     [doubt] = found.doubts
     assert (doubt.reason, doubt.on_value) == (DoubtReason.TABLE_UNCLEAR, True)
-
-
-def test_turned_text_is_read_again_upright() -> None:
-    sheet = Sheet()
-    draw(
-        sheet,
-        {(0, 0): ("", 2, 1), (0, 1): ("Soup", 1, 1), (1, 1): ("Bread", 1, 1)},
-        "full",
-        [60, 200],
-        pad=40,
-    )
-    sheet.pieces.append(
-        Line(text="HUNCH TIMME", box=Box(left=96, top=130, right=122, bottom=310), confidence=0.6)
-    )
-    seen: list[tuple[int, ...]] = []
-
-    def read_again(crop: NDArray[np.uint8]) -> Line:
-        seen.append(crop.shape)
-        return Line(
-            text="LUNCH TIME", box=Box(left=0, top=0, right=1, bottom=1), confidence=0.5 + 0.2 * len(seen)
-        )
-
-    found = layout(sheet.pieces, np.asarray(sheet.image), source=Source.OCR, read_again=read_again)
-
-    assert seen == [(26, 180, 3), (26, 180, 3)]
-    assert "LUNCH TIME" in found.blocks[0].text
-    assert "HUNCH" not in found.blocks[0].text

@@ -31,12 +31,14 @@ _COLUMNS = {
     "coverage": "coverage",
     "cells": "cells",
     "order": "order",
+    "cer_in_file": "CER in file",
+    "order_in_file": "order in file",
     "marks": "marks",
     "wrong_ok": "wrong ok",
     "wrong_blank": "wrong blank",
     "seconds": "s/page",
 }
-_SPARE = ("coverage", "WER", "wrong blank", "marks", "s/page")
+_SPARE = ("order in file", "CER in file", "coverage", "WER", "wrong blank", "marks", "s/page")
 
 Folder = Annotated[
     Path,
@@ -70,6 +72,9 @@ def evaluate(
     timeout: Timeout = None,
 ) -> None:
     """Read files whose content is known, and show by kind of page how much is right.
+
+    A PDF without a truth beside it is read from its pixels and compared with its own text: in the order in which its
+    layout is read (CER, order), and in the order in which the file has it (CER in file, order in file).
 
     Without a fleet that runs, one is started for it and thrown away.
 

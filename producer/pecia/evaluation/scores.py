@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,6 +36,9 @@ class PageScore(BaseModel):
     cells: Share = Share(0, 0)
     marks: Share = Share(0, 0)
     order: float | None = None
+    characters_in_file: Share = Share(0, 0)
+    """As `characters`, beside a PDF's own text in the order in which the file has it; so too `order_in_file`."""
+    order_in_file: float | None = None
     coverage: float | None = None
     seconds: float = 0.0
     """Of decoding and of the engine."""
@@ -72,9 +75,17 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         if truth.marks is None
         else metrics.marks([mark for block in page.blocks for mark in block.marks], truth.marks),
         order=metrics.order(text, truth.text),
+        **({} if truth.in_file is None else _in_file(text, truth.in_file)),
         coverage=page.coverage,
         seconds=page.timings.decode + page.timings.engine,
     )
+
+
+def _in_file(read: str, true: str) -> dict[str, Any]:
+    return {
+        "characters_in_file": metrics.character_errors(read, true),
+        "order_in_file": metrics.order(read, true),
+    }
 
 
 def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> PageScore:
@@ -113,6 +124,9 @@ class Summary(BaseModel):
     """Cells in their place with their text."""
     order: float | None
     """Kendall's tau over lines."""
+    cer_in_file: float | None
+    """As `cer` and `order`, of PDFs beside their own text in the order in which the file has it."""
+    order_in_file: float | None
     marks: float | None
     wrong_ok: float
     """Pages that are `ok` with less than 99 % of their words, or with words that are not there."""
@@ -134,6 +148,8 @@ class Summary(BaseModel):
             coverage=_mean(one.coverage for one in scores),
             cells=_rate(_sum(one.cells for one in scores)),
             order=_mean(one.order for one in scores),
+            cer_in_file=_rate(_sum(one.characters_in_file for one in scores)),
+            order_in_file=_mean(one.order_in_file for one in scores),
             marks=_rate(_sum(one.marks for one in scores)),
             wrong_ok=sum(one.is_wrong_ok for one in scores) / len(scores),
             wrong_blank=sum(one.is_wrong_blank for one in scores) / len(scores),

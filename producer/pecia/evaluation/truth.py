@@ -27,6 +27,8 @@ class TruePage(_Truth):
 
     text: str
     """In reading order, a line for each printed line; a table's row is one line. Empty: the page is blank."""
+    in_file: str | None = None
+    """Of a PDF's own text: the same in the order in which the file has it."""
     tables: tuple[Table, ...] | None = None
     """None: it is not known."""
     marks: tuple[Mark, ...] | None = None
@@ -121,9 +123,10 @@ def _layer(path: Path) -> Truth | None:
         raise ConfigurationError(
             "The text of PDFs is read by the fleet's decoder: pip install 'pecia[local]'."
         ) from None
-    pages: list[str] = own_text(path)
-    known = pages and all(map(str.strip, pages))
-    return Truth(pages=tuple(TruePage(text=page) for page in pages)) if known else None
+    pages: list[tuple[str, str]] = own_text(path)
+    if not pages or not all(in_file.strip() for _, in_file in pages):
+        return None
+    return Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
 
 
 def _why(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,11 @@ _MAX_OPTIONS: Final = 0.3
 """Share of its pieces that are boxes to be ticked with their labels."""
 _UNCLEAR_PIECES: Final = 3
 """Pieces a row from which rows look like a table, though no white space goes down between them."""
+_FULL_ROW: Final = 0.6
+"""Pieces of a row that has most columns, by those of the longest one."""
+_IN_COLUMN: Final = 0.1
+"""Share of the pieces of such rows that start where one does that is of a column."""
+_FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
 _NUMBER: Final = re.compile(r"[^\w]*\d[\d.,:/%()\s+-]*[^\w]*|[-\u2013\u2014]")
 _SIGN: Final = re.compile(r"[^\w\s]{1,2}")
 
@@ -70,7 +75,11 @@ def _is_short(box: Box, pieces: Sequence[Line], run: list[list[int]]) -> bool:
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
-    """Yield the run without what only follows it: a last single piece is of the table if it is of a column."""
+    """Yield the run without what only goes before or follows it.
+
+    A last single piece is of the table if it is of a column. Fields above it, as those of a patient, are of none.
+    """
+    run = run[_fields_before([[pieces[one] for one in row] for row in run], height) :]
     if sum(len(row) > 1 for row in run) < _MIN_ROWS:
         return
     rows = [[pieces[one].box for one in row] for row in run]
@@ -85,6 +94,21 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
             break
         count += 1
     yield run[:count]
+
+
+def _fields_before(rows: Sequence[Sequence[Line]], height: float) -> int:
+    """Return how many of the first rows are fields with their values that begin where no column of the others does."""
+    full = _FULL_ROW * max((len(row) for row in rows), default=0)
+    first = next((number for number, row in enumerate(rows) if len(row) >= full), 0)
+    starts = np.array([piece.box.left for row in rows[first:] if len(row) >= full for piece in row[1:]])
+
+    def is_apart(row: Sequence[Line]) -> bool:
+        fields = sum(bool(_FIELD.search(piece.text)) for piece in row)
+        return 2 * fields >= len(row) and not any(
+            np.mean(np.abs(starts - piece.box.left) < 0.5 * height) > _IN_COLUMN for piece in row[1:]
+        )
+
+    return sum(1 for _ in takewhile(is_apart, rows[:first]))
 
 
 class _Aligned:

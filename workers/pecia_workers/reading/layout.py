@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from pecia_schemas.blocks import Block, BlockKind, Doubt, DoubtReason, Line, Mark, Source, mean_confidence
 from pecia_workers.reading.aligned import aligned_grids
 from pecia_workers.reading.grids import Grid
-from pecia_workers.reading.kinds import kind_of, parts_of, usual_height
+from pecia_workers.reading.kinds import Kinds
 from pecia_workers.reading.lines import around, corners, corners_of, joined, middle, rows_of
 from pecia_workers.reading.marks import find_marks, signature_lines, with_signs
 from pecia_workers.reading.order import reading_order
+from pecia_workers.reading.printed import printed
 from pecia_workers.reading.ruled import Rules, find_rules, ruled_grids
 
-ReadAgain: TypeAlias = Callable[[NDArray[np.uint8]], Line | None]
-"""Reads a line that is cut out; None if there is no text on it."""
+Row: TypeAlias = Sequence[Line]
+"""Pieces of text that stand side by side."""
 
-_TURNED: Final = 1.8
-"""Height of a piece, by its width, from which its text may be turned."""
+_PAIR_GAP, _PAIR_WIDTH, _MIN_PAIRS, _MAX_LABELS = 2.0, 4.0, 3, 0.5
+"""White space in a row and width of its pieces, in heights of a line; how many rows; the share that has a label."""
 _ADDRESS: Final = re.compile(
     r"@\w|\bwww\.|https?://|\b(tel|telephone|phone|fax|mobile|telefon)\b.*\d"
     r"|\b\d{4,6}[ ,]+[^\W\d_]{3,}|\b[A-Z]{2,3} \d{4,5}\b|\b[A-Z]{1,2}\d{1,2} ?\d[A-Z]{2}\b"
@@ -42,75 +43,100 @@ class Layout:
     doubts: tuple[Doubt, ...] = ()
 
 
-def layout(
-    pieces: Sequence[Line],
-    pixels: NDArray[np.uint8],
-    *,
-    source: Source,
-    read_again: ReadAgain | None = None,
-) -> Layout:
+def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source) -> Layout:
     """Return the page's blocks in reading order; every piece is in exactly one of them.
 
-    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text. `read_again` is
-    given what may be turned text, turned upright.
+    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text.
     """
     if not pieces:
         return Layout(())
-    if read_again is not None:
-        pieces = [_upright(piece, pixels, read_again) for piece in pieces]
     height = float(np.median([piece.box.bottom - piece.box.top for piece in pieces]))
     marks = find_marks(pixels, pieces, height)
     pieces = with_signs(pieces, marks, height)
     rules = find_rules(pixels, height)
     marks += signature_lines(rules.across, pieces, height)
     grids = _grids(pieces, rules, height)
-    blocks = _blocks(pieces, grids, source, len(pixels))
+    found = _found(pieces, grids)
+    columns = [part for part in found if isinstance(part, list)]
+    kinds = _kinds(columns, pixels, rules)
+    blocks = _blocks(found, kinds, pieces, source)
     doubts = (
-        Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=_has_number(block))
-        for block in blocks
-        if block.kind is BlockKind.TABLE and block.table is None
+        *_unclear_tables(blocks),
+        *chain.from_iterable(_unclear_orders(rows, height) for rows in columns),
     )
-    return Layout(_with_marks(blocks, marks), tuple(doubts))
+    return Layout(_with_marks(blocks, marks), doubts)
 
 
-def _upright(piece: Line, pixels: NDArray[np.uint8], read_again: ReadAgain) -> Line:
-    """Return a piece higher than wide, as text turned by 90 degrees is, as it is read best."""
-    box = piece.box
-    if len(piece.text) < 2 or box.bottom - box.top < _TURNED * (box.right - box.left):  # noqa: PLR2004
-        return piece
-    crop = pixels[max(0, box.top) : box.bottom, max(0, box.left) : box.right]
-    found = [read_again(np.ascontiguousarray(np.rot90(crop, turns))) for turns in (1, -1)]
-    best = max((line for line in found if line), key=lambda line: line.confidence or 0, default=piece)
-    if (best.confidence or 0) <= (piece.confidence or 0):
-        return piece
-    return Line(text=best.text, box=box, confidence=best.confidence)
+def _unclear_tables(blocks: Sequence[Block]) -> Iterator[Doubt]:
+    for block in blocks:
+        if block.kind is BlockKind.TABLE and block.table is None:
+            on_value = any(map(str.isdigit, block.text))
+            yield Doubt(reason=DoubtReason.TABLE_UNCLEAR, box=block.box, text=block.text, on_value=on_value)
 
 
-def _blocks(pieces: Sequence[Line], grids: Sequence[Grid], source: Source, page_height: int) -> list[Block]:
+def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
+    """Yield the rows of two pieces that are as likely to be two blocks of text side by side.
+
+    Rows they are for certain if a label begins them or a number ends them.
+    """
+
+    def is_pair(row: Row) -> bool:
+        return len(row) == 2 and row[1].box.left - row[0].box.right > _PAIR_GAP * height  # noqa: PLR2004
+
+    for are_pairs, group in groupby(column, is_pair):
+        rows = list(group)
+        if not are_pairs or len(rows) < _MIN_PAIRS:
+            continue
+        sides = list(zip(*rows, strict=True))
+        flush = all(np.ptp([piece.box.left for piece in side]) < height for side in sides)
+        long = all(
+            np.median([piece.box.right - piece.box.left for piece in side]) > _PAIR_WIDTH * height
+            for side in sides
+        )
+        labels = sum(":" in row[0].text or any(map(str.isdigit, row[1].text)) for row in rows)
+        if flush and long and labels < _MAX_LABELS * len(rows):
+            lines = [joined(row) for row in rows]
+            yield Doubt(
+                reason=DoubtReason.ORDER_UNCLEAR,
+                box=around(line.box for line in lines),
+                text="\n".join(line.text for line in lines),
+                on_value=True,  # which belongs to which is not known
+            )
+
+
+def _found(pieces: Sequence[Line], grids: Sequence[Grid]) -> list[Grid | list[Row]]:
+    """Return the tables, and the rows of text between them, in reading order."""
     texts = [pieces[one] for one in _outside(len(pieces), grids)]
-    found: list[Grid | list[Line]] = []
+    found: list[Grid | list[Row]] = []
     for stretch in _ordered(texts, grids):
         for is_table, some in groupby(stretch, lambda row: row[0] >= len(texts)):
             if is_table:
                 found += [grids[one - len(texts)] for [one] in some]
             else:
-                found.append([joined([texts[one] for one in row]) for row in some])
-    page = [line for part in found if isinstance(part, list) for line in part]
-    usual = usual_height(page) if page else 0.0
+                found.append([[texts[one] for one in row] for row in some])
+    return found
+
+
+def _kinds(columns: Sequence[Sequence[Row]], pixels: NDArray[np.uint8], rules: Rules) -> Kinds:
+    lines = iter(printed([joined(row) for column in columns for row in column], pixels))
+    return Kinds([list(islice(lines, len(column))) for column in columns], pixels, rules)
+
+
+def _blocks(
+    found: Sequence[Grid | list[Row]], kinds: Kinds, pieces: Sequence[Line], source: Source
+) -> list[Block]:
+    texts_of = iter(kinds.columns)
+    parts = [part for one in found for part in ([one] if isinstance(one, Grid) else next(texts_of))]
     blocks: list[Block] = []
-    for part in found:
+    for part, following in zip(parts, [*parts[1:], []], strict=True):
         if isinstance(part, Grid):
             blocks.append(_table_block(part, pieces, source))
             continue
-        for lines in parts_of(part, usual):
-            kind = kind_of(lines, page, page_height, usual)
-            level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
-            blocks.append(_text_block(lines, source, kind).model_copy(update={"level": level}))
+        kind = kinds.of(part, [] if isinstance(following, Grid) else following)
+        level = {BlockKind.TITLE: 1, BlockKind.HEADING: 2}.get(kind)
+        block = _text_block([line.line for line in part], source, kind)
+        blocks.append(block.model_copy(update={"level": level}))
     return blocks
-
-
-def _has_number(block: Block) -> bool:
-    return any(map(str.isdigit, block.text))
 
 
 def _grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.reading.order import Boxes, reading_order
+from pecia_workers.reading.order import reading_order
+from pecia_workers.reading.sides import Boxes
 
 Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""

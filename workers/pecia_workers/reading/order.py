@@ -15,34 +15,16 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Row: TypeAlias = list[int]
-"""Positions, in what was given, of boxes that stand side by side, from left to right."""
-Stretch: TypeAlias = list[Row]
-"""Rows from top to bottom that no gutter and no wide white space parts."""
-Boxes: TypeAlias = NDArray[np.float64]
-"""Left, top, right and bottom of each box, a row for each."""
-_Some: TypeAlias = NDArray[np.intp]
-_Test: TypeAlias = Callable[[_Some, _Some, float], bool]
+from pecia_workers.reading.sides import MIN_LINES, Boxes, Sides, Some, Stretch
 
-_MIN_LINES: Final = 3
-"""Rows of running text that make a column."""
-_FILL: Final = 0.75
-"""Share of its column's width that a full row reaches."""
-_MAX_PITCH: Final = 3.5
-"""From one row of running text to the next."""
-_FULL_SHARE: Final = 0.2
-"""Share of a column's rows that are full."""
-_MIN_LENGTH: Final = 7.0
-"""Length of a piece of running text; the cells of a table are shorter."""
-_STRONG_LINES, _STRONG_SHARE, _STRONG_ALIGNED, _STRONG_LENGTH = 8, 0.4, 0.5, 14.0
-"""A column that is surely running text makes its neighbour a column, whatever stands there."""
+_Test: TypeAlias = Callable[[Some, Some, float], bool]
+
 _OVER: Final = 0.35
 """How far a box may reach into a gutter."""
-_ALIGNED: Final = 0.65
-"""Share of rows that stand level with a row of the other side in a table."""
+_FAR: Final = 5.0
+"""White space above what is no more of a column."""
 _DEPTH: Final = 12
 _GUTTERS: Final = 24
-_ADDRESS_ROWS: Final = range(2, 10)
 
 
 def reading_order(
@@ -64,46 +46,36 @@ def reading_order(
 class _Band:
     """What stands between two boxes that cross a gutter, or such boxes themselves."""
 
-    boxes: _Some
+    boxes: Some
     spans: bool
     islands: list[int] = field(default_factory=list)
     """Boxes that cross the gutter with text level on both sides, such as the caption of a picture between columns."""
 
 
-class _Page:
-    def __init__(self, boxes: Boxes, whole: NDArray[np.bool_], address: NDArray[np.bool_]) -> None:
-        self.left, self.top, self.right, self.bottom = boxes.T
-        self.width, self.height = self.right - self.left, self.bottom - self.top
-        self.middle, self.centre = (self.top + self.bottom) / 2, (self.left + self.right) / 2
-        self.whole, self.address = whole, address
-        self._plain = list(
-            zip(*(side.tolist() for side in (self.left, self.right, self.middle, self.height)), strict=True)
-        )
-        self._known_rows: dict[bytes, Stretch] = {}
-
-    def ordered(self, some: _Some, depth: int = 0) -> list[Stretch]:
+class _Page(Sides):
+    def ordered(self, some: Some, depth: int = 0) -> list[Stretch]:
         if not some.size:
             return []
-        height = self._line_height(some)
+        height = self.line_height(some)
         found = None
         if depth < _DEPTH:
-            if some.size >= 2 * _MIN_LINES:
-                found = self._gutter(some, height, self._are_columns)
+            if some.size >= 2 * MIN_LINES:
+                found = self._gutter(some, height, self.are_columns)
                 headlines = self._headlines(some, height) if found else 0
                 if headlines:
                     by_top = some[np.argsort(self.top[some], kind="stable")]
-                    return [self._rows(by_top[:headlines]), *self.ordered(by_top[headlines:], depth + 1)]
-            if found is None and some.size >= _MIN_LINES:
-                sections = self._sections(some, height)
+                    return [self.rows(by_top[:headlines]), *self.ordered(by_top[headlines:], depth + 1)]
+            if found is None and some.size >= MIN_LINES:
+                sections = self.sections(some, height)
                 if len(sections) > 1:
                     return [stretch for part in sections for stretch in self.ordered(part, depth + 1)]
-                found = self._gutter(some, height, self._stand_beside)
+                found = self._gutter(some, height, self.stand_beside)
         if found is None:
-            return [self._rows(some)]
+            return [self.rows(some)]
         return self._by_columns(some, *found, height, depth)
 
     def _by_columns(
-        self, some: _Some, gutter: float, bands: list[_Band], height: float, depth: int
+        self, some: Some, gutter: float, bands: list[_Band], height: float, depth: int
     ) -> list[Stretch]:
         """Return bands with columns column by column; headlines and rows that leave the gutter free as they stand."""
         ordered: list[Stretch] = []
@@ -112,15 +84,13 @@ class _Page:
         def flush() -> None:
             nonlocal waiting
             rest = np.array(sorted(waiting), dtype=np.intp)
-            ordered.extend(self.ordered(rest, depth + 1) if rest.size < some.size else [self._rows(rest)])
+            ordered.extend(self.ordered(rest, depth + 1) if rest.size < some.size else [self.rows(rest)])
             waiting = []
 
         for band in chain.from_iterable(self._columns_apart(band, gutter, height) for band in bands):
-            left, right = self._sides(band.boxes, gutter)
+            left, right = self.sides(band.boxes, gutter)
             columns = left.size and right.size and not band.spans
-            if columns and (
-                self._are_columns(left, right, height) or self._stand_beside(left, right, height)
-            ):
+            if columns and (self.are_columns(left, right, height) or self.stand_beside(left, right, height)):
                 flush()
                 pairs = self._pairs(left, right, height) or [(left, right)]
                 for part in (
@@ -133,26 +103,9 @@ class _Page:
         flush()
         return [stretch for stretch in ordered if stretch]
 
-    def _line_height(self, some: _Some) -> float:
-        text = some[~self.whole[some]]
-        return max(1.0, float(np.median(self.height[text if text.size else some])))
-
-    def _sides(self, some: _Some, gutter: float) -> tuple[_Some, _Some]:
-        is_left = self.centre[some] < gutter
-        return some[is_left], some[~is_left]
-
-    def _sections(self, some: _Some, space: float) -> list[_Some]:
-        """Cut at white space from side to side that is wider than this, and than that between most rows."""
-        by_top = some[np.argsort(self.top[some], kind="stable")]
-        gaps = self.top[by_top][1:] - np.maximum.accumulate(self.bottom[by_top])[:-1]
-        between_rows = gaps[gaps > 0]
-        if between_rows.size >= _MIN_LINES:
-            space = max(space, min(2 * space, 1.5 * float(np.median(between_rows))))
-        return np.split(by_top, np.flatnonzero(gaps > space) + 1)
-
     # Gutters
 
-    def _gutter(self, some: _Some, height: float, test: _Test) -> tuple[float, list[_Band]] | None:
+    def _gutter(self, some: Some, height: float, test: _Test) -> tuple[float, list[_Band]] | None:
         """Return the gutter along which most text stands that passes the test, with its bands."""
         best: tuple[float, float, list[_Band]] | None = None
         for gutter, crossed in self._clear_strips(some, height):
@@ -163,7 +116,7 @@ class _Page:
                 best = (score, gutter, bands)
         return best and best[1:]
 
-    def _clear_strips(self, some: _Some, height: float) -> list[tuple[float, int]]:
+    def _clear_strips(self, some: Some, height: float) -> list[tuple[float, int]]:
         """Return where fewer boxes cross a vertical line than to its left and right, and how many cross it there."""
         starts, ends = self.left[some] + _OVER * height, self.right[some] - _OVER * height
         wide = ends > starts
@@ -176,7 +129,7 @@ class _Page:
         minima = minima[np.argsort(crossed[minima], kind="stable")][:_GUTTERS]
         return [(float(places[k] + places[k + 1]) / 2, int(crossed[k])) for k in sorted(minima)]
 
-    def _bands(self, some: _Some, gutter: float, height: float) -> list[_Band]:
+    def _bands(self, some: Some, gutter: float, height: float) -> list[_Band]:
         """Cut at what crosses the gutter, from top to bottom."""
         crosses = self._crosses(some, gutter, height)
         across, rest = some[crosses], some[~crosses]
@@ -198,18 +151,18 @@ class _Page:
             self._nearest(bands, island).islands.append(island)
         return bands
 
-    def _crosses(self, some: _Some, gutter: float, height: float) -> NDArray[np.bool_]:
+    def _crosses(self, some: Some, gutter: float, height: float) -> NDArray[np.bool_]:
         left, right = self.left[some], self.right[some]
         crosses: NDArray[np.bool_] = (left < gutter - _OVER * height) & (right > gutter + _OVER * height)
         return crosses
 
-    def _headlines(self, some: _Some, height: float) -> int:
+    def _headlines(self, some: Some, height: float) -> int:
         """Return how many boxes, one below the other, stand above columns and cross a gutter between two of these.
 
         It need not be the best gutter: a title in the middle of four columns leaves the outer ones free. What the
         gutter parts need not be prose: each side of it may be several columns.
         """
-        parts = self._sections(some, _OVER * height)
+        parts = self.sections(some, _OVER * height)
         count = next((number for number, part in enumerate(parts) if part.size > 1), 0)
         if not count:
             return 0
@@ -221,7 +174,7 @@ class _Page:
             for gutter, _ in self._clear_strips(rest, height)
         )
 
-    def _islands(self, across: _Some, rest: _Some, height: float, of: int) -> _Some:
+    def _islands(self, across: Some, rest: Some, height: float, of: int) -> Some:
         if not across.size or not rest.size:
             return across[:0]
         level = (
@@ -230,8 +183,8 @@ class _Page:
         ) > 0.4 * np.minimum(self.height[across, None], self.height[rest])
         on_left = (level & (self.right[rest] <= self.left[across, None] + height)).any(axis=1)
         on_right = (level & (self.left[rest] >= self.right[across, None] - height)).any(axis=1)
-        islands: _Some = across[on_left & on_right]
-        return islands[:0] if islands.size > 0.2 * of or self._is_prose(islands, height) else islands
+        islands: Some = across[on_left & on_right]
+        return islands[:0] if islands.size > 0.2 * of or self.is_prose(islands, height) else islands
 
     def _nearest(self, bands: list[_Band], island: int) -> _Band:
         def distance(band: _Band) -> float:
@@ -243,7 +196,7 @@ class _Page:
 
     def _shared_height(self, band: _Band, gutter: float, height: float, test: _Test) -> float:
         """Return along how much of the gutter text stands on both sides; 0 if it fails the test."""
-        left, right = self._sides(band.boxes, gutter)
+        left, right = self.sides(band.boxes, gutter)
         if band.spans or not left.size or not right.size:
             return 0.0
         gap = self.left[right].min() - self.right[left].max()
@@ -253,69 +206,7 @@ class _Page:
             return 0.0
         return float((bottom - top) * (1 + min(gap, 3 * height) / (10 * height)))
 
-    # What a side of a gutter looks like
-
-    def _are_columns(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether the sides are read one after the other, rather than being halves of rows."""
-        if self._is_prose(left, height) and self._is_prose(right, height):
-            return True
-        strong = any(
-            self._is_prose(side, height, _STRONG_LINES, _STRONG_SHARE, _STRONG_LENGTH)
-            for side in (left, right)
-        )
-        return strong and self._aligned(left, right, height, _STRONG_LINES) < _STRONG_ALIGNED
-
-    def _stand_beside(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether text stands beside a table, a label beside running text, an address beside another."""
-        tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
-        if tables or self._are_addresses(left, right, height):
-            return True
-        if not any(self._is_prose(side, height, length=_STRONG_LENGTH) for side in (left, right)):
-            return False
-        fewer, more = sorted((len(self._rows(left)), len(self._rows(right))))
-        short = self.width[right].max() < _MIN_LENGTH * height
-        if short and len(self._rows(right)) == fewer and self._aligned(left, right, height, 1) >= _ALIGNED:
-            return False  # amounts at the ends of rows
-        return more >= fewer + 2 and (
-            fewer <= _MIN_LINES or self._aligned(left, right, height, _MIN_LINES) < _ALIGNED
-        )
-
-    def _is_prose(
-        self,
-        some: _Some,
-        height: float,
-        least: int = _MIN_LINES,
-        share: float = _FULL_SHARE,
-        length: float = _MIN_LENGTH,
-    ) -> bool:
-        """Return whether long pieces fill the column, or end where their neighbours end."""
-        rows = self._rows(some[~self.whole[some]])
-        if len(rows) < max(2, least):
-            return False
-        first, last = np.array([row[0] for row in rows]), np.array([row[-1] for row in rows])
-        text = np.array([self.width[row].sum() for row in rows])
-        pieces = np.array([len(row) for row in rows])
-        tallest = np.array([self.height[row].max() for row in rows])
-        left, right = self.left[first], self.right[last]
-        width = max(1.0, np.sort(right)[int(0.9 * (len(rows) - 1))] - left.min())
-        near = _either(np.diff(self.middle[first]) <= _MAX_PITCH * height)
-        long = near & (text / pieces >= length * height) & (tallest <= 1.8 * height)
-        flush = _either(long[1:] & long[:-1] & (abs(np.diff(right)) < height) & (abs(np.diff(left)) < height))
-        full = int((long & ((text >= _FILL * width) | flush)).sum())
-        return full >= max(least, share * len(rows))
-
-    def _aligned(self, left: _Some, right: _Some, height: float, least: int) -> float:
-        """Return the share of rows that stand level with one of the other side; 1 with too few rows to tell."""
-        fewer, more = sorted((self._row_middles(left), self._row_middles(right)), key=len)
-        top, bottom = max(fewer[0], more[0]) - 1.5 * height, min(fewer[-1], more[-1]) + 1.5 * height
-        fewer, more = (side[(side >= top) & (side <= bottom)] for side in (fewer, more))
-        if min(len(fewer), len(more)) < least:
-            return 1.0
-        if len(fewer) > len(more):
-            fewer, more = more, fewer
-        return float((np.abs(fewer[:, None] - more).min(axis=1) < 0.3 * height).mean())
-
-    def _pairs(self, left: _Some, right: _Some, height: float) -> list[tuple[_Some, _Some]]:
+    def _pairs(self, left: Some, right: Some, height: float) -> list[tuple[Some, Some]]:
         """Return the rows of two columns whose cells have several lines; empty if these are no such cells.
 
         White space crosses the gutter again and again then, and both sides go on at one height below it.
@@ -323,108 +214,49 @@ class _Page:
         both = np.concatenate([left, right])
         parts = [
             (part[np.isin(part, left)], part[np.isin(part, right)])
-            for part in self._sections(both, 0.5 * height)
+            for part in self.sections(both, 0.5 * height)
         ]
         level = [
             bool(one.size and other.size)
             and abs(self.middle[one].min() - self.middle[other].min()) < 0.4 * height
             for one, other in parts
         ]
-        uneven = [len(self._rows(one)) != len(self._rows(other)) for one, other in parts]
+        uneven = [len(self.rows(one)) != len(self.rows(other)) for one, other in parts]
         are_cells = (
-            len(parts) > _MIN_LINES and sum(level) >= 0.8 * len(parts) and sum(uneven) >= 0.3 * len(parts)
+            len(parts) > MIN_LINES and sum(level) >= 0.8 * len(parts) and sum(uneven) >= 0.3 * len(parts)
         )
         return parts if are_cells else []
 
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
         """Return the band with what stands above and below its columns apart, though it leaves the gutter free.
 
-        That is a table, or what is on one side alone and reaches further towards the other than the columns do.
+        That is a table, or what is on one side alone and reaches further towards the other than the columns do, or
+        stands far below all else.
         """
         if band.spans or band.islands:
             return [band]
-        parts = self._sections(band.boxes, height)
-        sides = [self._sides(part, gutter) for part in parts]
+        parts = self.sections(band.boxes, height)
+        sides = [self.sides(part, gutter) for part in parts]
         columns = [
             both
             for part, both in zip(parts, sides, strict=True)
-            if both[0].size and both[1].size and not self._is_table(part, gutter, height)
+            if both[0].size and both[1].size and not self.is_table(part, gutter, height)
         ]
         if not columns:
             return [band]
         ends = max(self.right[left].max() for left, _ in columns) + 2 * height
         starts = min(self.left[right].min() for _, right in columns) - 2 * height
         apart = [
-            self._is_table(part, gutter, height)
+            self.is_table(part, gutter, height)
             or (not right.size and self.right[left].max() > ends)
             or (not left.size and self.left[right].min() < starts)
-            for part, (left, right) in zip(parts, sides, strict=True)
+            or (
+                number
+                and not (left.size and right.size)
+                and self.top[part].min() - self.bottom[parts[number - 1]].max() > _FAR * height
+            )
+            for number, (part, (left, right)) in enumerate(zip(parts, sides, strict=True))
         ]
         first, last = apart.index(False), len(parts) - apart[::-1].index(False)
         cuts = [parts[:first], parts[first:last], parts[last:]]
         return [_Band(np.concatenate(cut), spans=False) for cut in cuts if cut]
-
-    def _is_table(self, some: _Some, gutter: float, height: float) -> bool:
-        rows = self._rows(some)
-        cells = sum(len(row) > 2 for row in rows)  # noqa: PLR2004  more than one a side
-        return cells >= max(2, _ALIGNED * len(rows)) and not any(
-            self._is_prose(side, height) for side in self._sides(some, gutter)
-        )
-
-    def _is_beside_table(self, some: _Some, other: _Some, height: float) -> bool:
-        """Return whether the other side is a table, and this one begins no higher and stands mostly beside it."""
-        if not self.whole[other].all():
-            return False
-        top, bottom = self.top[some].min(), self.bottom[some].max()
-        shared = min(bottom, self.bottom[other].max()) - max(top, self.top[other].min())
-        return bool(top > self.top[other].min() - height and shared > 0.5 * (bottom - top))
-
-    def _are_addresses(self, left: _Some, right: _Some, height: float) -> bool:
-        """Return whether both sides are short flush blocks with lines of an address; the labels of a form have none."""
-        sides = [self._rows(side) for side in (left, right)]
-        for rows in sides:
-            first = [row[0] for row in rows]
-            if len(rows) not in _ADDRESS_ROWS or any(len(row) > 1 for row in rows):
-                return False
-            flush = np.ptp(self.left[first]) < height or np.ptp(self.right[first]) < height
-            if not flush or np.diff(self.middle[first]).max() > 2.5 * height:
-                return False
-        return all(self.address[side].sum() >= 0.25 * side.size for side in (left, right))
-
-    def _row_middles(self, some: _Some) -> NDArray[np.float64]:
-        return np.sort([self.middle[row].mean() for row in self._rows(some)])
-
-    def _rows(self, some: _Some) -> Stretch:
-        key = some.tobytes()
-        if key not in self._known_rows:
-            self._known_rows[key] = self._find_rows(some)
-        return self._known_rows[key]
-
-    def _find_rows(self, some: _Some) -> Stretch:
-        """Return what stands side by side: level, and not one above the other."""
-        rows: list[Row] = []
-        for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
-            row = next((row for row in rows[:-5:-1] if self._is_level(row, one)), None)
-            if row is None:
-                rows.append([one])
-            else:
-                row.append(one)
-        return [sorted(row, key=lambda one: self._plain[one]) for row in rows]
-
-    def _is_level(self, row: Row, one: int) -> bool:
-        """Return whether the box stands in the row. Plain numbers: this runs more often than all else."""
-        if self.whole[one] or self.whole[row[0]]:
-            return False
-        left, right, middle, height = self._plain[one]
-        others = [self._plain[other] for other in row]
-        mean = sum(other[2] for other in others) / len(others)
-        return abs(middle - mean) < 0.5 * min(height, *(other[3] for other in others)) and all(
-            min(right, other[1]) - max(left, other[0]) < 0.5 * min(right - left, other[1] - other[0])
-            for other in others
-        )
-
-
-def _either(pairs: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return for each row whether it and the one above, or the one below, are such a pair."""
-    found: NDArray[np.bool_] = np.append(pairs, False) | np.append(False, pairs)
-    return found

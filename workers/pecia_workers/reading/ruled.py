@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Line
+from pecia_schemas.blocks import Box, Line
 from pecia_workers.reading.grids import Draft, Grid
-from pecia_workers.reading.lines import Mask
+from pecia_workers.reading.lines import Mask, middle
 
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""
@@ -36,6 +36,11 @@ class Rules:
             max(0, round(upper)) : max(0, round(lower)) + 1, max(0, round(left)) : round(right)
         ]
         return bool(strip.size) and float(strip.any(axis=0).mean()) > 0.5  # noqa: PLR2004
+
+    def part(self, above: Box, below: Box) -> bool:
+        """Return whether such a line lies between two lines of text, one below the other."""
+        left, right = min(above.left, below.left), max(above.right, below.right)
+        return self.between(middle(above)[1], middle(below)[1], left, right)
 
 
 def find_rules(pixels: NDArray[np.uint8], height: float) -> Rules:
