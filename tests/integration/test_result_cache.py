@@ -30,7 +30,7 @@ from pecia_workers.runtime import Runtime
 from pictures import note
 from videos import video
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 REVISION = {"cache_revision": "1"}
 

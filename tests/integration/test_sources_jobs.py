@@ -52,6 +52,8 @@ from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
 from tables import texts_of_tables
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 R = TypeVar("R")
 
 TOKEN = "Quillfeather"
