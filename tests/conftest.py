@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from psycopg import sql
 from redis import Redis
 
+from korean import NothingThereError, absent, korean_tessdata
 from limits import WAIT_S
 from pecia_schemas.tables import Base
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
@@ -190,6 +191,16 @@ def _place(parent: Path, former: tuple[Path, Path] | None, *, keep_data: bool) -
     elif not keep_data:
         shutil.rmtree(former[0])
     return former
+
+
+@pytest.fixture(scope="session")
+def tessdata() -> str:
+    """Where Tesseract's Korean data is."""
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    try:
+        return str(korean_tessdata())
+    except NothingThereError as error:
+        absent(error)
 
 
 @pytest.fixture

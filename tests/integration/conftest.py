@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,6 +22,7 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from chat_server import Behaviour, ChatServerDouble, serving
 from forking import LastingTemplate, Programs, forget_templates, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
@@ -249,6 +251,19 @@ def run_page(
         return job
 
     return run
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServerDouble]:
+    """A language model on a server."""
+    with serving(Behaviour()) as server:
+        yield server
+
+
+@pytest.fixture
+def work(run_page: Callable[..., Job[Document]], server: ChatServerDouble) -> Callable[..., Job[Document]]:
+    """Submits a task and runs its page on a worker whose engine asks that server."""
+    return partial(run_page, engine="openai", engine_url=server.url)
 
 
 @pytest.fixture(scope="session")

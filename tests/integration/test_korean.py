@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from korean import NothingThereError, absent, korean_font, korean_tessdata
+from korean import NothingThereError, absent, korean_font
 from korean_pages import KoreanPage, korean_pages
 from pecia import Client, Document, Job, JobFailedError, ReadDocument
 from pecia_schemas import DocumentType, FailureCode, Page, Verdict
@@ -29,15 +29,6 @@ pytestmark = pytest.mark.gate
 Work = Callable[..., Job[Document]]
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
-
-
-@pytest.fixture(scope="module")
-def tessdata() -> str:
-    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
-    try:
-        return str(korean_tessdata())
-    except NothingThereError as error:
-        absent(error)
 
 
 @pytest.fixture(scope="module")
