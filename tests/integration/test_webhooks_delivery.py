@@ -118,19 +118,6 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
         answers.set()
 
 
-def test_a_second_try_bears_the_same_id(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
-    receiver.planned = [Answer(500), Answer(503)]
-    delivery = outbox.promise(receiver.url)
-
-    with working(settings):
-        eventually(lambda: outbox.state(delivery) == "delivered")
-
-    assert [request.headers["webhook-id"] for request in receiver.requests] == [str(delivery)] * 3
-    assert all(verify(request.body, request.headers, SECRET) for request in receiver.requests)
-
-
 def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
     outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
 ) -> None:
