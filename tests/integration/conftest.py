@@ -23,7 +23,7 @@ from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from chat_server import Behaviour, ChatServerDouble, serving
-from forking import LastingTemplate, Programs, forget_templates, own_template
+from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
@@ -145,7 +145,7 @@ def programs() -> Iterator[Programs]:
 
 
 @pytest.fixture(scope="session")
-def _lasting_template() -> Iterator[LastingTemplate]:
+def lasting_template() -> Iterator[LastingTemplate]:
     template = LastingTemplate()
     yield template
     template.end()
@@ -153,15 +153,15 @@ def _lasting_template() -> Iterator[LastingTemplate]:
 
 @pytest.fixture
 def shared_template(
-    request: pytest.FixtureRequest, _lasting_template: LastingTemplate, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, lasting_template: LastingTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have decoders and readers forked from the session's one template, which imports what they need once.
 
     `forked_for` tells of its processes. A test that takes `own_templates` beside it has templates of its own.
     """
     if "own_templates" not in request.fixturenames:
-        forget_templates(but=_lasting_template)
-        monkeypatch.setattr("pecia_workers.media.processes.Template", lambda **_: _lasting_template)
+        forget_templates(but=lasting_template)
+        fork_from(lasting_template, monkeypatch)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.preparation import prepare
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 Work = Callable[..., Job[Document]]
 

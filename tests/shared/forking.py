@@ -7,6 +7,8 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from pecia_workers.local.fleet import MODULES
 from pecia_workers.local.process import ChildProcess, fork, wait_until
 from pecia_workers.media.processes import public_environment
@@ -37,6 +39,11 @@ class LastingTemplate(Template):
     @property
     def pid(self) -> int:
         return self._process.pid
+
+
+def fork_from(template: LastingTemplate, patch: pytest.MonkeyPatch) -> None:
+    """Have decoders and readers forked from this template."""
+    patch.setattr("pecia_workers.media.processes.Template", lambda **_: template)
 
 
 class Program:
