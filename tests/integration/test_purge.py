@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, LiteralString
 from uuid import UUID
@@ -36,7 +35,6 @@ REASON = "Mulberrycombe"
 FIELD = "Thistlewood"
 PASSWORD = "Hartwigsen"
 PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, PASSWORD)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
