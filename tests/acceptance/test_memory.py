@@ -21,7 +21,7 @@ from pecia_workers.local import sample_documents as samples
 pytestmark = pytest.mark.gate
 
 SHORT, LONG = 20, 150
-"""Pages. To keep the pixels of each, 2.9 MB, would take 380 MB more."""
+"""Pages. To keep the pixels of each, 1.9 MB, would take 250 MB more."""
 ALLOWED_BYTES = 150 * 10**6
 """What either worker may need more for the long document than for the short one."""
 SIZE = (298, 421)  # points; A5, to be quick
