@@ -166,7 +166,7 @@ def test_a_worker_that_dies_again_and_again_is_not_waited_for(
         fleet.wait_ready(300)
 
 
-def test_nobody_waits_for_a_fleet_that_shall_stop(home: Path) -> None:
+def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:
     never = WorkerCommand(name="never", command=("/bin/sleep", "600"), ready=lambda: False)
     with _unmigrated(home, never) as fleet:
         fleet.wait_ready(300, unless=lambda: True)

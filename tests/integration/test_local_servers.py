@@ -96,17 +96,6 @@ def test_a_durable_redis_keeps_its_data_over_a_stop(redis_server: Callable[..., 
         assert client.get("k") == b"v"
 
 
-def test_a_redis_can_come_back_without_its_data(redis_server: Callable[..., EmbeddedRedis]) -> None:
-    server = redis_server()
-    with Redis.from_url(server.url) as client:
-        client.set("k", "v")
-    server.kill()
-    again = redis_server(replaces=server, keep_data=False)
-    assert again.url == server.url
-    with Redis.from_url(again.url) as client:
-        assert client.dbsize() == 0
-
-
 def test_a_full_redis_refuses_rather_than_forgets(short_path: Path) -> None:
     server = start_redis(short_path / "data", durable=False, maxmemory="4mb")
     try:
