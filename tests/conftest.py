@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from psycopg import sql
 from redis import Redis
 
+from korean import NothingThereError, absent, korean_tessdata
 from limits import WAIT_S
 from pecia_schemas.tables import Base
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
@@ -150,14 +151,12 @@ def redis_url(_session_redis: EmbeddedRedis) -> str:
 
 @pytest.fixture
 def redis_server(short_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
-    """Starts Redis servers; `replaces` is a killed one whose place is taken, with or without its data."""
+    """Starts Redis servers; `replaces` is a killed one whose place and data are taken."""
     with ExitStack() as stack:
 
-        def start(
-            *, replaces: EmbeddedRedis | None = None, keep_data: bool = True, durable: bool = True
-        ) -> EmbeddedRedis:
+        def start(*, replaces: EmbeddedRedis | None = None, durable: bool = True) -> EmbeddedRedis:
             former = (replaces.data, replaces.socket.parent) if replaces else None
-            data, sockets = _place(short_path, former, keep_data=keep_data)
+            data, sockets = _place(short_path, former)
             server = start_redis(data, socket_dir=sockets, durable=durable)
             stack.callback(server.kill)
             return server
@@ -167,14 +166,12 @@ def redis_server(short_path: Path) -> Iterator[Callable[..., EmbeddedRedis]]:
 
 @pytest.fixture
 def postgres_server(short_path: Path) -> Iterator[Callable[..., EmbeddedPostgres]]:
-    """Starts Postgres servers; `replaces` is a killed one whose place is taken, with or without its data."""
+    """Starts Postgres servers; `replaces` is a killed one whose place and data are taken."""
     with ExitStack() as stack:
 
-        def start(
-            *, replaces: EmbeddedPostgres | None = None, keep_data: bool = True, durable: bool = False
-        ) -> EmbeddedPostgres:
+        def start(*, replaces: EmbeddedPostgres | None = None, durable: bool = False) -> EmbeddedPostgres:
             former = (replaces.data, replaces.sockets) if replaces else None
-            data, sockets = _place(short_path, former, keep_data=keep_data)
+            data, sockets = _place(short_path, former)
             server = start_postgres(data, socket_dir=sockets, durable=durable)
             stack.callback(server.kill)
             return server
@@ -182,14 +179,22 @@ def postgres_server(short_path: Path) -> Iterator[Callable[..., EmbeddedPostgres
         yield start
 
 
-def _place(parent: Path, former: tuple[Path, Path] | None, *, keep_data: bool) -> tuple[Path, Path]:
+def _place(parent: Path, former: tuple[Path, Path] | None) -> tuple[Path, Path]:
     """Return the directories of a server's data and sockets."""
     if former is None:
         former = parent / f"d{uuid.uuid4().hex[:6]}", parent / f"s{uuid.uuid4().hex[:6]}"
         former[1].mkdir(mode=0o700)
-    elif not keep_data:
-        shutil.rmtree(former[0])
     return former
+
+
+@pytest.fixture(scope="session")
+def tessdata() -> str:
+    """Where Tesseract's Korean data is."""
+    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
+    try:
+        return str(korean_tessdata())
+    except NothingThereError as error:
+        absent(error)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from chinese import chinese_font
 from command import run_pecia
 from exact_pages import blank_pages, chinese_pages, english_pages, korean_page
 from hand_made_pdfs import text_pdf
-from korean import NothingThereError, absent, korean_font, korean_tessdata
+from korean import NothingThereError, absent, korean_font
 from pecia import Verdict
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.report import Report
@@ -25,15 +25,6 @@ pytestmark = pytest.mark.gate
 Pages = tuple[PageScore, ...]
 LAYER = ("Arsenic 0.005 mg/l", "Batch O0l1I5S8B")
 """What no eye tells apart."""
-
-
-@pytest.fixture(scope="module")
-def tessdata() -> str:
-    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
-    try:
-        return str(korean_tessdata())
-    except NothingThereError as error:
-        absent(error)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def up(
     running = RunningStack.prepare(session_directory / "compose", collector)
 
     def healthy(name: str) -> None:
-        eventually(lambda: running.is_healthy(name), interval=0.5, what=f"The health of {name}")
+        eventually(lambda: running.is_healthy(name), interval=2, what=f"The health of {name}")
 
     with ExitStack() as ending:
         ending.callback(running.end)

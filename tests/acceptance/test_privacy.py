@@ -1,11 +1,18 @@
-"""Nothing of a document leaves Postgres and the payload store: planted words are looked for wherever a fleet talks."""
+"""Nothing of a document leaves Postgres and the payload store: planted words are looked for wherever a fleet talks.
+
+Nor does what a model is asked and what it writes: fields, captions, refusals, a crash. After a purge nothing is left.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import logging
+import os
+import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +25,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from dicom_files import secondary_capture
 from document_server import Answer, handing_out
 from limits import WAIT_S
@@ -31,9 +39,10 @@ from overhearing import (
     settled,
     told,
 )
-from pecia import Client, Job, ReadDocument
+from pecia import CaptionVideo, Client, ClientSettings, DocumentFate, Job, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
+from videos import video
 
 pytestmark = pytest.mark.gate
 
@@ -46,7 +55,14 @@ METADATA = "Marigoldby"
 HOOK = "Juniperstow"
 PASSWORD = "Underwoodley"
 URL = "Wetherfold"
-PLANTED = (PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD, URL)
+FILLED = "Ravensmoor"
+ASKED = "Elderbourne"
+REFUSED = "Foxglovely"
+PLANTED = (
+    *(PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD, URL),
+    *(FILLED, ASKED, REFUSED),
+)
+SCHEMA = {"type": "object", "properties": {ASKED: {"type": "string"}}, "required": [ASKED]}
 
 
 @dataclass
@@ -62,13 +78,33 @@ class Overheard:
 
 
 @pytest.fixture(scope="module")
-def private_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def server() -> Iterator[ChatServerDouble]:
+    """A model that writes planted words, and quotes them when it refuses."""
+    with serving(Behaviour(text=f"Seen: {PRINTED}", form=json.dumps({ASKED: FILLED}))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def private_fleet(
+    server: ChatServerDouble, run_fleet: Callable[..., AbstractContextManager[Any]]
+) -> Iterator[Any]:
     """A fleet that says all it has to say."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    own = {"source_allow": ("127.0.0.0/8",), "source_ports": ()}
-    with run_fleet("private", log_level="debug", flower_port=port, **own) as fleet:
+    own = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "log_level": "debug", "flower_port": port}
+    quick = {"retry_delay": timedelta(milliseconds=100), "lease": timedelta(seconds=2)}
+    with run_fleet("private", engine="openai", engine_url=server.url, **own, **quick) as fleet:
         yield fleet
+
+
+@pytest.fixture(scope="module")
+def client(private_fleet: Any) -> Iterator[Client]:
+    """A client whose jobs take turns by patient."""
+    urls = {
+        name: getattr(private_fleet.settings, name) for name in ("database_url", "redis_url", "payload_url")
+    }
+    with Client(settings=ClientSettings(**urls, fair_by="patient")) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -111,75 +147,158 @@ def sources(documents: list[Path]) -> Iterator[list[Path | str]]:
 
 
 @pytest.fixture(scope="module")
-def overheard(
+def overheard(  # noqa: PLR0917  fixtures
     private_fleet: Any,
+    client: Client,
+    server: ChatServerDouble,
     flower: httpx2.Client,
     sources: list[Path | str],
     open_receiver: Callable[..., Any],
     eventually: Callable[..., Any],
 ) -> Overheard:
-    """Run what succeeds, what fails and what is cancelled, and listen everywhere meanwhile."""
+    """Run what succeeds, fails and is cancelled, let a model go wrong, erase it all; listen everywhere meanwhile."""
     eventually(lambda: hears(flower))
     receiver = open_receiver()
     redis_url = private_fleet.settings.redis_url.get_secret_value()
     app = FleetApp(WorkerSettings(redis_url=redis_url))
-    with closing(app), redis_traffic(redis_url) as traffic, celery_events(app) as events:
-        jobs = run(private_fleet.client, sources, f"{receiver.url}/{HOOK}")
+    options = {"metadata": {"patient": METADATA}, "webhook": f"{receiver.url}/{HOOK}"}
+    with (
+        closing(app),
+        redis_traffic(redis_url) as traffic,
+        celery_events(app) as events,
+        everything_logged() as logged,
+    ):
+        jobs = hand_over(client, sources, options)
         eventually(lambda: len(receiver.requests) == len(jobs))
         parts = dict(private_fleet.query("SELECT id::text, state FROM parts WHERE state <> 'cancelled'"))
         eventually(lambda: settled(flower) >= set(parts), what="Flower's tasks")
+        jobs += ask_a_model(private_fleet, client, server, Path(sources[0]), options)
+        erased = client.purge(jobs)
+        begun = private_fleet.query("SELECT id::text FROM parts WHERE attempt > 0")
+        pages = flower_pages(flower, [part for (part,) in begun])
+    assert {one.document for one in erased} <= {DocumentFate.ERASED, DocumentFate.SHARED, None}
     places = {
         "Redis traffic": "\n".join(traffic),
         "Redis keys": redis_keys(redis_url),
         "Celery events": "\n".join(events),
-        "Flower": "\n".join(flower_pages(flower, list(parts))),
-        "logs": "\n".join(log.read_text() for log in (private_fleet.fleet.home.path / "logs").iterdir()),
+        "Flower": "\n".join(pages),
+        "the fleet's logs": "\n".join(log.read_text() for log in log_files(private_fleet)),
+        "the client's logs": "\n".join(logged),
         "callbacks": "\n".join(request.body.decode() for request in receiver.requests),
     }
-    assert PRINTED in jobs[0].result(timeout=0).text  # there was something to tell
     return Overheard(places, parts)
 
 
-def run(client: Client, documents: Sequence[Path | str], hook: str) -> Sequence[Job[Any]]:
+def hand_over(client: Client, documents: list[Path | str], options: dict[str, Any]) -> list[Job[Any]]:
     """Return the jobs once all are over: five have succeeded, four have failed, the last was cancelled."""
-    metadata = {"patient": METADATA}
-    jobs = [
-        client.submit(
-            ReadDocument(source, password=PASSWORD),
-            idempotency_key=f"{KEY} {n}",
-            webhook=hook,
-            metadata=metadata,
-        )
+    jobs: list[Job[Any]] = [
+        client.submit(ReadDocument(source, password=PASSWORD), idempotency_key=f"{KEY} {n}", **options)
         for n, source in enumerate(documents)
     ]
-    later = client.submit(
-        ReadDocument(documents[0]), webhook=hook, metadata=metadata, not_before=timedelta(hours=1)
-    )
+    later = client.submit(ReadDocument(documents[0]), not_before=timedelta(hours=1), **options)
     later.cancel(reason=REASON)
-    group = client.group([*jobs, later]).wait(WAIT_S)
+    group = list(client.group([*jobs, later]).wait(WAIT_S))
     ended = [*["succeeded"] * 4, *["failed"] * 3, "succeeded", "failed", "cancelled"]
     assert [job.state for job in group] == ended
+    assert PRINTED in group[0].result(timeout=0).text  # there was something to tell
     return group
+
+
+def ask_a_model(
+    fleet: Any, client: Client, server: ChatServerDouble, scan: Path, options: dict[str, Any]
+) -> list[Job[Any]]:
+    """Return jobs: filled in, captioned, refused, tried again, cut short by a crash, and one under way."""
+    form = client.submit(ReadDocument(scan, fields=SCHEMA), **options)
+    assert form.result(WAIT_S).pages[0].fields == {ASKED: FILLED}
+    clip = caption(client, server, options)
+
+    quoting = REFUSED.encode()
+    server.behaviour.faults += [Fault(status=400, body=quoting)] * 8
+    refused = client.submit(ReadDocument(scan), **options).wait(WAIT_S)
+    server.behaviour.faults[:] = [Fault(status=418, body=quoting), Fault(status=500, body=quoting)]
+    tried_again = client.submit(ReadDocument(scan), **options).wait(WAIT_S)
+    crashed = under_way(client, server, scan, options)
+    os.kill(fleet.pid("engine"), signal.SIGABRT)
+    crashed.wait(WAIT_S)
+    assert [job.state for job in (refused, tried_again, crashed)] == ["failed", "succeeded", "succeeded"]
+    return [form, clip, refused, tried_again, crashed, under_way(client, server, scan, options)]
+
+
+def caption(client: Client, server: ChatServerDouble, options: dict[str, Any]) -> Job[Any]:
+    """Return a job whose captions and summary are the model's words, the summary written from the captions."""
+    asked_before = len(server.pages)
+    clip = client.submit(CaptionVideo(video(4), segments=timedelta(seconds=2)), **options)
+    captions = clip.result(WAIT_S)
+
+    *segments, summary = map(json.dumps, server.pages[asked_before:])
+    assert [segment.text for segment in captions.segments] == [f"Seen: {PRINTED}"] * 2
+    assert captions.summary
+    assert captions.summary.text == f"Seen: {PRINTED}"
+    assert all("image_url" in asked for asked in segments)
+    assert summary.count(PRINTED) == 2
+    assert "image_url" not in summary
+    return clip
+
+
+def under_way(client: Client, server: ChatServerDouble, scan: Path, options: dict[str, Any]) -> Job[Any]:
+    """Return a job whose page the model has before it."""
+    server.behaviour.faults[:] = [Fault(silent_s=2)]
+    job: Job[Any] = client.submit(ReadDocument(scan), **options)
+    while server.behaviour.faults:
+        job.refresh()
+    return job
+
+
+@contextmanager
+def everything_logged() -> Iterator[list[str]]:
+    """What the application that uses the client logs, at the level of debugging."""
+    lines: list[str] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    root, listening = logging.getLogger(), Listening()
+    former = root.level
+    root.addHandler(listening)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield lines
+    finally:
+        root.setLevel(former)
+        root.removeHandler(listening)
+
+
+def log_files(fleet: Any) -> list[Path]:
+    home: Path = fleet.fleet.home.path
+    return [path for path in (home / "logs").rglob("*") if path.is_file()]
 
 
 # What was heard
 
-PLACES = ("Redis traffic", "Redis keys", "Celery events", "Flower", "logs", "callbacks")
+PLACES = (
+    *("Redis traffic", "Redis keys", "Celery events", "Flower"),
+    *("the fleet's logs", "the client's logs", "callbacks"),
+)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_word_of_a_document_and_no_name_of_a_file_is_told(overheard: Overheard, place: str) -> None:
+def test_no_word_of_a_document_or_a_model_and_no_name_of_a_file_is_told(
+    overheard: Overheard, place: str
+) -> None:
     heard = overheard.places[place]
     allowed = (METADATA,) if place == "callbacks" else ()  # the submitter chose it for the receiver
 
     assert told(set(PLANTED).difference(allowed), heard) == []
 
 
-@pytest.mark.parametrize("place", ["Redis traffic", "Celery events", "Flower", "logs"])
-def test_every_place_was_listened_to(overheard: Overheard, place: str) -> None:
+@pytest.mark.parametrize("place", ["Redis traffic", "Celery events", "Flower", "the fleet's logs"])
+def test_every_place_was_listened_to(private_fleet: Any, overheard: Overheard, place: str) -> None:
     heard = overheard.places[place]
+    tried_again = [part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE attempt > 1")]
 
     assert any(part in heard for part in overheard.parts)
+    assert any(part in heard for part in tried_again)
 
 
 def test_what_was_cancelled_while_it_waited_is_no_task(
@@ -187,7 +306,10 @@ def test_what_was_cancelled_while_it_waited_is_no_task(
 ) -> None:
     assert overheard.parts
     cancelled = {
-        part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE state = 'cancelled'")
+        part
+        for (part,) in private_fleet.query(
+            "SELECT id::text FROM parts WHERE state = 'cancelled' AND attempt = 0"
+        )
     }
 
     assert cancelled
@@ -222,3 +344,17 @@ def test_flower_does_nothing_else_to_the_fleet(flower: httpx2.Client, overheard:
 
     assert orders
     assert answers <= {403, 405}
+
+
+def test_no_store_and_no_file_of_the_fleet_holds_a_word_after_the_purge(
+    private_fleet: Any, overheard: Overheard
+) -> None:
+    home: Path = private_fleet.fleet.home.path
+    kept = [path for path in home.rglob("*") if path.is_file() and "postgres" not in path.parts]
+
+    assert overheard
+    assert private_fleet.query("SELECT FROM parts WHERE state = 'cancelled' AND attempt > 0"), (
+        "one was under way"
+    )
+    assert [path for path in kept if told(PLANTED, path.read_bytes().decode("latin1"))] == []
+    assert list((home / "payloads").rglob("sha256/*/*")) == []

@@ -100,21 +100,6 @@ def test_a_page_that_lies_turned_in_the_scanner_comes_back_upright(
     expect_lines_on_the_page(page)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DocumentType if kind is not DocumentType.MIXED])
-def test_documents_of_every_type_are_read_to_the_letter(
-    fleet: Any, tmp_path: Path, kind: DocumentType
-) -> None:
-    sample = samples.sample_document(kind)
-    samples.write_pdf(sample, tmp_path / "document.pdf")
-
-    document = read(fleet, tmp_path / "document.pdf", document_type=kind, language="en")
-
-    assert len(document.pages) == len(sample.pages)
-    for page, known in zip(document.pages, sample.pages, strict=True):
-        assert page.verdict is Verdict.OK
-        assert accuracy(page.text, "\n".join(known.lines)) >= GOOD
-
-
 def test_usage_adds_up_what_the_documents_say_they_took(fleet: Any, pages: Callable[..., bytes]) -> None:
     sources = [
         (pages("TIFF", ["one", "two"]), DocumentType.CHART),

@@ -107,9 +107,6 @@ class Desk:
         working_in = (process / "cwd").readlink()
         return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
 
-    def pid_of(self, ending: str) -> int | None:
-        return next((pid for pid, command in self.processes().items() if command.endswith(ending)), None)
-
 
 @pytest.fixture(scope="module")
 def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Callable[[str], Desk]]:

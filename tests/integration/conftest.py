@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,7 +22,8 @@ from PIL import Image, ImageDraw
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from forking import Programs, forget_templates, own_template
+from chat_server import Behaviour, ChatServerDouble, serving
+from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
@@ -142,6 +144,26 @@ def programs() -> Iterator[Programs]:
     template.stop()
 
 
+@pytest.fixture(scope="session")
+def lasting_template() -> Iterator[LastingTemplate]:
+    template = LastingTemplate()
+    yield template
+    template.end()
+
+
+@pytest.fixture
+def shared_template(
+    request: pytest.FixtureRequest, lasting_template: LastingTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have decoders and readers forked from the session's one template, which imports what they need once.
+
+    `forked_for` tells of its processes. A test that takes `own_templates` beside it has templates of its own.
+    """
+    if "own_templates" not in request.fixturenames:
+        forget_templates(but=lasting_template)
+        fork_from(lasting_template, monkeypatch)
+
+
 @pytest.fixture
 def own_templates() -> None:
     """Have `templates_of` and `forked_for` tell of the test's own processes alone."""
@@ -194,7 +216,12 @@ def s3_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def run_page(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable[..., Job[Document]]:
+def run_page(
+    client: Client,
+    stores: dict[str, str],
+    tmp_path: Path,
+    shared_template: None,  # noqa: ARG001  for what it does
+) -> Callable[..., Job[Document]]:
     """Submits a task and runs each of its parts once on a worker with the given settings."""
     urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
     own = {"decode_processes": 1, "spool_dir": str(tmp_path)}
@@ -224,6 +251,19 @@ def run_page(client: Client, stores: dict[str, str], tmp_path: Path) -> Callable
         return job
 
     return run
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServerDouble]:
+    """A language model on a server."""
+    with serving(Behaviour()) as server:
+        yield server
+
+
+@pytest.fixture
+def work(run_page: Callable[..., Job[Document]], server: ChatServerDouble) -> Callable[..., Job[Document]]:
+    """Submits a task and runs its page on a worker whose engine asks that server."""
+    return partial(run_page, engine="openai", engine_url=server.url)
 
 
 @pytest.fixture(scope="session")

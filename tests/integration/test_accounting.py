@@ -94,6 +94,7 @@ def test_a_part_that_no_engine_saw_has_no_accounts(
     assert set(row_of(job.id).values()) == {None}
 
 
+@pytest.mark.usefixtures("shared_template")
 def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
     client: Client, stores: dict[str, str], tmp_path: Path, row_of: Callable[[UUID], dict[str, Any]]
 ) -> None:

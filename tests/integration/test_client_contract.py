@@ -667,8 +667,9 @@ def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> N
     job = client.submit(ReadDocument(PDF), metadata={"patient": "Anna"})
     fleet.finish(job)
     client.purge([job])
-    with pytest.raises(JobErasedError):
+    with pytest.raises(JobErasedError) as erased:
         job.result(timeout=WAIT_S)
-    assert (job.state, job.metadata, job.erased_at is not None) == (JobState.SUCCEEDED, {}, True)
+    assert (job.state, job.metadata, job.progress.done) == (JobState.SUCCEEDED, {}, 1)
+    assert erased.value.erased_at == job.erased_at is not None
     with pytest.raises(JobErasedError):
         list(job.pages(timeout=WAIT_S))

@@ -116,12 +116,18 @@ def test_a_key_is_free_again_once_its_job_was_purged(client: Client) -> None:
 
 
 def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client) -> None:
-    old = client.submit(ReadDocument(b"old"), metadata={"ward": "7"})
+    old, other = (client.submit(ReadDocument(b"old"), metadata={"ward": ward}) for ward in ("7", "9"))
     fleet.advance(timedelta(days=2))
     new = client.submit(ReadDocument(b"new"), metadata={"ward": "7"})
-    assert [one.job_id for one in client.purge(metadata={"ward": "8"}, dry_run=True)] == []
-    assert [one.job_id for one in client.purge(before=timedelta(days=1), dry_run=True)] == [old.id]
-    assert [one.job_id for one in client.purge(metadata={"ward": "7"})] == [old.id, new.id]
+
+    def meant(**which: Any) -> set[Any]:
+        return {one.job_id for one in client.purge(dry_run=True, **which)}
+
+    assert meant(metadata={"ward": "8"}) == set()
+    assert meant(before=timedelta(days=1)) == {old.id, other.id}
+    assert meant(before=timedelta(days=1), metadata={"ward": "7"}) == {old.id}
+    assert meant(jobs=[new, other], before=timedelta(days=1)) == {other.id}
+    assert {one.job_id for one in client.purge(metadata={"ward": "7"})} == {old.id, new.id}
     with pytest.raises(InvalidOptionError, match="what to purge"):
         client.purge()
     with pytest.raises(JobNotFoundError):
@@ -238,7 +244,10 @@ def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: C
     assert [part.number for part in client.dead_parts(limit=1, since=timedelta(hours=1))] == [3]
     assert client.dead_parts(job=uuid4()) == client.dead_parts(since=timedelta(seconds=-60)) == []
     one = client.dead_part(dead[1].id)
-    assert [(event.state, event.reason) for event in one.events] == [("running", None), ("failed", "timeout")]
+    assert [(event.state, event.attempt, event.reason) for event in one.events] == [
+        ("running", 1, None),
+        ("failed", 1, "timeout"),
+    ]
     assert (one.attempts, one.job_state, one.kind) == (1, JobState.FAILED, "document.read")
     assert [again.id for again in client.retry_dead([dead[1]])] == [job.id]
     fleet.finish(job)

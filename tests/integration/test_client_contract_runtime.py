@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pypdfium2
+import pytest
 
 from limits import WAIT_S
 from pecia import Client, FailureCode, Job, ReadDocument
@@ -64,6 +65,7 @@ def work_off(client: Client, stores: dict[str, str], spool: Path) -> None:
     assert all(job.done for job in client.jobs())
 
 
+@pytest.mark.usefixtures("shared_template")
 def test_a_real_worker_and_a_fake_fleet_tell_the_same_story(
     client: Client, stores: dict[str, str], picture: Callable[..., bytes], tmp_path: Path
 ) -> None:

@@ -16,19 +16,16 @@ from typing import Any
 
 import pytest
 import structlog
-from PIL import Image
 from pydantic import TypeAdapter
 
 import hostile_code
 from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.confinement import Guard, missing_guards
-from pecia_workers.media import Decoder, Limits
-from pecia_workers.media.clips import Stretch
+from pecia_workers.media import Limits
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.frames import CallFailedError, plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-from videos import video
 
 pytestmark = pytest.mark.gate
 
@@ -166,30 +163,6 @@ def test_threads_that_libraries_started_are_confined_too() -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert ran.stdout == "refused\n"
-
-
-def test_every_kind_of_file_is_decoded_all_the_same(tmp_path: Path) -> None:
-    kinds = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PDF")
-    for kind in kinds:
-        Image.new("RGB", (120, 80), "white").save(tmp_path / kind, kind)
-    containers = ("mp4", "matroska", "webm", "avi", "mpegts")
-    for form in containers:
-        codec = "vp9" if form == "webm" else "mpeg4"
-        (tmp_path / form).write_bytes(video(1, form=form, codec=codec))
-
-    async def story() -> None:
-        decoder = Decoder(WorkerSettings(decode_processes=1))
-        await decoder.start()
-        try:
-            for kind in kinds:
-                assert (await decoder.page(tmp_path / kind, 0)).blank, kind
-            for form in containers:
-                clip = await decoder.clip(tmp_path / form, Stretch(start=0, end=1))
-                assert len(clip.frames), form
-        finally:
-            await decoder.stop()
-
-    asyncio.run(story())
 
 
 def test_this_machines_kernel_confines() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from engine_contract import *  # noqa: F403  the tests themselves
+from forking import LastingTemplate, fork_from
 from korean import NothingThereError, absent, korean_tessdata
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -44,9 +45,12 @@ def simulated() -> Engine:
 
 
 @pytest.fixture(scope="module", params=[rapidocr, tesseract, simulated])
-def make_engine(request: pytest.FixtureRequest) -> Callable[[], Engine]:
-    make: Callable[[], Engine] = request.param
-    return make
+def make_engine(
+    request: pytest.FixtureRequest, lasting_template: LastingTemplate
+) -> Iterator[Callable[[], Engine]]:
+    with pytest.MonkeyPatch.context() as patch:
+        fork_from(lasting_template, patch)
+        yield request.param
 
 
 @pytest.fixture(scope="module")

@@ -219,6 +219,7 @@ def test_every_code_has_a_scenario() -> None:
     assert not set(SCENARIOS) & of_inputs
 
 
+@pytest.mark.usefixtures("shared_template")
 def test_every_scenario_ends_with_its_code(hospital: Hospital, clumsy_settings: WorkerSettings) -> None:
     ends: dict[FailureCode, FailureCode | None] = {}
 

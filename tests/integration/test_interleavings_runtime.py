@@ -27,7 +27,7 @@ from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.runtime import Runtime, failure_of
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from korean import NothingThereError, absent, korean_font, korean_tessdata
+from korean import NothingThereError, absent, korean_font
 from korean_pages import KoreanPage, korean_pages
 from pecia import Client, Document, Job, JobFailedError, ReadDocument
 from pecia_schemas import DocumentType, FailureCode, Page, Verdict
@@ -24,20 +24,11 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.preparation import prepare
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 Work = Callable[..., Job[Document]]
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
-
-
-@pytest.fixture(scope="module")
-def tessdata() -> str:
-    pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
-    try:
-        return str(korean_tessdata())
-    except NothingThereError as error:
-        absent(error)
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,15 @@ time.sleep(600)
 """
 
 
+@pytest.fixture
+def home(short_path: Path, ready_cluster: Callable[[Path], None]) -> Path:
+    """Where a fleet is to live: its database is there, without initdb and migrations."""
+    home = short_path / "home"
+    home.mkdir(mode=0o711)
+    ready_cluster(home / "postgres")
+    return home
+
+
 @pytest.fixture(scope="module")
 def fleet(session_directory: Path) -> Iterator[LocalFleet]:
     with LocalFleet(session_directory / "fleet", settings=_NO_FLOWER, workers=[_SLEEPER]) as fleet:
@@ -69,9 +78,9 @@ def fleet(session_directory: Path) -> Iterator[LocalFleet]:
         yield fleet
 
 
-def _unmigrated(home: Path, *workers: WorkerCommand) -> LocalFleet:
-    """Return a fleet whose database nobody looks at: Alembic takes longer to start than its servers."""
-    return LocalFleet(home, settings=_NO_FLOWER, workers=workers, migrate=["/bin/true"])
+def _unmigrated(home: Path, *workers: WorkerCommand, settings: WorkerSettings = _NO_FLOWER) -> LocalFleet:
+    """Return a fleet that brings no tables up to date: Alembic takes longer to start than its servers."""
+    return LocalFleet(home, settings=settings, workers=workers, migrate=["/bin/true"])
 
 
 def _service(fleet: LocalFleet, name: str) -> Service:
@@ -97,13 +106,13 @@ def test_a_fleet_migrates_its_database(fleet: LocalFleet) -> None:
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-def test_children_are_told_where_the_stores_are(short_path: Path, eventually: Callable[..., Any]) -> None:
+def test_children_are_told_where_the_stores_are(home: Path, eventually: Callable[..., Any]) -> None:
     teller = WorkerCommand(name="teller", command=("/bin/sh", "-c", "env; sleep 600"))
-    with _unmigrated(short_path / "home", teller) as fleet:
-        told = eventually((short_path / "home/logs/teller.log").read_text)
+    with _unmigrated(home, teller) as fleet:
+        told = eventually((home / "logs/teller.log").read_text)
         assert f"PECIA_REDIS_URL={fleet.settings.redis_url.get_secret_value()}\n" in told
         assert f"PECIA_DATABASE_URL={fleet.settings.database_url.get_secret_value()}\n" in told
-        assert f"PECIA_PAYLOAD_URL={short_path}/home/payloads\n" in told
+        assert f"PECIA_PAYLOAD_URL={home}/payloads\n" in told
 
 
 def test_a_dead_worker_is_replaced_and_its_children_are_ended(
@@ -138,33 +147,33 @@ def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
 
 
 def test_a_worker_that_cannot_run_is_tried_again_and_named(
-    short_path: Path, eventually: Callable[..., Any]
+    home: Path, eventually: Callable[..., Any]
 ) -> None:
     broken = WorkerCommand(name="broken", command=("/bin/false",))
-    with _unmigrated(short_path / "home", broken) as fleet:
+    with _unmigrated(home, broken) as fleet:
         eventually(lambda: _service(fleet, "broken").restarts)
         with pytest.raises(EmbeddedError, match=r"broken \((re)?starting: .*broken\.log\)"):
             fleet.wait_ready(0.5)
 
 
 def test_a_worker_that_dies_again_and_again_is_not_waited_for(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "_TRIES", 2)
     broken = WorkerCommand(name="broken", command=("/bin/false",))
-    fleet = _unmigrated(short_path / "home", broken)
+    fleet = _unmigrated(home, broken)
     with fleet, pytest.raises(EmbeddedError, match=r"Not ready after \d+ s: broken"):
         fleet.wait_ready(300)
 
 
-def test_nobody_waits_for_a_fleet_that_shall_stop(short_path: Path) -> None:
+def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:
     never = WorkerCommand(name="never", command=("/bin/sleep", "600"), ready=lambda: False)
-    with _unmigrated(short_path / "home", never) as fleet:
+    with _unmigrated(home, never) as fleet:
         fleet.wait_ready(300, unless=lambda: True)
         assert _service(fleet, "never").state is ServiceState.STARTING
 
 
-def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(short_path: Path) -> None:
+def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(home: Path) -> None:
     program = (
         "import os, signal, time, redis\n"
         "def last(*_):\n"
@@ -175,18 +184,18 @@ def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(short_path
         "print('up', flush=True)\n"
         "signal.pause()\n"
     )
-    log = short_path / "home/logs/polite.log"
+    log = home / "logs/polite.log"
     polite = WorkerCommand(
         name="polite", command=(sys.executable, "-c", program), ready=lambda: "up" in log.read_text()
     )
-    with _unmigrated(short_path / "home", polite) as fleet:
+    with _unmigrated(home, polite) as fleet:
         fleet.wait_ready()
     assert log.read_text().split() == ["up", "redis"]
     assert {service.state for service in fleet.services()} == {ServiceState.STOPPED}
 
 
-def test_a_stopped_fleet_leaves_no_process_and_no_socket(short_path: Path) -> None:
-    with _unmigrated(short_path / "home", _SLEEPER) as fleet:
+def test_a_stopped_fleet_leaves_no_process_and_no_socket(home: Path) -> None:
+    with _unmigrated(home, _SLEEPER) as fleet:
         fleet.wait_ready()
         sockets = Path(fleet.settings.redis_url.get_secret_value().partition("://")[2]).parent
     assert _processes_of(fleet.home.path) == []
@@ -199,34 +208,34 @@ def test_a_home_has_one_supervisor(fleet: LocalFleet) -> None:
     assert {service.state for service in fleet.services()} == {ServiceState.READY}
 
 
-def test_given_stores_are_used_and_not_started(short_path: Path, stores: dict[str, str]) -> None:
+def test_given_stores_are_used_and_not_started(home: Path, stores: dict[str, str]) -> None:
     given = WorkerSettings(
         database_url=SecretStr(stores["PECIA_DATABASE_URL"]),
         redis_url=SecretStr(stores["PECIA_REDIS_URL"]),
         payload_url=stores["PECIA_PAYLOAD_URL"],
         flower_port=0,
     )
-    with LocalFleet(short_path / "home", settings=given, workers=[]) as fleet:
+    with _unmigrated(home, settings=given) as fleet:
         assert fleet.settings == given
         assert {service.state for service in fleet.services()} == {ServiceState.EXTERNAL}
-        assert not fleet.home.postgres.exists()
+        assert not (fleet.home.postgres / "postmaster.pid").exists()
 
 
-def test_a_given_password_is_not_shown(short_path: Path) -> None:
+def test_a_given_password_is_not_shown(home: Path) -> None:
     given = _NO_FLOWER.with_stores(
         database_url="postgresql://u:planted@db.example:5432/pecia",
         redis_url="redis://:planted@r.example/0",
         payload_url="",
     )
-    with LocalFleet(short_path / "home", settings=given, workers=[], migrate=["/bin/true"]) as fleet:
+    with _unmigrated(home, settings=given) as fleet:
         assert [service.where for service in fleet.services()] == [
             "postgresql://db.example:5432/pecia",
             "redis://r.example/0",
         ]
 
 
-def test_flower_is_behind_its_password_which_no_command_line_shows(short_path: Path) -> None:
-    with LocalFleet(short_path / "home", settings=WorkerSettings(), workers=[]) as fleet:
+def test_flower_is_behind_its_password_which_no_command_line_shows(home: Path) -> None:
+    with _unmigrated(home, settings=WorkerSettings()) as fleet:
         fleet.wait_ready(60)
         assert fleet.flower is not None
         known = base64.b64encode(f"{fleet.flower.user}:{fleet.flower.password}".encode()).decode()
@@ -243,20 +252,20 @@ def _status(url: str, *, authorization: str) -> int:
         return connection.getresponse().status
 
 
-def test_clients_find_a_running_fleet_and_no_stopped_one(short_path: Path) -> None:
-    with _unmigrated(short_path / "home") as fleet:
-        found = running.find(str(short_path / "home"))
+def test_clients_find_a_running_fleet_and_no_stopped_one(home: Path) -> None:
+    with _unmigrated(home) as fleet:
+        found = running.find(str(home))
         assert found.database_url == fleet.settings.database_url.get_secret_value()
-    assert str(short_path / "home") not in [one.home for one in running.running_fleets()]
+    assert str(home) not in [one.home for one in running.running_fleets()]
 
 
 def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_machine(
-    short_path: Path,
+    home: Path,
 ) -> None:
     secrets: list[str] = []
     for _ in range(2):
-        with _unmigrated(short_path / "home") as fleet:
-            note = running.find(str(short_path / "home"))
+        with _unmigrated(home) as fleet:
+            note = running.find(str(home))
             assert note.webhook_listener == fleet.settings.webhook_listener == 8787
             assert note.webhook_secret == fleet.settings.webhook_secret.get_secret_value()
             secrets.append(note.webhook_secret)
@@ -265,23 +274,24 @@ def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_m
     assert WorkerSettings(webhook_secret=SecretStr(secrets[0])).webhook_secret
 
 
-def test_what_the_settings_say_about_callbacks_is_kept_to(short_path: Path) -> None:
+def test_what_the_settings_say_about_callbacks_is_kept_to(home: Path) -> None:
     given = WorkerSettings(flower_port=0, webhook_secret=SecretStr(new_secret()), webhook_listener=0)
-    with LocalFleet(short_path / "home", settings=given, workers=[], migrate=["/bin/true"]) as fleet:
+    with _unmigrated(home, settings=given) as fleet:
         assert (fleet.settings.webhook_secret, fleet.settings.webhook_listener) == (given.webhook_secret, 0)
         assert not fleet.home.webhook_secret.exists()
 
 
-def test_a_failed_migration_stops_the_start_and_says_why(short_path: Path) -> None:
+def test_a_failed_migration_stops_the_start_and_says_why(home: Path) -> None:
     broken = ["/bin/sh", "-c", "echo no such revision; exit 1"]
-    fleet = LocalFleet(short_path / "home", settings=_NO_FLOWER, workers=[], migrate=broken)
+    fleet = LocalFleet(home, settings=_NO_FLOWER, workers=[], migrate=broken)
     with pytest.raises(EmbeddedError, match=r"could not be brought up to date(.|\n)*no such revision"):
         fleet.start()
     assert _processes_of(fleet.home.path) == []
 
 
-def test_nothing_survives_a_killed_supervisor(short_path: Path, eventually: Callable[..., Any]) -> None:
-    home = short_path / "home"
+def test_nothing_survives_a_killed_supervisor(
+    home: Path, short_path: Path, eventually: Callable[..., Any]
+) -> None:
     forked = short_path / "forked.py"
     forked.write_text(_FORKED)
     command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1], str(forked)]
@@ -304,13 +314,13 @@ def test_nothing_survives_a_killed_supervisor(short_path: Path, eventually: Call
 
 
 def test_a_forked_worker_has_an_environment_of_its_own(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+    home: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
 ) -> None:
     monkeypatch.setenv("PECIA_ENGINE", "not the fleet's")
     names = ("one", "other")
     workers = [_forked(short_path, name=name, environment={"ITS_NAME": name}) for name in names]
-    with _unmigrated(short_path / "home", *workers) as fleet:
-        logs = [short_path / f"home/logs/{name}.log" for name in names]
+    with _unmigrated(home, *workers) as fleet:
+        logs = [home / f"logs/{name}.log" for name in names]
         eventually(lambda: all(log.exists() and log.read_text().endswith("}\n") for log in logs))
         told = [json.loads(log.read_text()) for log in logs]
         assert [one["ITS_NAME"] for one in told] == ["one", "other"]
@@ -319,9 +329,9 @@ def test_a_forked_worker_has_an_environment_of_its_own(
 
 
 def test_forked_workers_start_again_though_what_forked_them_was_killed(
-    short_path: Path, eventually: Callable[..., Any]
+    home: Path, short_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    with _unmigrated(short_path / "home", _forked(short_path)) as fleet:
+    with _unmigrated(home, _forked(short_path)) as fleet:
         fleet.wait_ready()
         (template,) = templates_of()
         former = _service(fleet, "forked").pid
@@ -343,8 +353,7 @@ def _forked(
     )
 
 
-def test_a_fleet_starts_again_at_once_after_its_supervisor_was_killed(short_path: Path) -> None:
-    home = short_path / "home"
+def test_a_fleet_starts_again_at_once_after_its_supervisor_was_killed(home: Path) -> None:
     command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gate
 
-_PARENT = """
-import sys, time
-from pathlib import Path
-from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.redis import start_redis
-
-home = Path(sys.argv[1])
-start_postgres(home / "postgres", durable=False)
-start_redis(home / "redis")
-print("ready", flush=True)
-time.sleep(600)
-"""
-
 
 def test_postgres_knows_uuidv7_and_speaks_utf8(session_postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(session_postgres.url) as connection:
@@ -53,20 +39,6 @@ def test_postgres_knows_uuidv7_and_speaks_utf8(session_postgres: EmbeddedPostgre
 
 def test_a_url_needs_no_escapes(session_postgres: EmbeddedPostgres, redis_url: str) -> None:
     assert "%" not in session_postgres.url + redis_url
-
-
-def test_a_killed_postgres_comes_back_at_the_same_address_with_its_commits(
-    postgres_server: Callable[..., EmbeddedPostgres],
-) -> None:
-    server = postgres_server()
-    with psycopg.connect(server.url) as connection:
-        connection.execute("CREATE TABLE kept AS SELECT 1 AS n")
-    server.kill()
-    assert not server.alive
-    again = postgres_server(replaces=server)
-    assert again.url == server.url
-    with psycopg.connect(again.url) as connection:
-        assert connection.execute("SELECT n FROM kept").fetchone() == (1,)
 
 
 def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
@@ -124,17 +96,6 @@ def test_a_durable_redis_keeps_its_data_over_a_stop(redis_server: Callable[..., 
         assert client.get("k") == b"v"
 
 
-def test_a_redis_can_come_back_without_its_data(redis_server: Callable[..., EmbeddedRedis]) -> None:
-    server = redis_server()
-    with Redis.from_url(server.url) as client:
-        client.set("k", "v")
-    server.kill()
-    again = redis_server(replaces=server, keep_data=False)
-    assert again.url == server.url
-    with Redis.from_url(again.url) as client:
-        assert client.dbsize() == 0
-
-
 def test_a_full_redis_refuses_rather_than_forgets(short_path: Path) -> None:
     server = start_redis(short_path / "data", durable=False, maxmemory="4mb")
     try:
@@ -166,21 +127,6 @@ def test_a_stopped_server_takes_its_socket_directory_along(short_path: Path) -> 
     assert server.socket.exists()
     server.stop()
     assert not server.socket.parent.exists()
-
-
-def test_servers_die_with_a_killed_parent_and_start_again_on_the_same_data(
-    short_path: Path, eventually: Callable[..., Any]
-) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _PARENT, str(short_path)], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "ready\n"
-        parent.send_signal(signal.SIGKILL)
-    data = short_path / "postgres", short_path / "redis"
-    eventually(lambda: not any(processes_in(path) for path in data), what="The end of the servers")
-    start_postgres(data[0], durable=False).stop()
-    start_redis(data[1]).stop()
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["the temporary directory", "a chosen directory"])

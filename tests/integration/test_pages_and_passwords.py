@@ -26,7 +26,7 @@ from pecia_workers.errors import PartFailedError
 from pecia_workers.runtime import Runtime
 from snippets import blocks
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 PASSWORD = "Quillfeather-1987"
 Revision = Literal[3, 4, 6]  # of PDF's standard security handler

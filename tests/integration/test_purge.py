@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, LiteralString
 from uuid import UUID
@@ -22,7 +21,6 @@ from pecia import (
     JobErasedError,
     PayloadStoreUnavailableError,
     ReadDocument,
-    RetryRefusedError,
 )
 from pecia_schemas import FailureCode, JobState, discards, new_id
 from tables import texts_of_tables
@@ -37,7 +35,6 @@ REASON = "Mulberrycombe"
 FIELD = "Thistlewood"
 PASSWORD = "Hartwigsen"
 PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, PASSWORD)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -117,24 +114,6 @@ def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
     assert {one.document for one in erased} == {DocumentFate.ERASED}
 
 
-def test_the_job_stays_with_its_counters_and_says_that_it_was_erased(
-    client: Client, read: Callable[..., Job[Any]]
-) -> None:
-    job = read()
-    client.purge([job])
-    job.refresh()
-
-    assert job.state is JobState.PARTIAL
-    assert (job.progress.done, job.progress.failed, job.progress.total) == (1, 1, 2)
-    with pytest.raises(JobErasedError) as raised:
-        job.result()
-    assert raised.value.erased_at == job.erased_at
-    with pytest.raises(JobErasedError):
-        list(job.pages())
-    with pytest.raises(RetryRefusedError):
-        job.retry()
-
-
 def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     client: Client,
     read: Callable[..., Job[Any]],
@@ -182,24 +161,6 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
     assert query("SELECT count(*) FROM deliveries") == [(0,)]
 
 
-# Which jobs
-
-
-def test_jobs_are_chosen_by_metadata_age_and_id_together(
-    client: Client, submit: Callable[..., Job[Any]], query: Callable[..., Any]
-) -> None:
-    old, new, other = submit(), submit(), submit(metadata={"patient": "another"})
-    query("UPDATE jobs SET created_at = now() - interval '1 day' WHERE id = ANY(%s)", [old.id, other.id])
-
-    def meant(**which: Any) -> set[UUID]:
-        return {one.job_id for one in client.purge(dry_run=True, **which)}
-
-    assert meant(metadata={"patient": METADATA}) == {old.id, new.id}
-    assert meant(before=HOUR) == {old.id, other.id}
-    assert meant(before=HOUR, metadata={"patient": METADATA}) == {old.id}
-    assert meant(jobs=[new, other], before=HOUR) == {other.id}
-
-
 # Documents that others hold
 
 
@@ -222,16 +183,6 @@ def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_a
     assert raised.value.retryable
     assert stored(payload_url) == []
     submit()
-    assert len(stored(payload_url)) == 1
-
-
-def test_a_document_stored_again_after_its_removal_is_taken(
-    client: Client, submit: Callable[..., Job[Any]], payload_url: str
-) -> None:
-    client.purge([submit()])
-
-    submit()
-
     assert len(stored(payload_url)) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import EngineError, EngineRequest, create_engine
+from pecia_workers.engines import EngineError, EngineRequest, Generation, create_engine
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document, sample_documents, write_scan
 from pecia_workers.media.decoding import load_page
@@ -25,30 +26,34 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pecia_workers.engines import Generation
-
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
-pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
+pytestmark = pytest.mark.gate
+
+Read = Callable[..., list[Generation]]
 
 
 def request(pixels: NDArray[np.uint8], number: int = 0) -> EngineRequest:
     return EngineRequest(id=str(number), images=(pixels,), workload=DocumentType.MIXED)
 
 
-def read(*pages: NDArray[np.uint8]) -> list[Generation]:
-    async def story() -> list[Generation]:
-        engine = create_engine(WorkerSettings(engine_processes=2))
-        await engine.start()
-        try:
-            return await asyncio.gather(*(engine.generate(request(page, n)) for n, page in enumerate(pages)))
-        finally:
-            await engine.stop()
+@pytest.fixture(scope="module")
+def read() -> Iterator[Read]:
+    """Reads pages with one engine, whose processes load their models once."""
+    engine = create_engine(WorkerSettings(engine_processes=2))
 
-    return asyncio.run(story())
+    async def story(pages: tuple[NDArray[np.uint8], ...]) -> list[Generation]:
+        return await asyncio.gather(*(engine.generate(request(page, n)) for n, page in enumerate(pages)))
+
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        yield lambda *pages: runner.run(story(pages))
+        runner.run(engine.stop())
 
 
-def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundred_characters() -> None:
+def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundred_characters(
+    read: Read,
+) -> None:
     documents = sample_documents(seed=5)
     known = [page for document in documents for page in document.pages[:1]]
 
@@ -60,7 +65,7 @@ def test_upright_pages_of_every_type_are_read_with_at_most_one_error_in_a_hundre
 
 
 @pytest.mark.parametrize("degrees", [90, 180])
-def test_a_turned_noisy_scan_is_read_as_well(tmp_path: Path, degrees: int) -> None:
+def test_a_turned_noisy_scan_is_read_as_well(read: Read, tmp_path: Path, degrees: int) -> None:
     document = sample_document(DocumentType.LAB_RESULT, seed=6)
     write_scan(document, tmp_path / "scan", degrees=degrees)
 
@@ -70,7 +75,7 @@ def test_a_turned_noisy_scan_is_read_as_well(tmp_path: Path, degrees: int) -> No
     assert accuracy(answer.text, document.text) >= 0.99
 
 
-def test_lines_say_where_they_stand() -> None:
+def test_lines_say_where_they_stand(read: Read) -> None:
     [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
 
     title = answer.lines[0]
@@ -81,7 +86,7 @@ def test_lines_say_where_they_stand() -> None:
     assert title.confidence > 0.9
 
 
-def test_words_stand_inside_their_line_from_left_to_right() -> None:
+def test_words_stand_inside_their_line_from_left_to_right(read: Read) -> None:
     [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
 
     for line in answer.lines:
@@ -93,7 +98,7 @@ def test_words_stand_inside_their_line_from_left_to_right() -> None:
         assert all(word.confidence is not None for word in line.words)
 
 
-def test_small_print_on_a_large_sheet_is_read_whole() -> None:
+def test_small_print_on_a_large_sheet_is_read_whole(read: Read) -> None:
     page, text = printed((2129, 2560), size=17, pitch=26, lines=28)
 
     [answer] = read(page)
@@ -104,7 +109,7 @@ def test_small_print_on_a_large_sheet_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(("contrast", "noise"), [(30, 0), (20, 6), (12, 1)])
-def test_a_faint_copy_is_read(contrast: int, noise: float) -> None:
+def test_a_faint_copy_is_read(read: Read, contrast: int, noise: float) -> None:
     page, text = printed((1754, 1240), size=26, pitch=44, lines=12)
     faint = 235 - (255 - page.astype(np.float32)) * (contrast / 255)
     grain = np.random.default_rng(0).normal(0, noise, page.shape[:2])[:, :, np.newaxis]
@@ -115,7 +120,7 @@ def test_a_faint_copy_is_read(contrast: int, noise: float) -> None:
 
 
 @pytest.mark.parametrize("noise", [0, 3, 12, 40])
-def test_a_page_with_nothing_but_noise_is_blank(noise: float) -> None:
+def test_a_page_with_nothing_but_noise_is_blank(read: Read, noise: float) -> None:
     grain = np.random.default_rng(1).normal(235, noise, (1754, 1240))
     page = np.repeat(grain.clip(0, 255).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
 
@@ -124,7 +129,7 @@ def test_a_page_with_nothing_but_noise_is_blank(noise: float) -> None:
     assert (answer.verdict, answer.text, answer.coverage) == (Verdict.BLANK, "", None)
 
 
-def test_a_page_with_a_fold_and_no_text_is_blank() -> None:
+def test_a_page_with_a_fold_and_no_text_is_blank(read: Read) -> None:
     page = np.full((600, 600, 3), 255, dtype=np.uint8)
     page[300:303] = 0
 
@@ -134,7 +139,7 @@ def test_a_page_with_a_fold_and_no_text_is_blank() -> None:
 
 
 @pytest.mark.parametrize("degrees", [90, 270])
-def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(degrees: int) -> None:
+def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(read: Read, degrees: int) -> None:
     page, _ = printed((900, 900), size=28, pitch=60, lines=8)
     heading = Image.new("L", (260, 40), 255)
     ImageDraw.Draw(heading).text((10, 2), "LUNCH TIME", fill=0, font=ImageFont.load_default(30))
@@ -146,7 +151,7 @@ def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(degrees: in
     assert "LUNCH TIME" in answer.text
 
 
-def test_exponents_are_read_as_raised_characters_though_recognition_drops_them() -> None:
+def test_exponents_are_read_as_raised_characters_though_recognition_drops_them(read: Read) -> None:
     image = Image.new("RGB", (1240, 400), "white")
     draw, font, small = ImageDraw.Draw(image), ImageFont.load_default(24), ImageFont.load_default(15)
     draw.text((100, 100), "RBC 3.60 x10", fill="black", font=font)
@@ -171,6 +176,7 @@ def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tup
     return np.array(image), "\n".join(text)
 
 
+@pytest.mark.usefixtures("own_templates")
 def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
     page = np.array(sample_document(DocumentType.CHART).pages[0].image)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from chat_server import Behaviour, ChatServerDouble, picture_of, serving
-from pecia import GenerationOptions, Job, Page, Preparation, Preset, ReadDocument, Verdict
+from chat_server import ChatServerDouble, only_page, picture_of
+from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
 from pecia_schemas import Document, DocumentType
 from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Change
@@ -34,23 +33,6 @@ def scan() -> bytes:
     file = io.BytesIO()
     SAMPLE.pages[0].image.save(file, "PNG")
     return file.getvalue()
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServerDouble]:
-    with serving(Behaviour()) as server:
-        yield server
-
-
-@pytest.fixture
-def work(run_page: Work, server: ChatServerDouble) -> Work:
-    """Submits a task and runs its page on a worker whose engine asks the server."""
-    return partial(run_page, engine="openai", engine_url=server.url)
-
-
-def only_page(job: Job[Document]) -> Page:
-    (page,) = job.result(timeout=0).pages
-    return page
 
 
 def test_a_page_that_stays_bad_is_the_best_of_its_readings_and_tells_of_all(
@@ -160,15 +142,6 @@ def test_an_answer_that_follows_no_schema_is_asked_for_again_and_then_kept_as_it
         (True, Verdict.UNREADABLE, Change.TEMPERATURE),
     ]
     assert page.usage.wasted == sum(one.usage.prompt + one.usage.output for one in page.attempts) > 0
-
-
-def test_a_schema_that_the_engine_refuses_is_told_from_a_page_that_is_too_large(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
-    server.behaviour.refuses = frozenset({"response_format"})
-
-    with pytest.raises(PartFailedError, match="fields_unavailable"):
-        work(ReadDocument(scan, fields=Form))
 
 
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:

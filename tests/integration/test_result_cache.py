@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +18,9 @@ from PIL import Image
 from pydantic import BaseModel, SecretStr
 from sqlalchemy import text
 
-from chat_server import Behaviour, ChatServerDouble, serving
+from chat_server import ChatServerDouble, only_page
 from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Job, Page, ReadDocument, Verdict
-from pecia_schemas import Captions, Document, DocumentType, Stage, TokenUsage
+from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import Ledger, open_database
@@ -30,7 +30,7 @@ from pecia_workers.runtime import Runtime
 from pictures import note
 from videos import video
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 REVISION = {"cache_revision": "1"}
 
@@ -42,12 +42,6 @@ def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
 
 
 SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServerDouble]:
-    with serving(Behaviour()) as server:
-        yield server
 
 
 @dataclass
@@ -103,11 +97,6 @@ def read(client: Client, worker: OneWorker) -> Read:
         return only_page(job)
 
     return done
-
-
-def only_page(job: Job[Document]) -> Page:
-    (page,) = job.result(timeout=0).pages
-    return page
 
 
 def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(

@@ -104,7 +104,7 @@ def submit(client: Client, picture: Callable[..., bytes]) -> Callable[[int], Job
     return lambda shade: client.submit(ReadDocument(picture(shade=shade)))
 
 
-def test_what_the_backup_had_is_back(
+def test_what_the_backup_had_is_back_and_the_fleet_goes_on(
     submit: Callable[[int], Job[Document]],
     scribe: Any,
     shell: Callable[[str], None],
@@ -133,20 +133,8 @@ def test_what_the_backup_had_is_back(
     with psycopg.connect(postgres.url) as connection:
         assert connection.execute("SELECT to_regclass('newer')").fetchone() == (None,)
 
-
-def test_a_restored_fleet_reads_what_waited_and_takes_new_work(
-    submit: Callable[[int], Job[Document]],
-    scribe: Any,
-    shell: Callable[[str], None],
-    postgres: EmbeddedPostgres,
-) -> None:
-    backup, restore = backup_and_restore()
-    waiting = submit(1)
-    for line in (*backup, *restore):
-        shell(line)
     pecia_migrations.upgrade(postgres.url.replace("postgres@", "pecia@"))
-
-    for job in (waiting, submit(2)):
+    for job in (waiting, submit(4)):
         scribe.read(job.id, text="read after")
         assert job.refresh().result().text == "read after"
 

@@ -19,6 +19,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
+from command import run_pecia
 from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
@@ -247,23 +248,17 @@ def test_a_fleets_verb_ends_with_a_sentence_for_each_server_that_refuses(
     assert WRONG not in told
 
 
-def test_a_clients_verb_ends_with_a_sentence_if_postgres_refuses(
-    stores: SecuredStores, payload_url: str
+@pytest.mark.parametrize("verb", ["list", "migrate"])
+def test_a_verb_that_needs_postgres_alone_ends_with_a_sentence(
+    stores: SecuredStores, payload_url: str, verb: str
 ) -> None:
-    ran = pecia(
-        "list",
-        PECIA_DATABASE_URL=stores.database_url(door="expired"),
-        PECIA_REDIS_URL=stores.redis_url("client"),
-        PECIA_PAYLOAD_URL=payload_url,
-    )
+    urls = {
+        "PECIA_DATABASE_URL": stores.database_url(WRONG),
+        "PECIA_REDIS_URL": stores.redis_url("client"),
+        "PECIA_PAYLOAD_URL": payload_url,
+    }
 
-    assert ran.returncode == 4
-    assert ran.stderr.count("\n") == 1
-    assert "shows a certificate that has expired" in ran.stderr
-
-
-def test_migrate_ends_with_a_sentence_if_postgres_refuses(stores: SecuredStores) -> None:
-    ran = pecia("migrate", PECIA_DATABASE_URL=stores.database_url(WRONG))
+    ran = run_pecia(verb, env=urls)
 
     assert ran.returncode == 4
     assert ran.stderr.count("\n") == 1

@@ -60,14 +60,6 @@ def test_each_test_gets_an_empty_redis(redis_url: str, run: int) -> None:
         client.set("leftover", run)
 
 
-def test_stores_are_the_settings_of_a_child(
-    stores: dict[str, str], database_url: str, redis_url: str
-) -> None:
-    assert stores["PECIA_DATABASE_URL"] == database_url
-    assert stores["PECIA_REDIS_URL"] == redis_url
-    assert Path(stores["PECIA_PAYLOAD_URL"]).is_dir()
-
-
 def test_no_setting_of_the_caller_reaches_the_tests() -> None:
     assert [name for name in os.environ if name.startswith("PECIA_")] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -75,93 +76,78 @@ def call(*, delivery: UUID = DELIVERY, state: JobState = JobState.SUCCEEDED) -> 
     return Call(str(delivery), JobNotice(type=NoticeType.of(state), timestamp=NOW, data=data))
 
 
-def broken(findings: list[Finding]) -> set[str]:
-    return {finding.promise for finding in findings if not finding.kept}
+NO_RESULT = "one result for each part that is done, of its last attempt"
+NO_COMMIT = "every part was committed once"
+NO_COUNT = "every job's counters equal its parts"
+NO_END = "every job ended as its document deserves"
+NO_CALLBACK = "every callback came, with the truth and under one id"
+NO_DELIVERY = "every job has one callback, and it was delivered"
+TOLD_TWICE = (
+    f"INSERT INTO job_events (job_id, part_id, state, actor) VALUES ('{JOB}', '{PART}', 'done', 'other')"  # noqa: S608
+)
+
+
+def judged(
+    auditor: Auditor,
+    *jobs: Accepted,
+    calls: tuple[Call, ...] = (call(),),
+    forged: int = 0,
+) -> list[Finding]:
+    return [
+        *auditor.judge_jobs(jobs),
+        *auditor.judge_parts(),
+        *auditor.judge_callbacks(calls, forged=forged),
+    ]
 
 
 def test_nothing_is_held_against_a_fleet_that_kept_its_promises(auditor: Auditor) -> None:
-    findings = [
-        *auditor.judge_jobs([accepted()]),
-        *auditor.judge_parts(),
-        *auditor.judge_callbacks([call(), call()], forged=0),
-    ]
-    assert broken(findings) == set()
+    findings = judged(auditor, accepted(), calls=(call(), call()))
+    assert [one for one in findings if not one.kept] == []
     assert len(findings) == 10
 
 
 @pytest.mark.parametrize(
     ("damage", "promise"),
     [
-        ("DELETE FROM results", "one result for each part that is done, of its last attempt"),
-        ("UPDATE results SET attempt = 1", "one result for each part that is done, of its last attempt"),
-        ("UPDATE parts SET state = 'failed'", "one result for each part that is done, of its last attempt"),
-        ("DELETE FROM job_events", "every part was committed once"),
-        (
-            f"INSERT INTO job_events (job_id, part_id, state, actor) VALUES ('{JOB}', '{PART}', 'done', 'other')",  # noqa: S608
-            "every part was committed once",
-        ),
-        ("UPDATE jobs SET done = 2", "every job's counters equal its parts"),
-        ("UPDATE jobs SET total = 2", "every job's counters equal its parts"),
+        ("DELETE FROM results", NO_RESULT),
+        ("UPDATE results SET attempt = 1", NO_RESULT),
+        ("UPDATE parts SET state = 'failed'", NO_RESULT),
+        ("DELETE FROM job_events", NO_COMMIT),
+        (TOLD_TWICE, NO_COMMIT),
+        ("UPDATE jobs SET done = 2", NO_COUNT),
+        ("UPDATE jobs SET total = 2", NO_COUNT),
+        ("UPDATE jobs SET state = 'running'", "every job is over"),
+        ("UPDATE jobs SET state = 'failed'", NO_END),
+        ("UPDATE jobs SET state = 'cancelled'", NO_END),
+        ("UPDATE deliveries SET state = 'dead'", NO_DELIVERY),
+        ("DELETE FROM deliveries", NO_DELIVERY),
     ],
 )
-def test_it_sees_what_is_wrong_with_parts(
+def test_it_sees_what_is_wrong_with_the_rows(
     auditor: Auditor, database_url: str, damage: str, promise: str
 ) -> None:
     change(database_url, damage)
-    assert promise in broken(auditor.judge_parts())
-
-
-def test_it_sees_a_lost_job(auditor: Auditor) -> None:
-    assert "every accepted job is there" in broken(auditor.judge_jobs([accepted(job_id=UUID(int=9))]))
-
-
-def test_it_sees_a_job_that_nobody_was_told_of(auditor: Auditor) -> None:
-    assert broken(auditor.judge_jobs([])) == {"no job is there twice, or unknown to its producer"}
-
-
-def test_it_sees_a_job_that_is_not_over(auditor: Auditor, database_url: str) -> None:
-    change(database_url, "UPDATE jobs SET state = 'running'")
-    assert "every job is over" in broken(auditor.judge_jobs([accepted()]))
+    assert promise in {one.promise for one in judged(auditor, accepted()) if not one.kept}
 
 
 @pytest.mark.parametrize(
-    ("damage", "one"),
+    ("jobs", "how", "promise"),
     [
-        ("UPDATE jobs SET state = 'failed'", accepted()),
-        ("UPDATE jobs SET state = 'cancelled'", accepted()),
-        ("", accepted(pages=2)),
-        ("", accepted(shape=Shape.DAMAGED)),
+        ([], {}, "no job is there twice, or unknown to its producer"),
+        ([accepted(), accepted(job_id=UUID(int=9))], {}, "every accepted job is there"),
+        ([accepted(pages=2)], {}, NO_END),
+        ([accepted(shape=Shape.DAMAGED)], {}, NO_END),
+        ([accepted()], {"calls": ()}, NO_CALLBACK),
+        ([accepted()], {"calls": (call(delivery=UUID(int=8)),)}, NO_CALLBACK),
+        ([accepted()], {"calls": (call(), call(delivery=UUID(int=8)))}, NO_CALLBACK),
+        ([accepted()], {"calls": (call(state=JobState.FAILED),)}, NO_CALLBACK),
+        ([accepted()], {"forged": 1}, "every call was signed"),
     ],
-    ids=["failed", "cancelled by nobody", "short of a page", "read though damaged"],
 )
-def test_it_sees_an_end_that_a_document_does_not_deserve(
-    auditor: Auditor, database_url: str, damage: str, one: Accepted
+def test_it_sees_what_producers_and_receivers_know_otherwise(
+    auditor: Auditor, jobs: list[Accepted], how: dict[str, Any], promise: str
 ) -> None:
-    change(database_url, damage)
-    assert broken(auditor.judge_jobs([one])) == {"every job ended as its document deserves"}
-
-
-@pytest.mark.parametrize(
-    "calls",
-    [[], [call(delivery=UUID(int=8))], [call(), call(delivery=UUID(int=8))], [call(state=JobState.FAILED)]],
-    ids=["none", "another id", "two ids", "another end"],
-)
-def test_it_sees_a_callback_that_did_not_come_as_promised(auditor: Auditor, calls: list[Call]) -> None:
-    assert broken(auditor.judge_callbacks(calls, forged=0)) == {
-        "every callback came, with the truth and under one id"
-    }
-
-
-@pytest.mark.parametrize("damage", ["UPDATE deliveries SET state = 'dead'", "DELETE FROM deliveries"])
-def test_it_sees_a_callback_that_was_given_up(auditor: Auditor, database_url: str, damage: str) -> None:
-    change(database_url, damage)
-    assert "every job has one callback, and it was delivered" in broken(
-        auditor.judge_callbacks([call()], forged=0)
-    )
-
-
-def test_it_sees_a_forged_call(auditor: Auditor) -> None:
-    assert broken(auditor.judge_callbacks([call()], forged=1)) == {"every call was signed"}
+    assert {one.promise for one in judged(auditor, *jobs, **how) if not one.kept} == {promise}
 
 
 def test_it_sees_any_key_in_redis_but_celerys_own(redis_url: str) -> None:

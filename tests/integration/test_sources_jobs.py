@@ -26,7 +26,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from document_server import Answer, DocumentServer, handing_out
 from limits import WAIT_S
 from pecia import (
-    AsyncClient,
     CaptionVideo,
     Client,
     ClientSettings,
@@ -51,6 +50,8 @@ from pecia_workers.runtime import Runtime
 from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
 from tables import texts_of_tables
+
+pytestmark = pytest.mark.usefixtures("shared_template")
 
 R = TypeVar("R")
 
@@ -285,17 +286,6 @@ def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, print
     assert (again.id, again.created) == (job.id, False)
     with pytest.raises(IdempotencyConflictError):
         ward.submit(f"{url}?page=2", idempotency_key="visit 7")
-
-
-def test_an_asynchronous_client_leaves_it_to_the_fleet_too(ward: Ward, server: DocumentServer) -> None:
-    url = server.plan("/scan.png", Answer(b"picture"))
-
-    async def story() -> UUID:
-        async with AsyncClient(*ward.urls.values()) as client:
-            return (await client.submit(ReadDocument(url))).id
-
-    job = ward.client().job(asyncio.run(story()))
-    assert (ward.row(job)["payload"], server.asked) == (None, [])
 
 
 def test_a_video_that_nobody_can_caption_is_not_fetched(ward: Ward, server: DocumentServer) -> None:

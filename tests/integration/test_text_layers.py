@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 from pydantic import BaseModel
 
-from chat_server import Behaviour, ChatServerDouble, serving
+from chat_server import ChatServerDouble, only_page
 from hand_made_pdfs import chinese_pdf, typeset, written_pdf
-from pecia import Job, Page, Prefer, ReadDocument, Verdict
+from pecia import Job, Prefer, ReadDocument, Verdict
 from pecia_schemas import Document, TokenUsage
 from pecia_schemas.blocks import Source
 
@@ -22,23 +21,6 @@ LINES = [
 ]
 WRITTEN = written_pdf(typeset(LINES, size=6))
 Work = Callable[..., Job[Document]]
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServerDouble]:
-    with serving(Behaviour()) as server:
-        yield server
-
-
-@pytest.fixture
-def work(run_page: Work, server: ChatServerDouble) -> Work:
-    """Submits a task and runs its page on a worker whose engine asks the server."""
-    return partial(run_page, engine="openai", engine_url=server.url)
-
-
-def only_page(job: Job[Document]) -> Page:
-    (page,) = job.result(timeout=0).pages
-    return page
 
 
 def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, work: Work) -> None:

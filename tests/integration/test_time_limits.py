@@ -22,7 +22,7 @@ from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
 from pecia_workers.working import waited_s
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
 class Page:

@@ -118,19 +118,6 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
         answers.set()
 
 
-def test_a_second_try_bears_the_same_id(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
-    receiver.planned = [Answer(500), Answer(503)]
-    delivery = outbox.promise(receiver.url)
-
-    with working(settings):
-        eventually(lambda: outbox.state(delivery) == "delivered")
-
-    assert [request.headers["webhook-id"] for request in receiver.requests] == [str(delivery)] * 3
-    assert all(verify(request.body, request.headers, SECRET) for request in receiver.requests)
-
-
 def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
     outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
 ) -> None:
@@ -149,18 +136,20 @@ def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "error"),
+    ("answer", "status", "error", "tries"),
     [
-        (Answer(delay_s=1.0), None, "timeout"),
-        (Answer(reset=True), None, "connection_broken"),
-        (Answer(302, headers={"location": "/elsewhere"}), 302, "http_302"),
-        (Answer(404), 404, "http_404"),
+        (Answer(delay_s=1.0), None, "timeout", 2),
+        (Answer(reset=True), None, "connection_broken", 2),
+        (Answer(302, headers={"location": "/elsewhere"}), 302, "http_302", 2),
+        (Answer(404), 404, "http_404", 2),
+        (Answer(410), 410, "http_410", 1),
     ],
 )
-def test_a_receiver_that_does_not_take_it_is_tried_until_the_attempts_are_used_up(  # noqa: PLR0917  fixtures
+def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is_gone_once(  # noqa: PLR0917  fixtures
     answer: Answer,
     status: int | None,
     error: str,
+    tries: int,
     outbox: Outbox,
     receiver: Receiver,
     database_url: str,
@@ -174,21 +163,8 @@ def test_a_receiver_that_does_not_take_it_is_tried_until_the_attempts_are_used_u
         eventually(lambda: outbox.state(delivery) == "dead")
 
     row = outbox.row(delivery)
-    assert (row["attempts"], row["last_status"], row["last_error"]) == (2, status, error)
-    assert [request.path for request in receiver.requests] == ["/hook", "/hook"]
-
-
-def test_a_receiver_that_is_gone_for_good_is_not_tried_again(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
-    receiver.planned = [Answer(410)]
-    delivery = outbox.promise(receiver.url)
-
-    with working(settings):
-        eventually(lambda: outbox.state(delivery) == "dead")
-
-    assert len(receiver.requests) == 1
-    assert outbox.row(delivery)["last_error"] == "http_410"
+    assert (row["attempts"], row["last_status"], row["last_error"]) == (tries, status, error)
+    assert [request.path for request in receiver.requests] == ["/hook"] * tries
 
 
 def test_a_private_address_is_dead_at_once_and_never_called(

@@ -337,17 +337,6 @@ def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
     assert order.index({"delivery_id": other}) < 300
 
 
-def test_what_was_told_leaves_no_row_of_its_receiver(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
-    receiver.planned = [Answer(500)]
-    delivery = outbox.promise(receiver.url)
-
-    with working(settings):
-        eventually(lambda: outbox.state(delivery) == "delivered")
-        eventually(lambda: not outbox.query("SELECT FROM receivers"))
-
-
 def late(outbox: Outbox) -> int:
     engine = create_engine(sqlalchemy_url(outbox.database_url))
     with engine.connect() as connection:
@@ -405,7 +394,7 @@ def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client
     assert [row["receiver"] for row in outbox.query("SELECT receiver FROM receivers")] == [str(endpoint.id)]
 
 
-def test_what_is_dead_can_be_replayed_under_its_id(
+def test_what_is_dead_can_be_replayed_under_its_id_and_leaves_no_row_of_its_receiver(
     outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
 ) -> None:
     receiver.planned = [Answer(500)] * 3
@@ -415,9 +404,11 @@ def test_what_is_dead_can_be_replayed_under_its_id(
         eventually(lambda: outbox.state(delivery) == "dead")
         client.replay([delivery])
         eventually(lambda: outbox.state(delivery) == "delivered")
+        eventually(lambda: not outbox.query("SELECT FROM receivers"))
 
     assert [one.status for one in client.delivery(delivery).attempts] == [500, 500, 500, 204]
     assert {request.headers["webhook-id"] for request in receiver.requests} == {str(delivery)}
+    assert all(verifies(request, SECRET) for request in receiver.requests)
 
 
 def test_nothing_is_replayed_if_one_of_them_is_not_over(

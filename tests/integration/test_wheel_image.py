@@ -26,17 +26,20 @@ def install_line(stage: str) -> str:
     return str(line)
 
 
-@pytest.fixture(params=["fleet-packages", "cpu-packages"])
-def installed(request: pytest.FixtureRequest, wheel: zipfile.ZipFile, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module", params=["fleet-packages", "cpu-packages"])
+def installed(
+    request: pytest.FixtureRequest, wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """An environment with the wheel in it. What that needs is there already, from this one; no index is asked."""
-    home = tmp_path / "venv"
+    directory = tmp_path_factory.mktemp("image")
+    home = directory / "venv"
     venv.create(home)
     line = install_line(request.param).replace("/opt/pecia", shlex.quote(str(home)))
     line = line.replace("/wheels", shlex.quote(str(Path(str(wheel.filename)).parent)))
     pip = f"{shlex.quote(sys.executable)} -m pip --isolated --disable-pip-version-check"
     command = line.replace("pip ", f"{pip} ", 1) + " --no-index"
     told = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, env=borrowing(tmp_path), capture_output=True, text=True, check=False
+        ["sh", "-c", command], cwd=ROOT, env=borrowing(directory), capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stderr
     assert "does not provide the extra" not in told.stderr  # which is no error to pip

@@ -18,6 +18,7 @@ from typing import Any
 from PIL import Image
 
 from http_doubles import LoopbackServer, QuietHandler
+from pecia import Document, Job, Page
 
 PIXELS_OF_A_TOKEN = 28 * 28
 
@@ -37,6 +38,11 @@ class Fault:
     """Pieces that come before the stream ends as if that were all."""
     error_after: int | None = None
     """Pieces that come before the stream says that it failed with `status`."""
+
+
+def only_page(job: Job[Document]) -> Page:
+    (page,) = job.result(timeout=0).pages
+    return page
 
 
 @dataclass

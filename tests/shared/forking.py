@@ -7,8 +7,11 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from pecia_workers.local.fleet import MODULES
 from pecia_workers.local.process import ChildProcess, fork, wait_until
+from pecia_workers.media.processes import public_environment
 from pecia_workers.template import Template
 
 _ENDS_S = 60
@@ -18,6 +21,29 @@ _OWN_MODULE = b"pecia.cli"  # no process of the product has this one imported
 def own_template() -> Template:
     """Start the template of the tests themselves."""
     return Template(_OWN_MODULE.decode(), *MODULES)
+
+
+class LastingTemplate(Template):
+    """One that outlives those who fork from it: what one of them has had imported, the next need not wait for."""
+
+    def __init__(self) -> None:
+        super().__init__(environment=public_environment())
+
+    def stop(self) -> None:
+        """Go on."""
+
+    def end(self) -> None:
+        """End it, and its processes."""
+        super().stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+
+def fork_from(template: LastingTemplate, patch: pytest.MonkeyPatch) -> None:
+    """Have decoders and readers forked from this template."""
+    patch.setattr("pecia_workers.media.processes.Template", lambda **_: template)
 
 
 class Program:
@@ -60,9 +86,11 @@ class Programs:
 _former: set[int] = set()
 
 
-def forget_templates() -> None:
-    """Count no template that runs by now: what other tests of this process have left."""
+def forget_templates(*, but: LastingTemplate | None = None) -> None:
+    """Count no template that runs by now, but for that one: what other tests of this process have left."""
     _former.update(_children("self"))
+    if but:
+        _former.discard(but.pid)
 
 
 def templates_of(pid: int | str = "self") -> list[int]:

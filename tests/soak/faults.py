@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from tests.soak.observer import Held, Observer
 from tests.soak.rig import ENGINES, Rig
@@ -44,17 +43,14 @@ class Blow:
     """Whether only those feel it who submit; then the time to recover counts from the healing."""
 
 
-class Fault(Protocol):
+@dataclass(frozen=True, slots=True)
+class Fault:
     """One way to break something."""
 
-    @property
-    def name(self) -> str:
-        """What the table says."""
-        ...
-
-    def strike(self, rig: Rig, chance: random.Random) -> Blow:
-        """Break it. Raises `NotNowError`, or `CannotInjectError` where the machine does not permit it."""
-        ...
+    name: str
+    """What the table says."""
+    strike: Callable[[Rig, random.Random], Blow]
+    """Breaks it. Raises `NotNowError`, or `CannotInjectError` where the machine does not permit it."""
 
 
 def held_by(rig: Rig, worker: str | None) -> Held:
