@@ -35,7 +35,11 @@ def test_a_word_is_as_sure_as_its_weakest_letter_or_digit() -> None:
 
 @pytest.mark.parametrize("around", ["fee,", "(x)", "no_", "“a”"])
 def test_punctuation_at_the_ends_of_a_word_says_nothing_of_its_sureness(around: str) -> None:
-    assert sureness_of(line((around, 0.1))) == 1.0
+    assert sureness_of([Character(one, 0.0, 0.9 if one.isalpha() else 0.1) for one in around]) == 0.9
+
+
+def test_a_space_says_nothing_of_the_sureness_of_a_line() -> None:
+    assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
 
 
 def test_punctuation_between_digits_does() -> None:

@@ -147,8 +147,10 @@ def test_light_letters_on_a_small_dark_field_are_found() -> None:
     assert len(after) + len(after.lone) - len(before) - len(before.lone) >= 5
 
 
-def test_the_holes_of_letters_are_no_letters() -> None:
+def test_the_holes_of_letters_are_no_letters_though_there_is_a_field() -> None:
     image = sheet()
-    ImageDraw.Draw(image).text((100, 200), "obedpoqg " * 6, fill="black", font=ImageFont.load_default(26))
+    draw = ImageDraw.Draw(image)
+    draw.text((100, 200), "obedpoqg " * 6, fill="black", font=ImageFont.load_default(40))
+    draw.rectangle((300, 500, 440, 536), fill="teal")
 
     assert len(letters(image)) <= 48

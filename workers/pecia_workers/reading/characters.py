@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_AROUND: Final = ".,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
-"""What may stand at a word's ends and is no part of what it says."""
+_AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
+"""What may stand at a word's ends and is no part of what it says; or between words."""
 
 
 class Character(NamedTuple):
@@ -34,7 +34,7 @@ def words_and_spaces(line: Sequence[Character]) -> Iterator[Sequence[Character]]
 
 
 def sureness_of(word: Sequence[Character]) -> float:
-    """Return the confidence of a word: of its weakest character, punctuation around it aside."""
+    """Return the confidence of a word: of its weakest character, punctuation around it aside; that of a space is 1."""
     text = text_of_characters(word)
     start, end = len(text) - len(text.lstrip(_AROUND)), len(text.rstrip(_AROUND))
     return min((one.confidence for one in word[start:end]), default=1.0)
