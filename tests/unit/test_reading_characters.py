@@ -61,7 +61,21 @@ def test_of_two_readings_of_a_word_the_surer_stands() -> None:
     assert text_of_characters(found) == "at Facebook!"
 
 
-def test_a_second_reading_that_loses_spaces_or_words_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    "second",
+    [
+        line(("12.5012.50", 0.99), ("RM", 0.5)),
+        line(("12.5", 0.99), ("0", 0.99), ("12.50", 0.99), ("RM", 0.5)),
+        line(("RM", 0.5)),
+    ],
+)
+def test_a_second_reading_that_joins_parts_or_loses_words_changes_nothing(second: list[Character]) -> None:
     first = line(("12.50", 0.7), ("12.50", 1.0), ("RM", 0.6))
 
-    assert agreed(first, line(("12.5012.50", 0.99), ("RM", 0.5))) == first
+    assert agreed(first, second) == first
+
+
+def test_a_word_that_the_second_reading_parts_stays_whole() -> None:
+    first = line(("Yes_or", 0.7), ("No_", 1.0))
+
+    assert agreed(first, line(("Yes", 0.99), ("or", 0.99), ("No", 0.99))) == first

@@ -43,15 +43,13 @@ def sureness_of(word: Sequence[Character]) -> float:
 def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Character]:
     """Return the first of two readings of a line with those words of the second that are surer.
 
-    A word that both have is as sure as the surer of them is of it; words that the second joins or parts stay.
+    A word that both have is as sure as the surer of them is of it; others are exchanged if both have as many.
     """
     lines = [list(words_and_spaces(line)) for line in (first, second)]
     words, others = lines
     texts = [[text_of_characters(word) for word in line] for line in lines]
-    for _, start, end, other, other_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
-        if end - start == other_end - other:
-            words[start:end] = [
-                max(pair, key=sureness_of)
-                for pair in zip(words[start:end], others[other:other_end], strict=True)
-            ]
+    for tag, start, end, other, other_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if tag == "equal" or (len(words) == len(others) and end - start == other_end - other):
+            pairs = zip(words[start:end], others[other:other_end], strict=True)
+            words[start:end] = [max(pair, key=sureness_of) for pair in pairs]
     return [one for word in words for one in word]
