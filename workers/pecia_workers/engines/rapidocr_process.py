@@ -183,7 +183,8 @@ def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
 def _stretched(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a line a little wider: a character that fell between two of its columns falls into one."""
     height, width = crop.shape[:2]
-    return cv2.resize(crop, (round(_STRETCH * width), height), interpolation=cv2.INTER_LINEAR)
+    wider = cv2.resize(crop, (round(_STRETCH * width), height), interpolation=cv2.INTER_LINEAR)
+    return wider.astype(np.uint8, copy=False)
 
 
 def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:

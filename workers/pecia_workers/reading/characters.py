@@ -48,7 +48,9 @@ def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Char
     lines = [list(words_and_spaces(line)) for line in (first, second)]
     words, others = lines
     texts = [[text_of_characters(word) for word in line] for line in lines]
-    for tag, start, end, other, other_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+    for tag, start, end, other, other_end in SequenceMatcher(
+        None, texts[0], texts[1], autojunk=False
+    ).get_opcodes():
         if tag == "equal" or (len(words) == len(others) and end - start == other_end - other):
             pairs = zip(words[start:end], others[other:other_end], strict=True)
             words[start:end] = [max(pair, key=sureness_of) for pair in pairs]

@@ -7,7 +7,7 @@ engine here reads.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import cv2
 import numpy as np
@@ -126,7 +126,7 @@ def _letter_like(ink: NDArray[np.uint8]) -> NDArray[np.int32]:
     return np.concatenate([dark, light[around - inside >= _FIELD_AROUND * ring]])
 
 
-def _plausible(stats: NDArray[np.int32], page: tuple[int, ...]) -> NDArray[np.int32]:
+def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
     """Return the boxes of connected pieces that have the size and shape of letters."""
     found = stats[1:].astype(np.int32, copy=False)
     _, _, width, height, area = found.T
@@ -148,7 +148,8 @@ def _sums(mask: NDArray[np.uint8], boxes: NDArray[np.int32], grown: int) -> NDAr
     sums = np.pad(cv2.integral(mask), grown, mode="edge")
     left, top, width, height = boxes.T
     right, bottom = left + width + 2 * grown, top + height + 2 * grown
-    return sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    found: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return found
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
