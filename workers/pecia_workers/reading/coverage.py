@@ -145,11 +145,10 @@ def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
 
 def _sums(mask: NDArray[np.uint8], boxes: NDArray[np.int32], grown: int) -> NDArray[np.int32]:
     """Return how much of a mask is in each box, grown on every side."""
-    sums = np.pad(cv2.integral(mask), grown, mode="edge")
+    sums = np.pad(cv2.integral(mask).astype(np.int32, copy=False), grown, mode="edge")
     left, top, width, height = boxes.T
     right, bottom = left + width + 2 * grown, top + height + 2 * grown
-    found: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
-    return found
+    return sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
