@@ -145,10 +145,11 @@ def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
 
 def _sums(mask: NDArray[np.uint8], boxes: NDArray[np.int32], grown: int) -> NDArray[np.int32]:
     """Return how much of a mask is in each box, grown on every side."""
-    sums = np.pad(cv2.integral(mask).astype(np.int32, copy=False), grown, mode="edge")
+    sums: NDArray[np.int32] = np.pad(cv2.integral(mask).astype(np.int32, copy=False), grown, mode="edge")
     left, top, width, height = boxes.T
     right, bottom = left + width + 2 * grown, top + height + 2 * grown
-    return sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    inside: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return inside
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
