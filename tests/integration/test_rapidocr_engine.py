@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from exact_pages import table_in_a_column
 from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -149,6 +151,30 @@ def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(read: Read,
     [answer] = read(page)
 
     assert "LUNCH TIME" in answer.text
+
+
+def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Read) -> None:
+    page, _ = printed((1240, 1240), size=18, pitch=36, lines=8)
+    image = Image.fromarray(page)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(14)
+    digits = [str(number % 9 + 1) for number in range(28)]
+    for number, digit in enumerate(digits):
+        x, y = 100 + 60 * (number % 7), 620 + 48 * (number // 7)
+        light = number % 5 == 4
+        draw.rectangle((x, y, x + 54, y + 42), fill="teal" if light else "lightyellow")
+        draw.text((x + 5, y + 4), digit, fill="white" if light else "black", font=font)
+
+    [answer] = read(np.array(image))
+
+    words = Counter(word.text for line in answer.lines for word in line.words)
+    assert Counter(digits) - words == Counter()
+
+
+def test_clean_print_leaves_no_word_in_doubt(read: Read) -> None:
+    [answer] = read(np.array(table_in_a_column().image.convert("RGB")))
+
+    assert answer.doubts == ()
+    assert "Ferrous" in answer.text
 
 
 def test_exponents_are_read_as_raised_characters_though_recognition_drops_them(read: Read) -> None:

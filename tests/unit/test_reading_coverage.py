@@ -11,12 +11,13 @@ from PIL import Image, ImageDraw, ImageFont
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
 from pecia_schemas.blocks import Box, DoubtReason, Line, Word
-from pecia_workers.engines.page_reading import page_read
+from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.reading.coverage import Letters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+DOUBTFUL = Doubtful(word=0.7, value=0.8)
 LINE = "the patient was seen in clinic with cough and fever"
 
 
@@ -36,9 +37,9 @@ def quad(left: int, top: int, right: int, bottom: int) -> NDArray[np.float32]:
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
 
 
-def piece(top: int, confidence: float = 1.0) -> Line:
+def piece(top: int, confidence: float = 1.0, text: str = "12.5") -> Line:
     box = Box(left=90, top=top, right=1000, bottom=top + 40)
-    return Line(text="12.5 mg", box=box, words=(Word(text="12.5", box=box, confidence=confidence),))
+    return Line(text=text, box=box, words=(Word(text=text, box=box, confidence=confidence),))
 
 
 def test_faint_print_beside_strong_print_is_found() -> None:
@@ -91,7 +92,7 @@ def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> No
     print_line(image, 200)
     print_line(image, 600)
 
-    page = page_read([piece(190)], np.array(image), letters(image))
+    page = page_read([piece(190)], np.array(image), letters(image), DOUBTFUL)
 
     [doubt] = page.doubts
     assert page.coverage == pytest.approx(0.5)
@@ -101,14 +102,55 @@ def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> No
 
 
 def test_a_page_without_letters_has_no_coverage() -> None:
-    assert page_read([], np.array(sheet()), letters(sheet())).coverage is None
+    assert page_read([], np.array(sheet()), letters(sheet()), DOUBTFUL).coverage is None
 
 
-@pytest.mark.parametrize(("confidence", "doubts"), [(0.4, 1), (0.95, 0)])
-def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt(confidence: float, doubts: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "confidence", "doubts"),
+    [("12.5", 0.79, [True]), ("12.5", 0.81, []), ("today", 0.69, [False]), ("today", 0.79, [])],
+)
+def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
+    text: str, confidence: float, doubts: list[bool]
+) -> None:
     image = sheet()
     print_line(image, 200)
 
-    page = page_read([piece(190, confidence)], np.array(image), letters(image))
+    page = page_read([piece(190, confidence, text)], np.array(image), letters(image), DOUBTFUL)
 
-    assert [(doubt.text, doubt.on_value) for doubt in page.doubts] == [("12.5", True)] * doubts
+    assert [doubt.on_value for doubt in page.doubts] == doubts
+
+
+def test_a_number_alone_in_its_cell_is_told_apart_from_specks() -> None:
+    image = sheet()
+    print_line(image, 200)
+    draw = ImageDraw.Draw(image)
+    draw.text((300, 500), "14", fill="black", font=ImageFont.load_default(26))
+    draw.ellipse((700, 500, 704, 504), fill="black")
+    draw.rectangle((300, 800, 420, 900), fill="black")
+
+    [alone] = letters(image).lone_rows()
+
+    assert 300 <= alone.left < alone.right <= 335
+    assert 500 <= alone.top < alone.bottom <= 530
+
+
+def test_light_letters_on_a_small_dark_field_are_found() -> None:
+    image = sheet()
+    print_line(image, 200)
+    before = letters(image)
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((300, 500, 440, 536), fill="teal")
+    draw.text((310, 504), "Friday", fill="white", font=ImageFont.load_default(26))
+
+    after = letters(image)
+
+    assert len(after) + len(after.lone) - len(before) - len(before.lone) >= 5
+
+
+def test_the_holes_of_letters_are_no_letters_though_there_is_a_field() -> None:
+    image = sheet()
+    draw = ImageDraw.Draw(image)
+    draw.text((100, 200), "obedpoqg " * 6, fill="black", font=ImageFont.load_default(40))
+    draw.rectangle((300, 500, 440, 536), fill="teal")
+
+    assert len(letters(image)) <= 48

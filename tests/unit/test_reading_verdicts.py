@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia_schemas import Box, Doubt, DoubtReason, Line, Verdict
+from pecia_schemas import Box, Doubt, DoubtReason, Line, Verdict, Word
 from pecia_schemas.blocks import Source, plain_blocks
 from pecia_workers.engines.base import Generation
 from pecia_workers.reading.verdicts import judged, rank
@@ -87,6 +87,16 @@ def test_a_doubt_on_a_value_is_for_review_and_one_on_prose_is_not() -> None:
     assert judged(replace(lines(0.9), doubts=(prose,))).verdict is Verdict.OK
     assert judged(replace(lines(0.9), doubts=(prose, value))).verdict is Verdict.REVIEW
     assert judged(replace(lines(0.1), doubts=(value,))).verdict is Verdict.LOW_CONFIDENCE
+
+
+@pytest.mark.parametrize(("words", "said"), [(101, Verdict.OK), (100, Verdict.REVIEW)])
+def test_a_page_is_for_review_if_one_word_of_a_hundred_is_in_doubt(words: int, said: Verdict) -> None:
+    word = Word(text="dose", box=BOX, confidence=0.9)
+    line = Line(text=" ".join(["dose"] * words), box=BOX, confidence=0.9, words=(word,) * words)
+    page = replace(lines(0.9), blocks=plain_blocks(line.text, (line,), source=Source.OCR))
+    doubt = Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=BOX, text="dose")
+
+    assert judged(replace(page, doubts=(doubt,))).verdict is said
 
 
 @given(text=st.text() | st.just("dose [?] [?]"), told=st.sampled_from(AGAINST))

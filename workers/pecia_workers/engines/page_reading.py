@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,18 +19,25 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""
-_DOUBTFUL: Final = 0.5
-"""Confidence of a word, or of its line, below which it is doubtful."""
 
 
-def page_read(pieces: Sequence[Line], pixels: NDArray[np.uint8], letters: Letters) -> PageRead:
+class Doubtful(NamedTuple):
+    """Confidence of an engine below which about every other word is wrong."""
+
+    word: float
+    value: float
+
+
+def page_read(
+    pieces: Sequence[Line], pixels: NDArray[np.uint8], letters: Letters, doubtful: Doubtful
+) -> PageRead:
     """Return what was read of a page, from recognised pieces of text in no order."""
     found = layout(pieces, pixels, source=Source.OCR)
     missed = letters.outside([_corners(piece.box) for piece in pieces])
     return PageRead(
         blocks=found.blocks,
         coverage=1 - missed.share_of(letters) if len(letters) else None,
-        doubts=(*found.doubts, *_uncovered(missed, letters), *_unsure(found.blocks)),
+        doubts=(*found.doubts, *_uncovered(missed, letters), *_unsure(found.blocks, doubtful)),
     )
 
 
@@ -40,14 +47,16 @@ def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
             yield Doubt(reason=DoubtReason.UNCOVERED, box=box)
 
 
-def _unsure(blocks: Sequence[Block]) -> Iterator[Doubt]:
+def _unsure(blocks: Sequence[Block], doubtful: Doubtful) -> Iterator[Doubt]:
     """Yield the words that the engine is not sure of; of a line without words, the line."""
     for line in (line for block in blocks for line in block.lines):
         words: Sequence[Word | Line] = line.words or (line,)
         for number, word in enumerate(words):
-            if word.confidence is not None and word.confidence < _DOUBTFUL:
-                before = " ".join(earlier.text for earlier in line.words[:number])
-                on_value = any(is_value(part, before) for part in word.text.split())
+            if word.confidence is None or word.confidence >= max(doubtful):
+                continue
+            before = " ".join(earlier.text for earlier in line.words[:number])
+            on_value = any(is_value(part, before) for part in word.text.split())
+            if word.confidence < (doubtful.value if on_value else doubtful.word):
                 reason = DoubtReason.LOW_CONFIDENCE
                 yield Doubt(reason=reason, box=word.box, text=word.text, on_value=on_value)
 

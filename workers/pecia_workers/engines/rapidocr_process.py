@@ -6,7 +6,6 @@ recognition too.
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import cv2
@@ -16,10 +15,18 @@ from rapidocr.ch_ppocr_rec import TextRecInput
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.engines.page_reading import page_read
+from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.media.ink import strengthened
+from pecia_workers.reading.characters import (
+    Character,
+    agreed,
+    sureness_of,
+    text_of_characters,
+    words_and_spaces,
+)
 from pecia_workers.reading.coverage import Letters
-from pecia_workers.reading.superscripts import Character, as_raised, place_of, raised_signs
+from pecia_workers.reading.spaces import with_lost_spaces
+from pecia_workers.reading.superscripts import as_raised, place_of, raised_signs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,10 +64,15 @@ _EMPTY: Final = 0.3
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 """How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
 from which they are."""
+_SURE_ALONE: Final = 0.95
+"""Confidence from which a piece that stands alone is text: a speck looks like many a letter."""
 _LEAST_SCORE: Final = 0.3
 """A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
 _LEAST_SCORE_FAINT: Final = 0.5
 """Of a page that was strengthened: what shines through from the other side is strengthened too."""
+_SURE_WORD, _STRETCH = 0.8, 1.1
+"""Confidence of a line's weakest word below which it is read again, made so much wider."""
+_DOUBTFUL: Final = Doubtful(word=0.7, value=0.8)
 _SURE_SIGN: Final = 0.9
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
@@ -96,7 +108,9 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
             letters = letters.outside([row])  # texture: neither network takes it for text
         elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
-    return page_read(pieces, seen, letters)
+    alone = (_line([lone], bgr, _SURE_ALONE) for lone in map(_quad, missed.lone_rows()[:_ROWS]))
+    pieces += [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
+    return page_read(pieces, seen, letters, _DOUBTFUL)
 
 
 def _side(letters: Letters, height: float) -> int:
@@ -130,13 +144,21 @@ def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
 
 
 def _recognised(bgr: NDArray[np.uint8], quad: Quad, least: float) -> Line | None:
-    """Return the text in a quadrangle; None if there is none, or the engine is less sure of it than `least`."""
-    crops = [(get_rotate_crop_image(bgr, upright), upright) for upright in _ways_up(quad)]
-    found = [(_read(crop), crop, upright) for crop, upright in crops]
-    (characters, score), crop, upright = max(found, key=lambda one: one[0][1])
+    """Return the text in a quadrangle, whichever way up it stands."""
+    return _line(_ways_up(quad), bgr, least)
+
+
+def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
+    """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`."""
+    crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
+    found = [(_read(crop), crop, quad) for crop, quad in crops]
+    (characters, score), crop, quad = max(found, key=lambda one: one[0][1])
     if score < least:
         return None
-    words = tuple(_words(_with_raised_signs(characters, crop), upright))
+    if min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
+        characters = agreed(characters, _read(_stretched(crop))[0])
+    line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
+    words = tuple(_words(line, quad))
     if not words:
         return None
     return Line(
@@ -158,6 +180,13 @@ def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
     return characters, float(score)
 
 
+def _stretched(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a line a little wider: a character that fell between two of its columns falls into one."""
+    height, width = crop.shape[:2]
+    wider = cv2.resize(crop, (round(_STRETCH * width), height), interpolation=cv2.INTER_LINEAR)
+    return wider.astype(np.uint8, copy=False)
+
+
 def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
     """Return a line with the exponents that recognition dropped or read as digits of the line."""
     if not any(one.text.isdigit() for one in line):
@@ -167,18 +196,14 @@ def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[C
         if place is None:
             continue
         found, score = _read(sign.picture)
-        before, after = _text(line[: place.start]), _text(line[place.stop :])
-        raised = as_raised(_text(found), before, after)
+        before, after = text_of_characters(line[: place.start]), text_of_characters(line[place.stop :])
+        raised = as_raised(text_of_characters(found), before, after)
         if raised and score >= _SURE_SIGN:
             step = (sign.end - sign.start) / len(raised)
             line[place] = [
                 Character(one, sign.start + (n + 0.5) * step, score) for n, one in enumerate(raised)
             ]
     return line
-
-
-def _text(line: Sequence[Character]) -> str:
-    return "".join(one.text for one in line)
 
 
 def _ways_up(quad: Quad) -> list[Quad]:
@@ -192,21 +217,24 @@ def _ways_up(quad: Quad) -> list[Quad]:
 def _words(line: list[Character], quad: Quad) -> Iterator[Word]:
     """Yield the words of a line that stands in a quadrangle."""
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
-    for space, group in groupby(line, key=lambda one: one.text.isspace()):
-        word = list(group)
-        if space:
+    for word in words_and_spaces(line):
+        if word[0].text.isspace():
             continue
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
-        yield Word(text=_text(word), box=_box(np.array(part)), confidence=min(one.confidence for one in word))
+        yield Word(text=text_of_characters(word), box=_box(np.array(part)), confidence=sureness_of(word))
 
 
 def _quad(row: Box) -> Quad:
     """Return a row of letters with the margin that the detector leaves around text."""
     margin = _MARGIN * (row.bottom - row.top)
-    left, top, right, bottom = row.left - margin, row.top - margin, row.right + margin, row.bottom + margin
+    top, bottom = row.top - margin, row.bottom + margin
+    aside = max(
+        margin, (bottom - top - (row.right - row.left)) / 2
+    )  # what is high and narrow passes for turned
+    left, right = row.left - aside, row.right + aside
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
 
 

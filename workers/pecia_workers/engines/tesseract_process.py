@@ -12,7 +12,7 @@ import tesserocr
 from PIL import Image
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
-from pecia_workers.engines.page_reading import page_read
+from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.lines import around
@@ -34,6 +34,7 @@ _GAP: Final = 1.6
 _LEAST_SIDE, _MOST_GROWTH = 2630, 2.0
 """Pixels of the longer side to which smaller pages are scaled up, A4 at 225 dots per inch: 1.4 % of the characters
 wrong, beside 2 to 3 % at 150."""
+_DOUBTFUL: Final = Doubtful(word=0.5, value=0.5)
 _api: tesserocr.PyTessBaseAPI | None = None
 
 
@@ -70,7 +71,7 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
         pieces = [_line(piece) for piece in _pieces(_words(_api, growth))]
     finally:
         _api.Clear()
-    return page_read(pieces, seen, Letters.of(seen))
+    return page_read(pieces, seen, Letters.of(seen), _DOUBTFUL)
 
 
 def _words(api: tesserocr.PyTessBaseAPI, growth: float) -> Iterator[list[Word]]:

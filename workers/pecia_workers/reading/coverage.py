@@ -6,8 +6,8 @@ engine here reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import cv2
 import numpy as np
@@ -29,12 +29,16 @@ _WIDEST, _NARROWEST = 12, 1 / 6
 _OFF_LINE, _APART = 0.6, 3.0
 """How far the middles of neighbours in a row are from each other, down and across, by their size."""
 _LOWER, _HIGHER = 0.55, 1.8
+_LOWER_ALONE, _HIGHER_ALONE = 0.75, 3.0
+"""Of what stands alone, its height by that of the page's small print."""
 _NEIGHBOURS: Final = range(3, 15)
 """Letters within that distance, the letter itself among them: halftone dots have more."""
 _BAR_FILL, _BAR = 0.7, 1.5
 """Of a dash of a dashed rule: how full its rectangle is, and width by height."""
 _BLOCK_FILL, _BLOCK = 0.85, 10
 """Of a coloured field: how full its rectangle is, and its shorter side in pixels."""
+_FIELD_FILL, _FIELD_AROUND, _RING = 0.7, 0.95, 2
+"""Of a field with light letters on it: how full its rectangle is, and the ring of so many pixels around a letter."""
 _AT_A_TIME: Final = 4096
 _SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
 
@@ -47,27 +51,20 @@ class Letters:
     """Height and width of the page, in pixels."""
     boxes: NDArray[np.int32]
     """Left, top, width and height of each."""
+    lone: NDArray[np.int32]
+    """The same of what is as high as they are, but has too few neighbours: a number in its cell, or a speck."""
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8]) -> Self:
         """Find the letters of a page in RGB."""
-        ink = find_faint_ink(Image.fromarray(pixels).convert("L"))
-        _, _, stats, _ = cv2.connectedComponentsWithStats(ink.view(np.uint8), connectivity=8)
-        found = stats[1:].astype(np.int32, copy=False)
-        _, _, width, height, area = found.T
-        plausible = (
-            (height >= _LEAST_HEIGHT)
-            & (height <= max(ink.shape) * _MOST_HEIGHT)
-            & (width <= _WIDEST * height)
-            & (width >= _NARROWEST * height)
-            & (area >= _LEAST_AREA)
-            & (area >= _LEAST_FILL * width * height)
-            & ((area < _BAR_FILL * width * height) | (width < _BAR * height))
-            & ((area < _BLOCK_FILL * width * height) | (np.minimum(width, height) < _BLOCK))
-        )
-        boxes = found[plausible, :4]
+        ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
+        boxes = _letter_like(ink)
         boxes = boxes[np.argsort(2 * boxes[:, 1] + boxes[:, 3], kind="stable")]
-        return cls((ink.shape[0], ink.shape[1]), boxes[_in_row(boxes)])
+        neighbours = _neighbours(boxes)
+        in_row = (neighbours >= _NEIGHBOURS.start) & (neighbours < _NEIGHBOURS.stop)
+        letters = cls((ink.shape[0], ink.shape[1]), boxes[in_row], boxes[neighbours < _NEIGHBOURS.start])
+        height = letters.lone[:, 3] / (letters.small_height or np.inf)
+        return replace(letters, lone=letters.lone[(height > _LOWER_ALONE) & (height < _HIGHER_ALONE)])
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -85,8 +82,11 @@ class Letters:
         covered = np.zeros(self.page, np.uint8)
         for quad in quads:
             cv2.fillConvexPoly(covered, np.round(quad).astype(np.int32), 1)
-        across, down = (self.boxes[:, axis] + self.boxes[:, axis + 2] // 2 for axis in (0, 1))
-        return type(self)(self.page, self.boxes[covered[down, across] == 0])
+        left, lone = (
+            boxes[covered[boxes[:, 1] + boxes[:, 3] // 2, boxes[:, 0] + boxes[:, 2] // 2] == 0]
+            for boxes in (self.boxes, self.lone)
+        )
+        return type(self)(self.page, left, lone)
 
     def share_of(self, whole: Self) -> float:
         """Return how many of a page's letters these are, 0 to 1."""
@@ -94,20 +94,66 @@ class Letters:
 
     def rows(self) -> list[Box]:
         """Return a box around each row of neighbours, of those that have three letters at least."""
+        return self._rows(self.boxes, _NEIGHBOURS.start)
+
+    def lone_rows(self) -> list[Box]:
+        """Return a box around what stands alone, two that stand side by side together."""
+        return self._rows(self.lone, 1)
+
+    def _rows(self, boxes: NDArray[np.int32], least: int) -> list[Box]:
         reach = np.zeros(self.page, np.uint8)
-        for left, top, width, height in self.boxes.tolist():
+        for left, top, width, height in boxes.tolist():
             apart = max(width, height)
             cv2.rectangle(reach, (left - apart, top), (left + width + apart, top + height - 1), 1, cv2.FILLED)
         _, labels = cv2.connectedComponents(reach)
-        row = labels[self.boxes[:, 1], self.boxes[:, 0]]
-        return [
-            _around(self.boxes[row == label])
-            for label in np.flatnonzero(np.bincount(row) >= _NEIGHBOURS.start)
-        ]
+        row = labels[boxes[:, 1], boxes[:, 0]]
+        return [_around(boxes[row == label]) for label in np.flatnonzero(np.bincount(row) >= least)]
 
 
-def _in_row(boxes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return which boxes have neighbours as letters have; they are sorted by their middles from top to bottom."""
+def _letter_like(ink: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return the boxes of what has the size and shape of letters: pieces of ink, and what coloured fields leave out."""
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    dark = _plausible(stats, ink.shape)
+    width, height, area = stats[:, 2:].T
+    is_field = (np.minimum(width, height) >= _BLOCK) & (area >= _FIELD_FILL * width * height)
+    is_field[0] = False
+    if not is_field.any():
+        return dark
+    fields = is_field[labels].view(np.uint8)
+    light = _plausible(cv2.connectedComponentsWithStats(1 - ink, connectivity=4)[2], ink.shape)
+    inside, around = (_sums(fields, light, grown) for grown in (0, _RING))
+    ring = (light[:, 2] + 2 * _RING) * (light[:, 3] + 2 * _RING) - light[:, 2] * light[:, 3]
+    return np.concatenate([dark, light[around - inside >= _FIELD_AROUND * ring]])
+
+
+def _plausible(stats: NDArray[Any], page: tuple[int, ...]) -> NDArray[np.int32]:
+    """Return the boxes of connected pieces that have the size and shape of letters."""
+    found = stats[1:].astype(np.int32, copy=False)
+    _, _, width, height, area = found.T
+    plausible = (
+        (height >= _LEAST_HEIGHT)
+        & (height <= max(page) * _MOST_HEIGHT)
+        & (width <= _WIDEST * height)
+        & (width >= _NARROWEST * height)
+        & (area >= _LEAST_AREA)
+        & (area >= _LEAST_FILL * width * height)
+        & ((area < _BAR_FILL * width * height) | (width < _BAR * height))
+        & ((area < _BLOCK_FILL * width * height) | (np.minimum(width, height) < _BLOCK))
+    )
+    return found[plausible, :4]
+
+
+def _sums(mask: NDArray[np.uint8], boxes: NDArray[np.int32], grown: int) -> NDArray[np.int32]:
+    """Return how much of a mask is in each box, grown on every side."""
+    sums: NDArray[np.int32] = np.pad(cv2.integral(mask).astype(np.int32, copy=False), grown, mode="edge")
+    left, top, width, height = boxes.T
+    right, bottom = left + width + 2 * grown, top + height + 2 * grown
+    inside: NDArray[np.int32] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return inside
+
+
+def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Return how many like it each box has beside it, and itself; sorted by their middles from top to bottom."""
     width, height = boxes[:, 2].astype(np.float32), boxes[:, 3].astype(np.float32)
     across, down = boxes[:, 0] + width / 2, boxes[:, 1] + height / 2
     start = np.searchsorted(down, down - _OFF_LINE * height)
@@ -121,7 +167,7 @@ def _in_row(boxes: NDArray[np.int32]) -> NDArray[np.bool_]:
         near = np.abs(across[one] - across[other]) < _APART * np.maximum(width, height)[one]
         like = (height[other] > _LOWER * height[one]) & (height[other] < _HIGHER * height[one])
         neighbours += np.bincount(one[near & like], minlength=len(boxes))
-    return (neighbours >= _NEIGHBOURS.start) & (neighbours < _NEIGHBOURS.stop)
+    return neighbours
 
 
 def _around(boxes: NDArray[np.int32]) -> Box:

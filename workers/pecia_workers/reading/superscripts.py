@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import cv2
 import numpy as np
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from pecia_workers.reading.characters import Character
 
 _TALL: Final = 0.8
 """Share of the line's letters that are not higher than its digits and capitals."""
@@ -36,15 +38,6 @@ _TEN: Final = re.compile(r"(?<![\w.,])10$")
 _LENGTH: Final = re.compile(r"(?<![^\W\d_])([kdcmµμ]?m|in|ft)$")
 
 
-class Character(NamedTuple):
-    """One character of a line as it was recognised."""
-
-    text: str
-    middle: float
-    """From left to right, in shares of the line's width."""
-    confidence: float
-
-
 @dataclass(frozen=True, slots=True)
 class Raised:
     """A group of raised signs in a crop of a line."""
@@ -58,12 +51,16 @@ class Raised:
     """The signs alone, dark on white, BGR."""
 
 
-def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
-    """Yield what stands higher than the line and is smaller than its letters."""
+def line_ink(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a mask, 0 and 1, of the print in a crop of a line, BGR, be it dark or light."""
     grey = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY)
     _, ink = cv2.threshold(grey, 0, 1, cv2.THRESH_BINARY_INV | cv2.THRESH_OTSU)
-    if ink.mean() > 1 / 2:
-        ink = 1 - ink
+    return (1 - ink if ink.mean() > 1 / 2 else ink).astype(np.uint8)
+
+
+def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
+    """Yield what stands higher than the line and is smaller than its letters."""
+    ink = line_ink(crop)
     _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
     left, top, width, height, _ = stats.T
     letters = 1 + np.flatnonzero(height[1:] > crop.shape[0] * _LOWEST)

@@ -27,6 +27,11 @@ def is_value(word: str, before: str = "") -> bool:
     bare = word.strip(".,;:()[]")
     if any(map(str.isdigit, bare)):
         return True
-    if _MONTH.fullmatch(bare) or all(map(_UNIT.fullmatch, bare.split("/"))):
+    if _MONTH.fullmatch(bare) or is_unit(bare):
         return True
     return bool(bare) and not bare[0].islower() and _BEFORE_A_NAME.search(before) is not None
+
+
+def is_unit(word: str) -> bool:
+    """Return whether a word is a unit, or several with strokes between them."""
+    return all(map(_UNIT.fullmatch, word.split("/")))

@@ -24,6 +24,8 @@ _WORST_FIRST: Final = (
 )
 _DOUBTFUL_LINES: Final = 0.6
 """Mean confidence of its lines below which a page is doubtful."""
+_DOUBTFUL_WORDS: Final = 0.01
+"""Share of an OCR page's words that are doubtful, from which it is."""
 _DOUBTFUL_MARKS: Final = 0.2
 """Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
 _DOUBTFUL_CHARACTERS: Final = 0.01
@@ -59,7 +61,11 @@ def _looked_at(generation: Generation, text: str) -> Verdict:
         return Verdict.INCOMPLETE
     if _is_doubtful(generation, text):
         return Verdict.LOW_CONFIDENCE
-    return Verdict.REVIEW if any(doubt.on_value for doubt in generation.doubts) else Verdict.OK
+    words = sum(len(line.words) for line in generation.lines)
+    unsure = sum(doubt.reason is DoubtReason.LOW_CONFIDENCE for doubt in generation.doubts)
+    if any(doubt.on_value for doubt in generation.doubts) or (words and unsure >= _DOUBTFUL_WORDS * words):
+        return Verdict.REVIEW
+    return Verdict.OK
 
 
 def _is_doubtful(generation: Generation, text: str) -> bool:
