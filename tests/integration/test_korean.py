@@ -141,7 +141,8 @@ def test_a_fleet_without_a_setting_reads_a_korean_scan_that_stands_on_its_head(
     job = read_scan(scan, "ko")
 
     page: Page = job.result(timeout=0).pages[0]
-    assert (page.engine, page.rotation, page.verdict) == ("tesseract", 180, Verdict.OK)
+    assert (page.engine, page.rotation) == ("tesseract", 180)
+    assert page.verdict in {Verdict.OK, Verdict.REVIEW}  # as sure as Tesseract's version is of its words
     assert accuracy(page.text, pages[0].text) >= 0.95
 
 
