@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from exact_pages import table_in_a_column
 from forking import forked_for
 from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import EngineError, EngineRequest, Generation, create_engine
 from pecia_workers.local.accuracy import accuracy
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
+rapidocr_process = pytest.importorskip(
+    "pecia_workers.engines.rapidocr_process", reason="pecia[local] brings the CPU engine"
+)
 
 pytestmark = pytest.mark.gate
 
@@ -153,7 +156,8 @@ def test_a_heading_turned_by_a_quarter_is_read_whichever_way_it_runs(read: Read,
     assert "LUNCH TIME" in answer.text
 
 
-def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Read) -> None:
+def calendar() -> tuple[NDArray[np.uint8], list[str]]:
+    """Return a page with a digit in each cell of a calendar, dark or light, and the digits."""
     page, _ = printed((1240, 1240), size=18, pitch=36, lines=8)
     image = Image.fromarray(page)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(14)
@@ -163,11 +167,32 @@ def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Re
         light = number % 5 == 4
         draw.rectangle((x, y, x + 54, y + 42), fill="teal" if light else "lightyellow")
         draw.text((x + 5, y + 4), digit, fill="white" if light else "black", font=font)
+    return np.array(image), digits
 
-    [answer] = read(np.array(image))
+
+def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Read) -> None:
+    page, digits = calendar()
+
+    [answer] = read(page)
 
     words = Counter(word.text for line in answer.lines for word in line.words)
     assert Counter(digits) - words == Counter()
+
+
+def test_digits_alone_of_which_the_engine_is_not_sure_are_doubts_and_no_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rapidocr_process.load_model()
+    sure = rapidocr_process.read_page(calendar()[0])
+    monkeypatch.setattr(rapidocr_process, "_SURE_ALONE", 2.0)
+
+    unsure = rapidocr_process.read_page(calendar()[0])
+
+    assert sure.doubts == ()
+    assert unsure.doubts
+    assert all(doubt.on_value for doubt in unsure.doubts)
+    before, after = (Counter(text_of(page.blocks).split()) for page in (sure, unsure))
+    assert before - after == Counter(doubt.text for doubt in unsure.doubts)
 
 
 def test_clean_print_leaves_no_word_in_doubt(read: Read) -> None:

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from pecia_schemas.blocks import Box, DoubtReason, Line, Word
+from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
 from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.reading.coverage import Letters
 
@@ -118,6 +118,19 @@ def test_a_word_that_the_engine_is_not_sure_of_is_a_doubt_a_value_sooner(
     page = page_read([piece(190, confidence, text)], np.array(image), letters(image), DOUBTFUL)
 
     assert [doubt.on_value for doubt in page.doubts] == doubts
+
+
+def test_what_may_be_a_number_or_a_speck_is_a_doubt_and_no_text() -> None:
+    image = sheet()
+    print_line(image, 200)
+
+    page = page_read(
+        [piece(190)], np.array(image), letters(image), DOUBTFUL, left_out=[piece(500, 0.8, "11")]
+    )
+
+    [doubt] = page.doubts
+    assert (doubt.text, doubt.on_value) == ("11", True)
+    assert "11" not in text_of(page.blocks)
 
 
 def test_a_number_alone_in_its_cell_is_told_apart_from_specks() -> None:

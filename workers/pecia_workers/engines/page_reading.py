@@ -29,15 +29,28 @@ class Doubtful(NamedTuple):
 
 
 def page_read(
-    pieces: Sequence[Line], pixels: NDArray[np.uint8], letters: Letters, doubtful: Doubtful
+    pieces: Sequence[Line],
+    pixels: NDArray[np.uint8],
+    letters: Letters,
+    doubtful: Doubtful,
+    *,
+    left_out: Sequence[Line] = (),
 ) -> PageRead:
-    """Return what was read of a page, from recognised pieces of text in no order."""
+    """Return what was read of a page, from recognised pieces of text in no order.
+
+    `left_out`: pieces that may be text or specks. They are doubts, and no part of the text.
+    """
     found = layout(pieces, pixels, source=Source.OCR)
     missed = letters.outside([_corners(piece.box) for piece in pieces])
     return PageRead(
         blocks=found.blocks,
         coverage=1 - missed.share_of(letters) if len(letters) else None,
-        doubts=(*found.doubts, *_uncovered(missed, letters), *_unsure(found.blocks, doubtful)),
+        doubts=(
+            *found.doubts,
+            *_uncovered(missed, letters),
+            *_unsure(found.blocks, doubtful),
+            *_left_out(left_out),
+        ),
     )
 
 
@@ -45,6 +58,12 @@ def _uncovered(missed: Letters, letters: Letters) -> Iterator[Doubt]:
     if len(missed) >= _LEAST_LETTERS and missed.share_of(letters) >= _LEAST_SHARE:
         for box in missed.rows():
             yield Doubt(reason=DoubtReason.UNCOVERED, box=box)
+
+
+def _left_out(pieces: Sequence[Line]) -> Iterator[Doubt]:
+    for piece in pieces:
+        on_value = any(map(is_value, piece.text.split()))
+        yield Doubt(reason=DoubtReason.LOW_CONFIDENCE, box=piece.box, text=piece.text, on_value=on_value)
 
 
 def _unsure(blocks: Sequence[Block], doubtful: Doubtful) -> Iterator[Doubt]:

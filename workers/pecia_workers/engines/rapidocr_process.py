@@ -64,8 +64,8 @@ _EMPTY: Final = 0.3
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
 """How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
 from which they are."""
-_SURE_ALONE: Final = 0.95
-"""Confidence from which a piece that stands alone is text: a speck looks like many a letter."""
+_SURE_ALONE, _UNSURE_ALONE = 0.95, 0.5
+"""Confidence from which a piece that stands alone is text, and from which it may be: specks look like letters."""
 _LEAST_SCORE: Final = 0.3
 """A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
 _LEAST_SCORE_FAINT: Final = 0.5
@@ -108,9 +108,11 @@ def read_page(pixels: NDArray[np.uint8]) -> PageRead:
             letters = letters.outside([row])  # texture: neither network takes it for text
         elif (piece.confidence or 0) >= _SURE_ROW:
             pieces.append(piece)
-    alone = (_line([lone], bgr, _SURE_ALONE) for lone in map(_quad, missed.lone_rows()[:_ROWS]))
-    pieces += [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
-    return page_read(pieces, seen, letters, _DOUBTFUL)
+    alone = [_line([lone], bgr, _UNSURE_ALONE) for lone in map(_quad, missed.lone_rows()[:_ROWS])]
+    letters_alone = [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
+    unsure = [piece for piece in letters_alone if (piece.confidence or 0) < _SURE_ALONE]
+    pieces += [piece for piece in letters_alone if piece not in unsure]
+    return page_read(pieces, seen, letters, _DOUBTFUL, left_out=unsure)
 
 
 def _side(letters: Letters, height: float) -> int:
