@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from fleets import READY_S
+from limits import WAIT_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
 from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
@@ -145,12 +145,10 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
     assert engine.load().running == 0
 
 
-def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
-    reading: Reading, eventually: Callable[..., object]
-) -> None:
+def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(reading: Reading) -> None:
     runner, engine = reading
-    forked = psutil.Process().cmdline()  # the tests' own processes bear the name of this file
-    processes = [one for one in psutil.Process().children(recursive=True) if one.cmdline() != forked]
+    processes = psutil.Process().children(recursive=True)
+    of_ray = {process: command for process in processes if is_of_ray(command := process.cmdline())}
     (core,) = [process for process in processes if any("EngineCore" in word for word in process.cmdline())]
 
     async def story() -> None:
@@ -166,15 +164,11 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
 
     runner.run(story())
 
-    eventually(lambda: not left_of(processes), what="the end of Ray")
+    _, left = psutil.wait_procs(list(of_ray), timeout=WAIT_S)
+    assert of_ray
+    assert [of_ray[process] for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def left_of(processes: list[psutil.Process]) -> list[str]:
-    """Return the commands of Ray's processes that still run."""
-    left = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            command = " ".join(process.cmdline())
-            if "ray" in command.lower() and process.status() != psutil.STATUS_ZOMBIE:
-                left.append(command)
-    return left
+def is_of_ray(command: list[str]) -> bool:
+    """Return whether it is the command of one of Ray's servers, which lie in its package, or of its workers."""
+    return any("/ray/" in word or word.startswith("ray::") for word in command)
