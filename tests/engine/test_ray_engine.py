@@ -170,5 +170,5 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(reading: 
 
 
 def is_of_ray(command: list[str]) -> bool:
-    """Return whether it is the command of one of Ray's servers, which lie in its package, or of its workers."""
-    return any("/ray/" in word or word.startswith("ray::") for word in command)
+    """Return whether it is the command of one of Ray's servers, programs of its package, or of one of its workers."""
+    return any(word.startswith("ray::") or (word.startswith("/") and "/ray/" in word) for word in command)
