@@ -42,7 +42,7 @@ from pecia_schemas.failures import Failure
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.states import Lane, PartState, Stage
 
-_OPEN = (PartState.HELD, PartState.QUEUED, PartState.RUNNING)
+_OPEN = [state for state in PartState if not state.is_terminal]
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
 
 _LOAD = text(

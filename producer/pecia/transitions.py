@@ -1,6 +1,6 @@
 """The statements by which a client moves jobs: cancel and retry.
 
-Locks are taken as the fleet's ledger takes them, jobs before parts and each by id, so that nobody waits in a circle.
+Locks are taken in the order that `pecia_schemas.moves` asks for.
 """
 
 from __future__ import annotations

@@ -6,19 +6,26 @@ parts, each in the order of ids, always FOR NO KEY UPDATE, so that no two transa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause, text
 
 from pecia_schemas.outbox import PROMISE_CALLBACKS
-from pecia_schemas.states import JobState
+from pecia_schemas.states import JobState, PartState
 
-OPEN: Final = "('held', 'queued', 'running')"
+
+def _listed(states: Iterable[PartState]) -> str:
+    """Return states as a list in SQL."""
+    quoted = ", ".join(f"'{state}'" for state in states)
+    return f"({quoted})"
+
+
+_COUNTED = [state for state in PartState if state.is_terminal]
+_OVER = _listed(_COUNTED)
+OPEN: Final = _listed(state for state in PartState if not state.is_terminal)
 """SQL: the states of a part that is not over."""
-_OVER = "('done', 'failed', 'cancelled')"
-_COUNTED = ("done", "failed", "cancelled")
 _CHANGES = ", ".join(
     f"count(*) FILTER (WHERE stage <> 'ingest' AND state = '{state}')"
     f" - count(*) FILTER (WHERE stage <> 'ingest' AND former = '{state}') AS {state}"

@@ -84,7 +84,7 @@ class DeliveryState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing more happens unless somebody has it replayed."""
+        """Whether nothing but a replay can change it."""
         return self is not DeliveryState.PENDING
 
 

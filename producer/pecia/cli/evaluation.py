@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -113,7 +114,7 @@ def _client(engine: str | None) -> Iterator[Client]:
     with ExitStack() as stack:
         client = _of_running() if engine is None else None
         if client is None:
-            fleet = stack.enter_context(_throw_away()(engine or "cpu", tell=_tell))
+            fleet = stack.enter_context(_throw_away()(engine or "cpu", tell=partial(typer.echo, err=True)))
             client = Client(fleet.database_url, fleet.redis_url, fleet.payload_url)
         yield stack.enter_context(client)
 
@@ -126,10 +127,6 @@ def _of_running() -> Client | None:
         raise
     except ConfigurationError:
         return None
-
-
-def _tell(step: str) -> None:
-    typer.echo(step, err=True)
 
 
 def _throw_away() -> Callable[..., Any]:

@@ -121,7 +121,7 @@ class JobRecord(Aging):
     erased_at: datetime | None = None
     parts: list[PartRecord] = field(default_factory=list)
     script: Any = None
-    """What comes of its parts in this run; None: nobody has asked yet."""
+    """What comes of its parts in this run; None: it was not needed yet."""
 
     @property
     def view(self) -> JobView:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LANGUAGES: Final = "kor+eng"
 _PAGE_INCHES: Final = 11.7
-"""Longer side of a page whose resolution nobody knows: A4."""
+"""Longer side of a page whose resolution is unknown: that of A4."""
 _LEAST_DPI, _MOST_DPI = 70, 600
 _GAP: Final = 1.6
 """White space between two words, by the height of their line, from which they are two cells or columns."""

@@ -2,7 +2,7 @@
 
 On the part and not with its result, because results are deleted long before anybody has been charged for them, and
 because a part that failed has spent something and has no result. What a killed or cancelled attempt spent is not
-counted: nobody is left who knows.
+known, and not counted.
 """
 
 from __future__ import annotations
