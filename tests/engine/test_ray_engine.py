@@ -149,7 +149,8 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(reading: 
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
     of_ray = {process: command for process in processes if is_of_ray(command := process.cmdline())}
-    (core,) = [process for process in processes if any("EngineCore" in word for word in process.cmdline())]
+    below = {child for process in of_ray for child in process.children()}
+    (core,) = [process for process in below if any("EngineCore" in word for word in process.cmdline())]
 
     async def story() -> None:
         waiting = asyncio.create_task(engine.generate(asked(0, max_output_tokens=None)))
