@@ -158,8 +158,11 @@ class PurgingSteps(Statements[D_co]):
         alone = {"payloads": [payload]}
         connection.execute(discards.LOCK, alone)
         waiting = connection.execute(discards.STILL_HELD, alone).one_or_none()
-        if waiting is None:
-            return DocumentFate.PENDING
+        if waiting is None:  # upkeep was faster, or is at it
+            settled = connection.execute(discards.SETTLED, alone).one_or_none()
+            if settled is None:
+                return DocumentFate.PENDING
+            return DocumentFate.SHARED if settled.held else DocumentFate.ERASED
         if not waiting.held:
             try:
                 remove(payload)

@@ -80,6 +80,15 @@ STILL_HELD = text(
 )
 """Takes `payloads`, locked; returns each with whether a job holds it, none that others see to."""
 
+SETTLED = text(
+    f"""
+    SELECT EXISTS (
+        SELECT FROM jobs WHERE jobs.payload = discarded.payload AND payload_released_at IS NULL
+    ) AS held FROM discarded_payloads AS discarded WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NULL
+    """  # noqa: S608  a constant of this module
+)
+"""Takes a payload, locked; returns whether a job holds it, nothing if it still waits to be removed."""
+
 SETTLE = text(
     f"""
     UPDATE discarded_payloads SET discarded_at = NULL, erased_at = clock_timestamp() WHERE payload = ANY({_PAYLOADS})

@@ -179,7 +179,7 @@ def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(
 
 
 def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
-    scene.server.behaviour.takes_s, asked = 30, len(scene.server.pages)
+    scene.server.behaviour.takes_s, asked = WAIT_S, len(scene.server.pages)
     job = scene.read(drawn("killed"))
     scene.until_asked(asked)
     os.kill(scene.fleet.pid("engine"), signal.SIGKILL)
@@ -192,7 +192,7 @@ def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Cal
 
 
 def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
-    scene.server.behaviour.takes_s, asked = 40, len(scene.server.pages)
+    scene.server.behaviour.takes_s, asked = WAIT_S, len(scene.server.pages)
     scene.read(drawn("in front"))
     scene.until_asked(asked)
     job = scene.read(drawn("lost"))

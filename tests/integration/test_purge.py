@@ -290,6 +290,19 @@ def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
     assert query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
 
 
+def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
+    client: Client, read: Callable[..., Job[Any]], query: Callable[..., Any]
+) -> None:
+    job = read()
+    ((payload,),) = query("SELECT payload FROM jobs")
+    client.purge([job])
+    removed: list[str] = []
+
+    fate = client._open().purging.discard(payload, removed.append)
+
+    assert (fate, removed) == (DocumentFate.ERASED, [])
+
+
 def test_a_payload_store_that_is_away_keeps_nothing_from_being_erased_elsewhere(
     client: Client, read: Callable[..., Job[Any]], payload_url: str, query: Callable[..., Any]
 ) -> None:

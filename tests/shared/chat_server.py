@@ -56,7 +56,7 @@ class Behaviour:
     endings: list[str] = field(default_factory=list)
     """Why the next answers end, if not for `finish_reason`."""
     takes_s: float = 0.0
-    """How long an answer takes, spread over its pieces."""
+    """How long an answer takes, spread over its pieces; less, and those under way end."""
     models: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 4096},)
     refuses: frozenset[str] = frozenset()
     """Options that make a request a bad one."""
@@ -224,7 +224,9 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
                 if number == fault.error_after:
                     self._event({"error": {"code": fault.status, "message": fault.body.decode()}})
                     break
-                time.sleep(behaviour.takes_s / len(behaviour.text.split(" ")))
+                began = time.monotonic()
+                while time.monotonic() - began < behaviour.takes_s / len(behaviour.text.split(" ")):
+                    time.sleep(0.05)
                 self._event({"choices": [{"delta": {"content": piece + " " * (number < len(pieces) - 1)}}]})
             else:
                 self._end(body, len(pieces))
