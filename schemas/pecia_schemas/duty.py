@@ -10,8 +10,11 @@ from sqlalchemy import text
 
 from pecia_schemas.states import Stage
 
-ON_DUTY = "workers.stopped_at IS NULL AND workers.seen_at > now() - interval '30 seconds'"
-"""SQL about a row of `workers`: it has not stopped, and six heartbeats have not been missed in a row."""
+ON_DUTY = (
+    "workers.stopped_at IS NULL AND workers.seen_at > now() - interval '30 seconds'"
+    " AND (workers.lost_at IS NULL OR workers.lost_at < workers.seen_at)"
+)
+"""SQL about a row of `workers`: it has not stopped, six heartbeats have not been missed, it is not taken for dead."""
 
 
 UNSIGNED = f"""(

@@ -1,8 +1,9 @@
 """What travels through Redis, and under which names.
 
-A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`, and of a job that is traced also
-`"trace": <traceparent>`. It waits in the list `<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`,
-for which `{"flow": <uuid>}` stands in the list of the lane; or, if a worker died on its part, in `<stage>.quarantine`.
+A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`; of a job that is traced also
+`"trace": <traceparent>`; of a part on which workers died, `"deaths": <how many>`. It waits in the list
+`<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the list
+of the lane; or, if a worker died on its part, in `<stage>.quarantine`.
 Nothing else ever goes into Redis: no document, no file name, no metadata. `publish` is the only way in; the broker
 transport of the workers is the only way out and builds the Celery envelope itself, so that no message can name a task
 or its arguments.
@@ -38,9 +39,6 @@ BELL_TTL_MS = 1_000
 BELL_PREFIX = "pecia:bell:"
 STANDING_PREFIX = "pecia:standing:"
 
-DELIVERIES = "pecia:deliveries"
-"""Hash: part, how many workers died on it or fell silent."""
-
 TURN = 32
 """Most messages of one flow that stand in a lane's list: a document of so many pages is read in one go."""
 
@@ -74,6 +72,8 @@ class PartMessage:
         message = {"part": str(self.part), "lane": self.lane, "cost": self.cost, "flow": str(self.flow)}
         if self.traceparent:
             message["trace"] = self.traceparent
+        if self.deaths:
+            message["deaths"] = self.deaths
         return _COMPACT.encode(message)
 
 
@@ -147,7 +147,6 @@ def _line_up(
 
 def _quarantine(pipe: Pipeline | AsyncPipeline, stage: Stage, messages: Iterable[PartMessage]) -> None:
     for message in messages:
-        pipe.hset(DELIVERIES, str(message.part), str(message.deaths))
         pipe.lpush(message.queue, message.encode())
     pipe.lpush(bell_name(stage), 1)
     pipe.pexpire(bell_name(stage), BELL_TTL_MS)

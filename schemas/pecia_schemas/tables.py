@@ -49,7 +49,7 @@ _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
-REVISION: Final = "0009"
+REVISION: Final = "0010"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -358,6 +358,7 @@ class WorkerRow(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
+    lost_at: Mapped[datetime | None]  # when it was taken for dead; it lives if it was seen since
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)  # a heartbeat is updated in place (HOT)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from tests.soak.auditor import keys_left
 
 from limits import WAIT_S
 from pecia import ReadDocument
@@ -64,10 +65,4 @@ def test_a_redis_that_forgot_everything_loses_nothing(
 
 def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., Any]) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
-
-        def left() -> list[str]:
-            return [
-                str(key) for pattern in ("pecia:*", "read.*", "ingest.*") for key in redis.scan_iter(pattern)
-            ]
-
-        eventually(lambda: not left(), what="an empty Redis")
+        eventually(lambda: not keys_left(redis), what="an empty Redis")

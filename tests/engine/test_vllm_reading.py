@@ -68,7 +68,7 @@ def reader(stores: dict[str, str], tmp_path: Path) -> Start:
                 with psycopg.connect(urls["database_url"]) as connection:
                     query = "SELECT id FROM parts WHERE job_id = %s"
                     ((part,),) = connection.execute(query, (job.id,)).fetchall()
-                runner.run(runtime.run(part, redelivered=False))
+                runner.run(runtime.run(part, deaths=0))
                 return job.result(timeout=0).pages[0]
 
             try:

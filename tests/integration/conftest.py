@@ -243,7 +243,7 @@ def run_page(
                 while parts := queued():
                     started.extend(parts)
                     for part in parts:
-                        await runtime.run(part, redelivered=False)
+                        await runtime.run(part, deaths=0)
             finally:
                 await runtime.stop()
 

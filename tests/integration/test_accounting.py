@@ -116,7 +116,7 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
         try:
             part = part_of(job.id, stores)
             with pytest.raises(Retry):
-                await runtime.run(part, redelivered=False)
+                await runtime.run(part, deaths=0)
             assert runtime._meter.spent(part, 0) is None
         finally:
             await runtime.stop()

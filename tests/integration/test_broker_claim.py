@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -13,12 +14,14 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.broker import DEAD, QUEUES, Claim, Leases, connect
+from pecia_workers.broker import DEAD, QUEUES, Claim, Ended, Lists, connect
+from pecia_workers.broker.lists import taken_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALL = tuple(QUEUES)
+NUMBERS = count(1)
 
 
 @pytest.fixture
@@ -28,58 +31,58 @@ def redis(redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def leases(redis: Redis) -> Leases:
-    return Leases(redis)
+def lists(redis: Redis) -> Lists:
+    return Lists(redis)
 
 
 def message(lane: Lane = Lane.NORMAL, cost: int = 1, stage: Stage = Stage.READ) -> PartMessage:
     return PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost, flow=uuid4())
 
 
-def claim(leases: Leases, *, slots: int = 100, tokens: int | None = None, idle: bool = True) -> Claim:
-    return leases.claim(ALL, owner="me", slots=slots, tokens=tokens, idle=idle)
+def claim(lists: Lists, *, slots: int = 100, idle: bool = True, **more: Any) -> Claim:
+    return lists.claim(ALL, worker="me", number=next(NUMBERS), slots=slots, idle=idle, **more)
 
 
 def parts(claimed: Claim) -> list[UUID]:
     return [UUID(one.part) for one in claimed.parts]
 
 
-def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis, leases: Leases) -> None:
+def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis, lists: Lists) -> None:
     bulk, normal, urgent = (
         [message(lane) for _ in range(3)] for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT)
     )
     ingest = message(Lane.URGENT, stage=Stage.INGEST)
     publish(redis, [*bulk, *normal, *urgent, ingest])
 
-    assert parts(claim(leases)) == [one.part for one in (ingest, *urgent, *normal, *bulk)]
+    assert parts(claim(lists)) == [one.part for one in (ingest, *urgent, *normal, *bulk)]
 
 
-def test_a_claim_stops_at_the_first_part_that_does_not_fit(redis: Redis, leases: Leases) -> None:
+def test_a_claim_stops_at_the_first_part_that_does_not_fit(redis: Redis, lists: Lists) -> None:
     small, large, smaller = message(cost=4), message(cost=10), message(cost=1)
     publish(redis, [small, large, smaller])
 
-    assert parts(claim(leases, tokens=10)) == [small.part]
-    assert parts(claim(leases, tokens=6, idle=False)) == []
-    assert parts(claim(leases, tokens=11, idle=False)) == [large.part, smaller.part]
+    assert parts(claim(lists, tokens=10)) == [small.part]
+    assert parts(claim(lists, tokens=6, idle=False)) == []
+    assert parts(claim(lists, tokens=11, idle=False)) == [large.part, smaller.part]
 
 
-def test_a_part_larger_than_the_budget_runs_alone(redis: Redis, leases: Leases) -> None:
+def test_a_part_larger_than_the_budget_runs_alone(redis: Redis, lists: Lists) -> None:
     large, small = message(cost=1000), message(cost=1)
     publish(redis, [large, small])
 
-    assert parts(claim(leases, tokens=10, idle=False)) == []
-    assert parts(claim(leases, tokens=10, idle=True)) == [large.part]
+    assert parts(claim(lists, tokens=10, idle=False)) == []
+    assert parts(claim(lists, tokens=10, idle=True)) == [large.part]
 
 
 def test_a_claim_takes_no_more_than_the_free_slots_and_says_that_there_is_more(
-    redis: Redis, leases: Leases
+    redis: Redis, lists: Lists
 ) -> None:
     publish(redis, [message() for _ in range(5)])
 
-    first = claim(leases, slots=3)
+    first = claim(lists, slots=3)
 
     assert (len(first.parts), first.more) == (3, True)
-    assert (len(claim(leases, slots=3).parts), claim(leases, slots=3).more) == (2, False)
+    assert (len(claim(lists, slots=3).parts), claim(lists, slots=3).more) == (2, False)
 
 
 PART = "0197b1f2-5d3e-7c44-9a10-3f6c2b8e7d51"
@@ -115,20 +118,20 @@ GOOD = {"part": PART, "lane": "normal", "cost": 1, "flow": FLOW}
     ],
 )
 def test_a_malformed_head_is_put_aside_and_blocks_nothing(
-    redis: Redis, leases: Leases, raw: str | bytes
+    redis: Redis, lists: Lists, raw: str | bytes
 ) -> None:
     redis.lpush("read.normal", raw)
     behind = message()
     publish(redis, [behind])
 
-    assert parts(claim(leases)) == [behind.part]
+    assert parts(claim(lists)) == [behind.part]
     assert redis.llen(DEAD) == 1
 
 
-def test_the_dead_list_is_bounded(redis: Redis, leases: Leases) -> None:
+def test_the_dead_list_is_bounded(redis: Redis, lists: Lists) -> None:
     redis.lpush("read.normal", *["x" * 1000] * 3000)
 
-    while claim(leases).more:
+    while claim(lists).more:
         pass
 
     assert redis.llen("read.normal") == 0
@@ -137,35 +140,21 @@ def test_the_dead_list_is_bounded(redis: Redis, leases: Leases) -> None:
 
 
 @pytest.mark.parametrize(("sent", "taken"), [("1e300", 2**31 - 1), ("0.25", 1), ("7.9", 7)])
-def test_costs_are_clamped(redis: Redis, leases: Leases, sent: str, taken: int) -> None:
+def test_costs_are_clamped(redis: Redis, lists: Lists, sent: str, taken: int) -> None:
     redis.lpush("read.normal", json.dumps(GOOD).replace('"cost": 1', f'"cost": {sent}'))
 
-    assert [one.cost for one in claim(leases).parts] == [taken]
+    assert [one.cost for one in claim(lists).parts] == [taken]
 
 
-def test_a_part_that_is_leased_is_not_handed_out_again(redis: Redis, leases: Leases) -> None:
-    once, other = message(), message()
-    publish(redis, [once, once, other])
-    assert parts(claim(leases)) == [once.part, other.part]
-
-    publish(redis, [once])
-
-    assert parts(claim(leases)) == []
-    assert redis.llen(once.queue) == 0
-    leases.ack("me", [str(once.part)])
-    publish(redis, [once])
-    assert parts(claim(leases)) == [once.part]
-
-
-def test_a_claim_that_leaves_parts_behind_rings_for_the_next_worker(redis: Redis, leases: Leases) -> None:
+def test_a_claim_that_leaves_parts_behind_rings_for_the_next_worker(redis: Redis, lists: Lists) -> None:
     publish(redis, [message(), message()])
     redis.delete(bell_name(Stage.READ))
 
-    claim(leases, slots=1)
+    claim(lists, slots=1)
     assert redis.llen(bell_name(Stage.READ)) == 1
 
     redis.delete(bell_name(Stage.READ))
-    claim(leases, tokens=0, idle=False)
+    claim(lists, tokens=0, idle=False)
     assert redis.llen(bell_name(Stage.READ)) == 0
 
 
@@ -178,7 +167,7 @@ MESSAGES = st.lists(
 def test_budget_holds_lists_stay_in_order_and_nothing_is_lost(
     redis: Redis, sent: list[tuple[Lane, Stage, int]], slots: int, budget: int, data: st.DataObject
 ) -> None:
-    leases = Leases(redis)
+    lists = Lists(redis)
     redis.flushall()
     messages = [message(lane, cost, stage) for lane, stage, cost in sent]
     publish(redis, messages)
@@ -187,16 +176,17 @@ def test_budget_holds_lists_stay_in_order_and_nothing_is_lost(
     while held or len(served) < len(messages):
         free = budget - sum(held.values())
         if len(held) < slots and free > 0:
-            taken = leases.claim(ALL, owner="me", slots=slots - len(held), tokens=free, idle=not held).parts
+            taken = claim(lists, slots=slots - len(held), tokens=free, idle=not held).parts
             held |= {one.part: one.cost for one in taken}
             served += [(one.queue, UUID(one.part)) for one in taken]
         assert len(held) <= slots
         assert sum(held.values()) <= budget or len(held) == 1
         done = data.draw(st.sampled_from(list(held)))  # in the order of claim: ids are other ones each time
-        assert leases.ack("me", [done]) == 1
+        claim(lists, slots=0, ended=Ended(finished=(done,)))
         del held[done]
 
     for queue in ALL:
         expected = [one.part for one in messages if one.queue == queue]
         assert [part for name, part in served if name == queue] == expected
-    assert redis.keys("pecia:l*") + redis.keys("pecia:o*") + redis.keys("pecia:de*") == []
+    assert redis.hkeys(taken_name("me")) == ["#"]
+    assert not redis.exists(DEAD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -14,13 +15,14 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish, queue_name
-from pecia_workers.broker import QUEUES, Claimed, LaneRules, Leases, connect
-from pecia_workers.broker.leases import CREDIT, SERVED
+from pecia_workers.broker import QUEUES, Claimed, LaneRules, Lists, connect
+from pecia_workers.broker.lists import CREDIT, SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALL = tuple(QUEUES)
+NUMBERS = count(1)
 MOST_COST = 60
 
 
@@ -41,8 +43,9 @@ def rules(*, normal: float = 0.0, bulk: float = 0.0, patience: float = 0.0) -> L
     return LaneRules(shares={Lane.NORMAL: normal, Lane.BULK: bulk}, patience=timedelta(seconds=patience))
 
 
-def claim(leases: Leases, slots: int = 1, tokens: int | None = None) -> list[Claimed]:
-    return list(leases.claim(ALL, owner="me", slots=slots, tokens=tokens, idle=True).parts)
+def claim(lists: Lists, slots: int = 1, tokens: int | None = None) -> list[Claimed]:
+    claim = lists.claim(ALL, worker="me", number=next(NUMBERS), slots=slots, tokens=tokens, idle=True)
+    return list(claim.parts)
 
 
 @given(
@@ -55,12 +58,12 @@ def test_a_lane_that_waits_gets_its_share_of_the_tokens_and_no_more(
     redis: Redis, normal: float, bulk: float, costs: list[int], claims: list[tuple[int, int]]
 ) -> None:
     redis.flushall()
-    leases = Leases(redis, rules(normal=normal, bulk=bulk))
+    lists = Lists(redis, rules(normal=normal, bulk=bulk))
     for lane in Lane:
         fill(redis, lane, costs * (180 // len(costs) + 1))  # more than all claims together take
     served: Counter[Lane] = Counter()
     for slots, tokens in claims:
-        for part in claim(leases, slots, tokens):
+        for part in claim(lists, slots, tokens):
             served[part.lane] += part.cost
 
         total = served.total()
@@ -72,38 +75,38 @@ def test_without_shares_the_order_is_strict(redis: Redis) -> None:
     for lane in (Lane.BULK, Lane.NORMAL, Lane.URGENT):
         fill(redis, lane, [10] * 50)
 
-    order = [part.lane for part in claim(Leases(redis), slots=150)]
+    order = [part.lane for part in claim(Lists(redis), slots=150)]
 
     assert order == sorted(order, key=lambda lane: lane.rank)
 
 
 def test_a_lane_collects_nothing_while_nothing_waits_in_it(redis: Redis) -> None:
-    leases = Leases(redis, rules(bulk=0.5))
+    lists = Lists(redis, rules(bulk=0.5))
     fill(redis, Lane.URGENT, [10] * 40)
-    claim(leases, slots=20)
+    claim(lists, slots=20)
     fill(redis, Lane.BULK, [10] * 5)
 
-    assert [part.lane for part in claim(leases, slots=2)] == [Lane.URGENT, Lane.URGENT]
+    assert [part.lane for part in claim(lists, slots=2)] == [Lane.URGENT, Lane.URGENT]
 
 
 def test_what_is_due_to_a_lane_has_a_bound(redis: Redis) -> None:
     """A part of a million tokens must not be followed by nothing but bulk."""
-    leases = Leases(redis, rules(bulk=0.05))
+    lists = Lists(redis, rules(bulk=0.05))
     fill(redis, Lane.URGENT, [1_000_000, 1000, 1000])
     fill(redis, Lane.BULK, [10_000] * 50)
 
-    order = [part.lane for part in claim(leases, slots=5)]
+    order = [part.lane for part in claim(lists, slots=5)]
 
     assert order == [Lane.URGENT, Lane.BULK, Lane.BULK, Lane.BULK, Lane.URGENT]
 
 
 def test_the_stages_of_a_lane_divide_its_share(redis: Redis) -> None:
-    leases = Leases(redis, rules(bulk=0.2))
+    lists = Lists(redis, rules(bulk=0.2))
     fill(redis, Lane.URGENT, [10] * 200)
     for stage in (Stage.READ, Stage.CAPTION):
         fill(redis, Lane.BULK, [10] * 50, stage)
 
-    served = Counter(part.queue for part in claim(leases, slots=100))
+    served = Counter(part.queue for part in claim(lists, slots=100))
 
     assert served["read.bulk"] + served["caption.bulk"] == pytest.approx(20, abs=2)
     assert served["read.bulk"] == pytest.approx(served["caption.bulk"], abs=1)
@@ -115,14 +118,14 @@ def long_unserved(redis: Redis, *lanes: Lane) -> None:
 
 
 def test_a_lane_that_was_not_served_for_too_long_is_served_one_part_first(redis: Redis) -> None:
-    leases = Leases(redis, rules(patience=60))
+    lists = Lists(redis, rules(patience=60))
     for lane in (Lane.URGENT, Lane.BULK):
         fill(redis, lane, [10] * 10)
-    assert [part.lane for part in claim(leases, slots=2)] == [Lane.URGENT] * 2
+    assert [part.lane for part in claim(lists, slots=2)] == [Lane.URGENT] * 2
 
     long_unserved(redis, Lane.BULK)
 
-    assert [part.lane for part in claim(leases, slots=4)] == [Lane.BULK] + [Lane.URGENT] * 3
+    assert [part.lane for part in claim(lists, slots=4)] == [Lane.BULK] + [Lane.URGENT] * 3
 
 
 @given(aged=st.lists(st.sets(st.sampled_from([Lane.NORMAL, Lane.BULK])), max_size=20))
@@ -131,17 +134,17 @@ def test_a_turn_out_of_order_comes_at_once_and_never_twice_in_a_row(
 ) -> None:
     """Or parts that take longer than the patience would turn the order of the lanes round."""
     redis.flushall()
-    leases = Leases(redis, rules(patience=60))
+    lists = Lists(redis, rules(patience=60))
     for lane in Lane:
         fill(redis, lane, [10] * 25)
     waits: set[Lane] = set()
     last = Lane.URGENT
-    claim(leases)
+    claim(lists)
     for lanes in aged:
         long_unserved(redis, *lanes)
         waits |= lanes
 
-        (part,) = claim(leases)
+        (part,) = claim(lists)
 
         in_turn = min(waits, key=lambda lane: lane.rank, default=Lane.URGENT)
         assert part.lane is (in_turn if last is Lane.URGENT else Lane.URGENT)
@@ -150,12 +153,12 @@ def test_a_turn_out_of_order_comes_at_once_and_never_twice_in_a_row(
 
 
 def test_nothing_is_kept_of_lanes_that_are_empty(redis: Redis) -> None:
-    leases = Leases(redis, rules(normal=0.1, bulk=0.1, patience=60))
+    lists = Lists(redis, rules(normal=0.1, bulk=0.1, patience=60))
     for lane in Lane:
         fill(redis, lane, [10] * 3)
-    claim(leases, slots=4)
+    claim(lists, slots=4)
     assert redis.exists(CREDIT, SERVED) == 2
 
-    claim(leases, slots=100)
+    claim(lists, slots=100)
 
     assert redis.exists(CREDIT, SERVED) == 0

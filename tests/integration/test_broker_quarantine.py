@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from itertools import count as counting
 from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,9 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.broker import Capacity, Claimed, LaneRules, LeaseKeeper, Leases, connect, reap
-from pecia_workers.broker.leases import LEASES, SERVED, warden_name
-from pecia_workers.upkeep.queues import count_waiting, held_parts
+from pecia_workers.broker import Capacity, Claimed, Ended, Keeper, LaneRules, Lists, connect, hand_back
+from pecia_workers.broker.lists import SERVED, drainers_name
+from pecia_workers.upkeep.queues import held_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.gate
 
 LISTS = [f"read.{lane}" for lane in Lane]
 MAX_DEATHS = 3
+NUMBERS = counting(1)
 
 
 @pytest.fixture
@@ -46,55 +48,62 @@ def send(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL, deaths: int 
 
 
 def claim(
-    redis: Redis, owner: str, *, idle: bool = True, slots: int = 100, rules: LaneRules | None = None
+    redis: Redis, worker: str, *, idle: bool = True, slots: int = 100, rules: LaneRules | None = None
 ) -> list[Claimed]:
-    leases = Leases(redis, rules)
-    return list(leases.claim(LISTS, owner=owner, slots=slots, tokens=None, idle=idle).parts)
+    claim = Lists(redis, rules).claim(LISTS, worker=worker, number=next(NUMBERS), slots=slots, idle=idle)
+    return list(claim.parts)
 
 
 def ids(claimed: list[Claimed]) -> list[str]:
     return [one.part for one in claimed]
 
 
-def kill(redis: Redis, owner: str, parts: list[str]) -> None:
-    """Let the owner die with what it holds."""
-    held = Leases(redis).owned(owner)
-    assert held == set(parts)
-    for part in parts:
-        redis.zadd("pecia:leases", {part: 0})
-    assert reap(redis, timedelta(minutes=1)) == len(parts)
+def let_go(redis: Redis, worker: str, **ended: list[str]) -> None:
+    parts = Ended(**{how: tuple(parts) for how, parts in ended.items()})
+    Lists(redis).claim((), worker=worker, number=next(NUMBERS), slots=0, ended=parts)
+
+
+def send_suspects(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL) -> list[str]:
+    """Let a worker die of new parts."""
+    parts = send(redis, count, lane=lane)
+    assert ids(claim(redis, "dead")) == parts
+    let_go(redis, "dead", died_on=parts)
+    return parts
 
 
 def test_the_parts_of_a_dead_worker_run_together_and_with_nothing_else(redis: Redis) -> None:
-    suspects = send(redis, 3)
-    assert ids(claim(redis, "dead")) == suspects
+    suspects = send_suspects(redis, 3)
     others = send(redis, 2)
-    kill(redis, "dead", suspects)
 
-    warden = claim(redis, "warden")
+    claimed = claim(redis, "one")
 
-    assert ids(warden) == suspects
-    assert all(one.suspect and one.delivery == 2 and one.lane is Lane.NORMAL for one in warden)
+    assert ids(claimed) == suspects
+    assert all(one.suspect and one.deaths == 1 and one.lane is Lane.NORMAL for one in claimed)
     assert ids(claim(redis, "another")) == others
 
 
-def test_a_warden_takes_urgent_parts_alone_until_it_holds_nothing(redis: Redis) -> None:
-    suspects = send(redis, 2)
-    claim(redis, "dead")
-    kill(redis, "dead", suspects)
+def test_workers_that_hold_nothing_share_the_suspects(redis: Redis) -> None:
+    suspects = send_suspects(redis, 5)
+    normal = send(redis)
+
+    taken = [ids(claim(redis, worker, slots=2)) for worker in ("one", "two", "three", "four")]
+
+    assert taken == [suspects[:2], suspects[2:4], suspects[4:], normal]
+
+
+def test_a_worker_that_runs_dry_takes_urgent_parts_alone_until_it_holds_nothing(redis: Redis) -> None:
+    suspects = send_suspects(redis, 2)
     normal = send(redis)
     urgent = send(redis, lane=Lane.URGENT)
 
-    assert ids(claim(redis, "warden", idle=False)) == urgent
-    assert ids(claim(redis, "warden", idle=False)) == []
-    assert ids(claim(redis, "warden", idle=True)) == suspects
+    assert ids(claim(redis, "busy", idle=False)) == urgent
+    assert ids(claim(redis, "busy", idle=False)) == []
+    assert ids(claim(redis, "busy", idle=True)) == suspects
     assert ids(claim(redis, "another")) == normal
 
 
-def test_a_warden_that_has_others_to_finish_yields_to_a_worker_that_holds_nothing(redis: Redis) -> None:
-    suspects = send(redis, 2)
-    claim(redis, "dead")
-    kill(redis, "dead", suspects)
+def test_a_worker_that_runs_dry_goes_on_once_others_have_the_suspects(redis: Redis) -> None:
+    suspects = send_suspects(redis, 2)
     normal = send(redis)
     assert ids(claim(redis, "busy", idle=False)) == []
 
@@ -103,114 +112,83 @@ def test_a_warden_that_has_others_to_finish_yields_to_a_worker_that_holds_nothin
     assert ids(claim(redis, "busy", idle=False)) == normal
 
 
-def test_one_worker_at_a_time_is_the_warden_and_another_once_it_is_silent(redis: Redis) -> None:
-    first, second = send(redis, 2)
-    for owner, part in (("dead", first), ("dying", second)):
-        assert ids(claim(redis, owner, slots=1)) == [part]
-    kill(redis, "dead", [first])
-    assert ids(claim(redis, "warden")) == [first]
+@pytest.mark.parametrize(("suspects", "drainers"), [(1, 1), (2, 2), (20, 2)])
+def test_few_workers_run_dry_and_the_others_go_on(redis: Redis, suspects: int, drainers: int) -> None:
+    send_suspects(redis, suspects)
+    parts = send(redis, 4)
 
-    assert ids(claim(redis, "another")) == []
-    kill(redis, "dying", [second])
-    assert ids(claim(redis, "another")) == []
-    assert 0 < redis.pttl(warden_name(Stage.READ)) <= 15_000
-    redis.delete(warden_name(Stage.READ))  # as it does when its time is over
+    taken = [ids(claim(redis, f"busy{number}", idle=False, slots=1)) for number in range(4)]
 
-    assert ids(claim(redis, "another")) == [second]
+    assert taken == [[]] * drainers + [[part] for part in parts[: 4 - drainers]]
+    assert [claim(redis, f"busy{number}", idle=False) for number in range(drainers)] == [[]] * drainers
 
 
-def test_a_warden_that_renews_its_leases_stays_warden(redis: Redis) -> None:
-    (suspect,) = send(redis)
-    claim(redis, "dead")
-    kill(redis, "dead", [suspect])
-    claim(redis, "warden")
-    redis.pexpire(warden_name(Stage.READ), 50)
+def test_another_runs_dry_in_place_of_one_that_is_silent(redis: Redis) -> None:
+    suspects = send_suspects(redis)
+    send(redis)
+    assert claim(redis, "silent", idle=False) == []
 
-    Leases(redis).renew("warden", [suspect])
+    redis.zincrby(drainers_name(Stage.READ), -16, "silent")  # longer ago than a lease
 
-    assert redis.pttl(warden_name(Stage.READ)) > 1000
+    assert claim(redis, "another", idle=False) == []
+    assert ids(claim(redis, "another")) == suspects
 
 
 def test_what_lost_two_workers_runs_alone_and_the_killer_last(redis: Redis) -> None:
-    suspects = send(redis, 3)
-    claim(redis, "first")
-    kill(redis, "first", suspects)
-    claim(redis, "second")
-    kill(redis, "second", suspects)
-    redis.delete(warden_name(Stage.READ))
+    suspects = send_suspects(redis, 3)
+    assert ids(claim(redis, "second")) == suspects
+    let_go(redis, "second", died_on=suspects)
 
     killer, *innocent = suspects
     assert ids(claim(redis, "third")) == [killer]
-    kill(redis, "third", [killer])
-    redis.delete(warden_name(Stage.READ))
+    let_go(redis, "third", died_on=[killer])
 
-    for expected in (*innocent, killer):
-        assert ids(claim(redis, "fourth")) == [expected]
-        Leases(redis).ack("fourth", [expected])
+    taken = [ids(claim(redis, worker)) for worker in ("fourth", "fifth", "sixth")]
+    assert taken == [[innocent[0]], [innocent[1]], [killer]]
 
 
 @pytest.mark.parametrize(("deaths", "together"), [(1, 2), (2, 1)])
-def test_postgres_knows_of_deaths_that_redis_has_forgotten(redis: Redis, deaths: int, together: int) -> None:
+def test_a_part_is_as_suspect_as_postgres_says(redis: Redis, deaths: int, together: int) -> None:
     parts = send(redis, 2, deaths=deaths)
-    normal = send(redis)
 
-    claimed = claim(redis, "warden")
+    claimed = claim(redis, "one")
 
     assert ids(claimed) == parts[:together]
-    assert {one.delivery for one in claimed} == {deaths + 1}
-    assert ids(claim(redis, "another")) == normal
+    assert {one.deaths for one in claimed} == {deaths}
 
 
-def test_a_warden_runs_dry_while_a_holder_is_silent_and_goes_on_when_it_renews(redis: Redis) -> None:
-    wary = LaneRules(silence=timedelta(seconds=7.5))
-    parts = send(redis)
-    claim(redis, "silent")
-    redis.zincrby(LEASES, -8, parts[0])
-    normal, urgent = send(redis), send(redis, lane=Lane.URGENT)
+@pytest.mark.parametrize("deaths", [(1, 2), (2, 1)])
+def test_what_lost_two_workers_runs_with_none_that_lost_one(redis: Redis, deaths: tuple[int, int]) -> None:
+    parts = [part for number in deaths for part in send(redis, deaths=number)]
 
-    assert ids(claim(redis, "warden", idle=False, rules=wary)) == urgent
-    assert claim(redis, "warden", idle=False, rules=wary) == []
-
-    assert Leases(redis).renew("silent", parts) == []
-    assert ids(claim(redis, "warden", idle=False, rules=wary)) == normal
+    assert [ids(claim(redis, worker)) for worker in ("one", "another")] == [parts[:1], parts[1:]]
 
 
-def test_while_one_makes_ready_for_a_silent_holder_the_others_go_on(redis: Redis) -> None:
-    wary = LaneRules(silence=timedelta(seconds=7.5))
-    parts = send(redis)
-    claim(redis, "silent")
-    redis.zincrby(LEASES, -8, parts[0])
-    normal = send(redis)
+def test_a_suspect_that_says_of_no_death_runs_alone(redis: Redis) -> None:
+    parts = send(redis, 2)
+    redis.rename("read.normal", "read.quarantine")
 
-    assert claim(redis, "warden", idle=False, rules=wary) == []
-    assert ids(claim(redis, "another", idle=False, rules=wary)) == normal
-
-    kill(redis, "silent", parts)
-    assert ids(claim(redis, "warden", rules=wary)) == parts
+    assert ids(claim(redis, "one")) == parts[:1]
 
 
 def test_where_one_death_may_be_the_last_but_one_every_suspect_runs_alone(redis: Redis) -> None:
-    suspects = send(redis, 2)
-    claim(redis, "dead")
-    kill(redis, "dead", suspects)
+    suspects = send_suspects(redis, 2)
 
-    assert ids(claim(redis, "warden", rules=LaneRules(alone_from=1))) == suspects[:1]
+    assert ids(claim(redis, "one", rules=LaneRules(alone_from=1))) == suspects[:1]
 
 
-def test_a_graceful_give_back_leads_where_the_part_came_from(redis: Redis) -> None:
-    leases = Leases(redis)
-    parts = send(redis, 2)
-    claim(redis, "leaving")
-    assert leases.give_back("leaving", parts) == 2
-    assert count_waiting(redis)["read.normal"] == 2
-    claim(redis, "dead")
-    kill(redis, "dead", parts)
+@pytest.mark.parametrize("way", ["given back", "handed back"])
+def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis, way: str) -> None:
+    suspects = send_suspects(redis, 2)
     claim(redis, "leaving")
 
-    assert leases.give_back("leaving", parts) == 2
+    if way == "given back":
+        let_go(redis, "leaving", unfinished=suspects)
+    else:
+        hand_back(redis, "leaving")
 
-    redis.delete(warden_name(Stage.READ))
-    assert [(one.part, one.delivery) for one in claim(redis, "next")] == [(part, 2) for part in parts]
+    claimed = claim(redis, "next")
+    assert [(one.part, one.deaths, one.suspect) for one in claimed] == [(part, 1, True) for part in suspects]
 
 
 class OpenGate:
@@ -222,7 +200,7 @@ class OpenGate:
 
 def test_what_an_engine_died_on_goes_to_quarantine_and_the_rest_to_its_lane(redis: Redis) -> None:
     died_on, waited = send(redis, 2)
-    keeper = LeaseKeeper(redis, lease=timedelta(seconds=15), hold_limit=timedelta(minutes=1))
+    keeper = Keeper(redis, hold_limit=timedelta(minutes=1))
     keeper.gate = OpenGate()
     keeper.claim(LISTS)
 
@@ -231,44 +209,51 @@ def test_what_an_engine_died_on_goes_to_quarantine_and_the_rest_to_its_lane(redi
         keeper.give_back(part)
     assert keeper.settle()
 
-    assert ids(claim(redis, "warden")) == [died_on]
-    assert ids(claim(redis, "another")) == [waited]
+    assert [(one.part, one.deaths) for one in claim(redis, "one")] == [(died_on, 1)]
+    assert [(one.part, one.deaths) for one in claim(redis, "another")] == [(waited, 0)]
 
 
 def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> None:
-    (suspect,) = send(redis)
-    claim(redis, "dead")
-    kill(redis, "dead", [suspect])
-    (first, second) = send(redis, 2, lane=Lane.URGENT)
-    assert ids(claim(redis, "warden", slots=1)) == [first]
+    suspects = send_suspects(redis)
+    first, second = send(redis, 2, lane=Lane.URGENT)
+    assert ids(claim(redis, "one", slots=1)) == [first]
 
     redis.hincrbyfloat(SERVED, "read.quarantine", -16)  # longer ago than a lease
 
-    assert ids(claim(redis, "warden", idle=False)) == []
-    assert ids(claim(redis, "warden")) == [suspect]
+    assert ids(claim(redis, "one", idle=False)) == []
+    assert ids(claim(redis, "one")) == suspects
     assert ids(claim(redis, "another")) == [second]
 
 
 def test_urgent_suspects_wait_for_no_other_urgent_part(redis: Redis) -> None:
-    (suspect,) = send(redis, lane=Lane.URGENT)
-    claim(redis, "dead")
-    kill(redis, "dead", [suspect])
-    (other,) = send(redis, lane=Lane.URGENT)
+    suspects = send_suspects(redis, lane=Lane.URGENT)
+    others = send(redis, lane=Lane.URGENT)
 
-    assert ids(claim(redis, "warden", idle=False)) == []
-    assert ids(claim(redis, "warden")) == [suspect]
-    assert ids(claim(redis, "another")) == [other]
+    assert ids(claim(redis, "one", idle=False)) == []
+    assert ids(claim(redis, "one")) == suspects
+    assert ids(claim(redis, "another")) == others
+
+
+def test_a_suspect_comes_out_under_its_own_lane(redis: Redis) -> None:
+    parts = send(redis, lane=Lane.BULK, deaths=1) + send(redis, lane=Lane.URGENT, deaths=1)
+
+    claimed = claim(redis, "one")
+
+    assert [(one.part, one.queue) for one in claimed] == [
+        (parts[0], "read.bulk"),
+        (parts[1], "read.urgent"),
+    ]
 
 
 def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
-    parts = send(redis, 2)
-    claim(redis, "dead")
-    kill(redis, "dead", parts)
+    parts = send_suspects(redis, 2)
     assert held_parts(redis) == set(parts)
-    Leases(redis).ack("warden", ids(claim(redis, "warden")))
+    claim(redis, "busy", idle=False)
+    let_go(redis, "one", finished=ids(claim(redis, "one")))
 
-    claim(redis, "warden")
+    claim(redis, "busy", idle=False)
 
+    assert [hand_back(redis, worker) for worker in ("dead", "busy", "one")] == [0, 0, 0]
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
@@ -276,7 +261,7 @@ def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
 def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
     redis: Redis, count: int, poisons: int, workers: int, data: st.DataObject
 ) -> None:
-    """Workers claim, finish or die of a poison in any order, as the ledger counts deaths."""
+    """Workers claim, finish, go on or die of a poison in any order, as the ledger counts deaths."""
     redis.flushall()
     parts = send(redis, count)
     poison = set(parts[:poisons])
@@ -288,10 +273,10 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
     holds: dict[int, list[Claimed]] = {number: [] for number in names}
     while len(over) < count:
         number = data.draw(st.sampled_from(sorted(names)))
-        owner, held = names[number], holds[number]
+        worker, held = names[number], holds[number]
         if not any(one.suspect for one in held):
             slots = data.draw(st.integers(1, 20))
-            held += claim(redis, owner, idle=not held, slots=slots)
+            held += claim(redis, worker, idle=not held, slots=slots)
         assert len({one.suspect for one in held}) <= 1
         given_up = [one.part for one in held if deaths[one.part] >= MAX_DEATHS]
         killers = [one for one in held if one.part in poison and one.part not in given_up]
@@ -300,26 +285,15 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
                 deaths[one.part] += 1
             shared_deaths.update(one.part for one in killers if not one.suspect)
             alone_deaths.update(one.part for one in killers if len(held) == 1)
-            kill(redis, owner, ids(held))
-            redis.delete(warden_name(Stage.READ))
+            let_go(redis, worker, died_on=ids(held))
             names[number] += "'"
+        elif data.draw(st.booleans()):
+            continue
         else:
-            Leases(redis).ack(owner, ids(held))
+            let_go(redis, worker, finished=ids(held))
             over.update(ids(held))
         holds[number] = []
 
     assert all(deaths[part] < MAX_DEATHS for part in set(parts) - poison)
     assert all(deaths[part] == MAX_DEATHS and shared_deaths[part] <= 1 for part in poison)
     assert all(alone_deaths[part] >= 1 for part in poison)
-
-
-def test_a_suspect_comes_out_under_its_own_lane(redis: Redis) -> None:
-    parts = send(redis, lane=Lane.BULK, deaths=1) + send(redis, lane=Lane.URGENT, deaths=1)
-
-    claimed = claim(redis, "warden")
-
-    assert [(one.part, one.queue) for one in claimed] == [
-        (parts[0], "read.bulk"),
-        (parts[1], "read.urgent"),
-    ]
-    assert all(UUID(one.part) for one in claimed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -14,13 +15,20 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import TURN, PartMessage, publish, rest_name, standing_name
-from pecia_workers.broker import Leases, connect
-from pecia_workers.upkeep.queues import count_held, count_waiting, held_parts, mend_turns
+from pecia_workers.broker import Ended, Lists, connect, hand_back
+from pecia_workers.upkeep.queues import (
+    count_taken,
+    count_waiting,
+    count_waiting_parts,
+    held_parts,
+    mend_turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUEUE = "read.normal"
+NUMBERS = count(1)
 FLOWS = [uuid4() for _ in range(4)]
 
 
@@ -37,8 +45,13 @@ def messages(flow: UUID, count: int) -> list[PartMessage]:
 
 
 def claim(redis: Redis, slots: int) -> list[UUID]:
-    claim = Leases(redis).claim([QUEUE], owner="me", slots=slots, tokens=None, idle=True)
+    claim = Lists(redis).claim([QUEUE], worker="me", number=next(NUMBERS), slots=slots, idle=True)
     return [UUID(one.part) for one in claim.parts]
+
+
+def let_go(redis: Redis, **ended: list[UUID]) -> None:
+    parts = Ended(**{how: tuple(map(str, parts)) for how, parts in ended.items()})
+    Lists(redis).claim((), worker="me", number=next(NUMBERS), slots=0, ended=parts)
 
 
 def claim_all(redis: Redis) -> list[UUID]:
@@ -109,7 +122,6 @@ def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
     redis: Redis, steps: list[tuple[Any, ...]]
 ) -> None:
     redis.flushall()
-    leases = Leases(redis)
     sent: dict[UUID, list[UUID]] = defaultdict(list)
     done: list[UUID] = []
     held: list[UUID] = []
@@ -123,21 +135,22 @@ def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
             case "claim":
                 held += claim(redis, numbers[0])
             case "give back":
-                leases.give_back("me", [str(part) for part in held])
+                let_go(redis, unfinished=held)
                 held = []
             case _:
-                leases.ack("me", [str(part) for part in held])
+                let_go(redis, finished=held)
                 done, held = done + held, []
         expect_markers_where_something_waits(redis)
         left = {str(part) for parts in sent.values() for part in parts} - {str(part) for part in done}
         assert held_parts(redis) == left
-        assert count_held(redis) == len(left)
+        assert count_waiting_parts(redis) + count_taken(redis).total() == len(left)
     done += held + claim_all(redis)
-    leases.ack("me", [str(part) for part in done])
+    let_go(redis, finished=done)
 
     for parts in sent.values():
         assert [part for part in done if part in set(parts)] == parts
     assert len(done) == sum(map(len, sent.values()))
+    assert hand_back(redis, "me") == 0
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 

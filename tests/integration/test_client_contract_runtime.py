@@ -57,7 +57,7 @@ def work_off(client: Client, stores: dict[str, str], spool: Path) -> None:
                 while parts := connection.execute(waiting).fetchall():
                     for (part,) in parts:
                         with suppress(PartFailedError):
-                            await runtime.run(part, redelivered=False)
+                            await runtime.run(part, deaths=0)
         finally:
             await runtime.stop()
 

@@ -32,6 +32,7 @@ from pecia_workers.engines.base import Capabilities, Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.errors import PartFailedError
 from pecia_workers.ledger import ClaimRequest, Ledger, open_database
+from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.runtime import Runtime
 from videos import video
 
@@ -168,9 +169,10 @@ async def a_page_on_which_three_workers_died(hospital: Hospital) -> Job[Any]:
     job = hospital.read(line())
     ((part,),) = hospital.query("SELECT id FROM parts WHERE job_id = %s", job.id)
     database = open_database(hospital.urls["database_url"])
-    for worker in ("first", "second", "third"):
+    for deaths, worker in enumerate(("first", "second", "third")):
         ledger = Ledger(database, worker, announce=_nobody)
-        assert await ledger.claim(ClaimRequest(part=part, redelivered=True))
+        assert await ledger.claim(ClaimRequest(part=part, deaths=deaths))
+        await requeue_orphaned(database, await find_orphaned(database, limit=10), max_deaths=3)
     await database.dispose()
     return job
 
@@ -207,7 +209,7 @@ async def run_to_its_end(runtime: Runtime, hospital: Hospital, job: Job[Any]) ->
     ):
         for (part,) in parts:
             with suppress(PartFailedError, Retry, Ignore):
-                await runtime.run(part, redelivered=True)
+                await runtime.run(part, deaths=0)
     assert job.refresh().state is JobState.FAILED
     return job.failure
 

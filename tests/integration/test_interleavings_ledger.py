@@ -306,16 +306,14 @@ def test_a_heartbeat_survives_an_error_that_is_no_outage(
     database_url: str, query: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
-        database = open_database(database_url)
         identity = WorkerIdentity.new("engine")
-        async with keep_registered(database, identity, every=timedelta(milliseconds=20)):
+        async with keep_registered(database_url, identity, lease=timedelta(milliseconds=80)):
             await _until(lambda: query("SELECT 1 FROM workers"))
             query("ALTER TABLE workers RENAME TO hidden")
             await asyncio.sleep(0.2)
             query("ALTER TABLE hidden RENAME TO workers")
             query("DELETE FROM workers")
             await _until(lambda: query("SELECT 1 FROM workers"))
-        await database.dispose()
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(story())

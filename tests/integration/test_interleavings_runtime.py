@@ -25,6 +25,8 @@ from pecia_workers.engines.base import Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.judge import Judge
 from pecia_workers.runtime import Runtime, failure_of
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -71,7 +73,7 @@ def while_it_runs(
         await runtime.start()
         runtime._handlers[Stage.READ] = reader
         try:
-            return await _ending(runtime.run(part, redelivered=False), reader, meanwhile, patience)
+            return await _ending(runtime.run(part, deaths=0), reader, meanwhile, patience)
         finally:
             await runtime.stop()
 
@@ -123,6 +125,28 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(
     assert state_of(part, database_url) == "queued"
 
 
+def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
+    settings: WorkerSettings, part: UUID, database_url: str, eventually: Callable[..., Any]
+) -> None:
+    def deaths() -> Any:
+        with psycopg.connect(database_url) as connection:
+            return connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
+
+    async def judge() -> None:
+        database = open_database(database_url)
+        await Judge(database, settings.lease, max_deaths=settings.max_deaths).judge()
+        await database.dispose()
+
+    def take_for_dead() -> None:
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE workers SET lost_at = now() + interval '1 minute'")
+        asyncio.run(judge())
+        assert deaths() == ("queued", 1)
+        eventually(lambda: deaths() == ("queued", 0))
+
+    assert while_it_runs(settings, part, take_for_dead) == "to be given back"
+
+
 def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
@@ -134,7 +158,7 @@ def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrup
         await runtime.start()
         runtime._handlers[Stage.READ] = reader
         fail_writes(database_url, "INSERT ON results", "25006")
-        running = asyncio.ensure_future(runtime.run(part, redelivered=False))
+        running = asyncio.ensure_future(runtime.run(part, deaths=0))
         try:
             async with asyncio.timeout(60):
                 while runtime.room:  # noqa: ASYNC110  the other side is a database
@@ -175,7 +199,7 @@ def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_it
         runtime._handlers[Stage.READ] = die
         try:
             with pytest.raises(RuntimeLostError):
-                await runtime.run(part, redelivered=False)
+                await runtime.run(part, deaths=0)
             await runtime.give_back([part])
         finally:
             await runtime.stop()
@@ -211,7 +235,7 @@ def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_page
         runtime = Runtime(settings, {Stage.READ})
         await runtime.start()
         try:
-            runs = (runtime.run(part, redelivered=False) for part in parts)
+            runs = (runtime.run(part, deaths=0) for part in parts)
             ends = await asyncio.gather(*runs, return_exceptions=True)
             assert {type(end) for end in ends} == {RuntimeLostError}
         finally:
@@ -252,7 +276,7 @@ def test_a_part_that_is_stopped_because_the_engine_died_counts_the_death(
         await runtime.start()
         runtime._handlers[Stage.READ] = reader
         try:
-            running = asyncio.ensure_future(runtime.run(part, redelivered=False))
+            running = asyncio.ensure_future(runtime.run(part, deaths=0))
             await asyncio.wait_for(reader.began.wait(), 20)
             runtime._engine = Dying()
             await asyncio.wait_for(runtime.lost(), 5)

@@ -37,7 +37,7 @@ from pecia_workers.ledger import (
     Outcome,
     open_database,
 )
-from pecia_workers.ledger.recovery import OrphanedPart, Patience, expire_jobs, requeue_orphaned
+from pecia_workers.ledger.recovery import OrphanedPart, expire_jobs, requeue_orphaned
 
 pytestmark = pytest.mark.gate
 
@@ -46,7 +46,6 @@ Rows = list[dict[str, Any]]
 
 WORKERS = ("one", "two")
 ENDS = ("done", "done", "failed", "given up", "retry")
-PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
 PDF_TO_BE = b"%PDF-1.4"
 
 VIDEO_TO_BE = CaptionVideo(b"\0\0\0\x18ftypmp42")
@@ -207,10 +206,10 @@ class OneAfterTheOther(RuleBasedStateMachine):
         self.jobs = _submit(self.client, ReadDocument(self.picture), ReadDocument(PDF_TO_BE))
         self.books = Books(self.connection, [job.id for job in self.jobs])
 
-    @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), redelivered=st.booleans())
-    def claim(self, worker: str, pick: int, redelivered: bool) -> None:
+    @rule(worker=st.sampled_from(WORKERS), pick=st.integers(0, 4), deaths=st.integers(0, 3))
+    def claim(self, worker: str, pick: int, deaths: int) -> None:
         parts = self.books.parts()
-        self._claim(worker, ClaimRequest(part=parts[pick % len(parts)]["id"], redelivered=redelivered))
+        self._claim(worker, ClaimRequest(part=parts[pick % len(parts)]["id"], deaths=deaths))
 
     def _claim(self, worker: str, request: ClaimRequest) -> None:
         if claim := self.run(self.ledgers[worker].claim(request)):
@@ -344,7 +343,7 @@ class AllAtOnce:
         for _ in range(rounds):
             parts = await asyncio.to_thread(self._parts)
             asked = [
-                ClaimRequest(part=part["id"], redelivered=dice.random() < 0.3)
+                ClaimRequest(part=part["id"], deaths=dice.randrange(4))
                 for part in dice.sample(parts, k=min(8, len(parts)))
             ]
             claims = [claim for claim in await asyncio.gather(*map(ledger.claim, asked)) if claim]
@@ -443,7 +442,7 @@ def _retry_dead(client: Client, pick: int) -> None:
 async def _requeue_all(database: AsyncEngine, parts: Rows) -> None:
     """Declare every part orphaned: no worker is registered here."""
     orphaned = [OrphanedPart(id=part["id"], attempt=part["attempt"]) for part in parts]
-    await requeue_orphaned(database, orphaned, PATIENCE, max_deaths=2)
+    await requeue_orphaned(database, orphaned, max_deaths=2)
 
 
 async def _hear(_jobs: Any) -> None:

@@ -139,8 +139,8 @@ def fleet(database_url: str) -> Fleet:
     return Fleet(database_url)
 
 
-async def claimed(ledger: Ledger, part: UUID, *, redelivered: bool = False) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part, redelivered=redelivered))
+async def claimed(ledger: Ledger, part: UUID, *, deaths: int = 0) -> ClaimedPart:
+    claim = await ledger.claim(ClaimRequest(part=part, deaths=deaths))
     assert claim is not None
     return claim
 
@@ -174,14 +174,16 @@ def test_a_running_part_is_not_handed_out_again(database: Database, fleet: Fleet
     assert fleet.run(story, "one", "two") is None
 
 
-def test_a_part_whose_lease_was_lost_is_taken_over_and_its_death_counted(
-    database: Database, fleet: Fleet
-) -> None:
+def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(database: Database, fleet: Fleet) -> None:
+    """A message of it may have gone back to its lane."""
     (part,) = database.add_job()
 
     async def story(one: Ledger, two: Ledger) -> ClaimedPart:
         await claimed(one, part)
-        return await claimed(two, part, redelivered=True)
+        assert await two.claim(ClaimRequest(part=part, deaths=1)) is None, "it runs"
+        await one.give_back([part], died_on=[part])
+        assert await two.claim(ClaimRequest(part=part)) is None
+        return await claimed(two, part, deaths=1)
 
     claim = fleet.run(story, "one", "two")
     assert (claim.attempt, claim.deaths) == (2, 1)
@@ -192,7 +194,8 @@ def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Dat
 
     async def story(one: Ledger, two: Ledger) -> list[bool]:
         stale = await claimed(one, part)
-        fresh = await claimed(two, part, redelivered=True)
+        await one.give_back([part])
+        fresh = await claimed(two, part)
         return [
             await committed(one, stale, Done(page(text="stale"))),
             await committed(two, fresh, Done(page(text="fresh"))),
@@ -350,7 +353,7 @@ def test_a_part_given_back_because_the_engine_died_on_it_counts_a_death(
         await claimed(one, fatal)
         await claimed(one, bystander)
         await one.give_back([fatal, bystander], died_on=[fatal])
-        return [await claimed(two, part) for part in (fatal, bystander)]
+        return [await claimed(two, fatal, deaths=1), await claimed(two, bystander)]
 
     claims = fleet.run(story, "one", "two")
     assert [(claim.strikes, claim.deaths) for claim in claims] == [(0, 1), (0, 0)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -16,10 +15,9 @@ from pecia.job import AnyJob
 from pecia_schemas import Stage
 from pecia_workers.ledger import ClaimRequest, Ledger, open_database
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import Patience, find_orphaned, requeue_orphaned
+from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 
 Query = Callable[..., list[tuple[Any, ...]]]
-PATIENCE = Patience(worker_timeout=timedelta(seconds=30), hold_limit=timedelta(minutes=5))
 
 
 @pytest.fixture
@@ -113,8 +111,8 @@ def test_the_summary_comes_too_if_the_last_segment_ends_on_another_way(
         if end == "revoked":
             await ledger.revoke(last)
         else:
-            orphaned = await find_orphaned(database, PATIENCE, limit=10)
-            await requeue_orphaned(database, orphaned, PATIENCE, max_deaths=1)
+            orphaned = await find_orphaned(database, limit=10)
+            await requeue_orphaned(database, orphaned, max_deaths=1)
         await database.dispose()
 
     asyncio.run(lose())

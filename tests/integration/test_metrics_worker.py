@@ -1,4 +1,4 @@
-"""Health of a worker on real leases, lists and a real database."""
+"""Health of a worker on real lists and a real database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker import Capacity, LeaseKeeper, connect
+from pecia_workers.broker import Capacity, Keeper, connect
 from pecia_workers.ledger.database import answers
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
@@ -39,10 +39,9 @@ class Gate:
 
 
 @pytest.fixture
-def keeper(redis_url: str) -> Iterator[LeaseKeeper]:
+def keeper(redis_url: str) -> Iterator[Keeper]:
     with closing(connect(redis_url)) as redis:
-        lease = timedelta(seconds=15)
-        yield LeaseKeeper(redis, lease=lease, hold_limit=timedelta(minutes=5) + lease)
+        yield Keeper(redis, hold_limit=timedelta(minutes=5))
 
 
 def queue_parts(redis_url: str, count: int) -> None:
@@ -61,7 +60,7 @@ def value(name: str) -> float:
     return REGISTRY.get_sample_value(name) or 0.0
 
 
-def test_leases_tell_what_is_held_and_when_it_moved(keeper: LeaseKeeper, redis_url: str) -> None:
+def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis_url: str) -> None:
     queue_parts(redis_url, 6)
     assert not keeper.is_open
     keeper.gate = Gate()
@@ -81,7 +80,7 @@ def test_leases_tell_what_is_held_and_when_it_moved(keeper: LeaseKeeper, redis_u
     assert value("pecia_claim_token_fill_ratio_sum") - filled == pytest.approx(0.8)
     assert value("pecia_parts_held") == 4
 
-    keeper.ack(claim.parts[0].part)
+    keeper.finish(claim.parts[0].part)
     keeper.give_back(claim.parts[1].part)
     keeper.settle()
     assert keeper.held == 2
@@ -89,22 +88,24 @@ def test_leases_tell_what_is_held_and_when_it_moved(keeper: LeaseKeeper, redis_u
     assert value("pecia_parts_held") == 2
 
 
-def test_a_claim_that_brings_nothing_is_no_move(keeper: LeaseKeeper) -> None:
+def test_a_claim_that_brings_nothing_is_no_move(keeper: Keeper) -> None:
     keeper.gate = Gate()
     before = keeper.moved_at
     keeper.claim(QUEUES)
     assert keeper.moved_at == before
 
 
-def test_a_lost_lease_is_counted(keeper: LeaseKeeper, redis_url: str) -> None:
+def test_an_overdue_part_is_counted(redis_url: str) -> None:
     queue_parts(redis_url, 1)
-    keeper.gate = Gate()
-    keeper.claim(QUEUES)
-    lost = value("pecia_leases_lost_total")
+    now = [0.0]
     with closing(connect(redis_url)) as redis:
-        redis.flushall()
-    keeper.renew()
-    assert value("pecia_leases_lost_total") - lost == 1
+        keeper = Keeper(redis, hold_limit=timedelta(minutes=5), clock=lambda: now[0])
+        keeper.gate = Gate()
+        keeper.claim(QUEUES)
+        counted = value("pecia_overdue_parts_total")
+        now[0] = 301.0
+        keeper.tend()
+    assert value("pecia_overdue_parts_total") - counted == 1
 
 
 def status(port: int, path: str) -> int:
@@ -135,7 +136,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     server = redis_server()
     settings = settings_with_a_page(server.url, database_url)
     with closing(connect(server.url)) as redis:
-        keeper = LeaseKeeper(redis, lease=settings.lease, hold_limit=settings.part_timeout)
+        keeper = Keeper(redis, hold_limit=settings.part_timeout)
         with worker_page(settings, "engine", keeper, QUEUES) as port:
             assert port
             assert (status(port, "/healthz"), status(port, "/readyz")) == (200, 503)
@@ -155,7 +156,7 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
     monkeypatch.setattr("pecia_workers.metrics.health._PATIENCE_S", 0.5)
     settings = settings_with_a_page(redis_url, database_url)
     with closing(connect(redis_url)) as redis:
-        keeper = LeaseKeeper(redis, lease=settings.lease, hold_limit=settings.part_timeout)
+        keeper = Keeper(redis, hold_limit=settings.part_timeout)
         keeper.gate = Gate()
         with worker_page(settings, "engine", keeper, QUEUES) as port:
             assert port
@@ -169,7 +170,7 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
             eventually(lambda: status(port, "/healthz") == 200)
 
 
-def test_without_a_port_there_is_no_page(keeper: LeaseKeeper) -> None:
+def test_without_a_port_there_is_no_page(keeper: Keeper) -> None:
     with worker_page(WorkerSettings(), "engine", keeper, QUEUES) as port:
         assert port is None
 

@@ -91,7 +91,7 @@ def work(stores: dict[str, str], tmp_path: Path) -> Iterator[Work]:
 
 async def _end(runtime: Runtime, part: Any) -> None:
     try:
-        await runtime.run(part, redelivered=False)
+        await runtime.run(part, deaths=0)
     except PartFailedError:
         """It is in the job's failure."""
 

@@ -63,7 +63,7 @@ class OneWorker:
         try:
             await runtime.start()
             while parts := self._runnable(jobs):
-                await asyncio.gather(*(runtime.run(part, redelivered=False) for part in parts))
+                await asyncio.gather(*(runtime.run(part, deaths=0) for part in parts))
         finally:
             await runtime.stop()
 

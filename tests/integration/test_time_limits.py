@@ -61,7 +61,7 @@ def held(runtime: Runtime) -> int:
 
 
 async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
-    reading = asyncio.create_task(runtime.run(part, redelivered=False))
+    reading = asyncio.create_task(runtime.run(part, deaths=0))
     async with asyncio.timeout(20):
         while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.01)
@@ -150,7 +150,7 @@ def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
     async def story(runtime: Runtime) -> None:
         decoders = runtime._handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
         async with decoders._free:  # another page has the only one
-            reading = asyncio.create_task(runtime.run(page.part, redelivered=False))
+            reading = asyncio.create_task(runtime.run(page.part, deaths=0))
             done, _ = await asyncio.wait([reading], timeout=1.2 * limit.total_seconds())
             assert not done
             assert waited_s(str(page.part)) >= limit.total_seconds()
@@ -168,7 +168,7 @@ def test_a_part_does_not_run_before_its_time(
 
     async def story(runtime: Runtime) -> None:
         with pytest.raises(Ignore):
-            await runtime.run(page.part, redelivered=False)
+            await runtime.run(page.part, deaths=0)
 
     play(settings(), story)
     assert page.job.refresh().state is JobState.QUEUED

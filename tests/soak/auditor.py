@@ -18,10 +18,13 @@ from tests.soak.receiver import Call
 from tests.soak.workload import Shape
 
 from pecia_schemas import JobState
+from pecia_workers.broker.lists import TAKERS, taken_name
 
 _SHOWN = 3
 _KOMBU = b"_kombu."
 """Bindings of remote control, which Celery's workers keep as long as they live."""
+
+_TAKEN = taken_name("").encode()
 
 _JOBS = """
     SELECT id, state, total, (
@@ -166,9 +169,11 @@ def _is_deserved(one: Accepted, job: _Job) -> bool:
 
 
 def keys_left(redis: Redis) -> list[str]:
-    """Return the keys of Redis, but for Celery's own bindings."""
-    keys: Any = redis.scan_iter(count=1_000)
-    return sorted(key.decode(errors="replace") for key in keys if not key.startswith(_KOMBU))
+    """Return the keys of Redis, but for Celery's own bindings and the names of workers that have nothing."""
+    found: Any = redis.scan_iter(count=1_000)
+    keys = [key for key in found if not key.startswith(_KOMBU) and key != TAKERS.encode()]
+    left = [key for key in keys if not key.startswith(_TAKEN) or redis.hkeys(key) != [b"#"]]
+    return sorted(key.decode(errors="replace") for key in left)
 
 
 def orphans(home: Path) -> list[str]:

@@ -17,7 +17,7 @@ from pecia_workers.broker.envelope import envelope
 
 @pytest.mark.parametrize("stage", Stage)
 def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
-    claimed = Claimed(part=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9, delivery=1)
+    claimed = Claimed(part=str(uuid4()), stage=stage, lane=Lane.BULK, cost=9)
 
     message = envelope(claimed)
 
@@ -27,15 +27,15 @@ def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
     assert (message["headers"]["id"], message["properties"]["delivery_tag"]) == (claimed.part, claimed.part)
 
 
-@pytest.mark.parametrize(("delivery", "redelivered"), [(1, False), (2, True)])
-def test_a_part_whose_worker_died_is_marked(delivery: int, redelivered: bool) -> None:
-    claimed = Claimed(part=str(uuid4()), stage=Stage.READ, lane=Lane.URGENT, cost=1, delivery=delivery)
+@pytest.mark.parametrize(("deaths", "redelivered"), [(0, False), (1, True)])
+def test_a_part_whose_worker_died_is_marked(deaths: int, redelivered: bool) -> None:
+    claimed = Claimed(part=str(uuid4()), stage=Stage.READ, lane=Lane.URGENT, cost=1, deaths=deaths)
 
     message = envelope(claimed)
 
     assert message["headers"]["redelivered"] is redelivered
     assert message["properties"]["delivery_info"]["redelivered"] is redelivered
-    assert message["headers"]["x-deliveries"] == delivery
+    assert message["headers"]["x-deliveries"] == deaths + 1
 
 
 def test_a_worker_serves_the_lanes_of_its_stages_in_their_order() -> None:

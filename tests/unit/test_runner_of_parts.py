@@ -18,6 +18,7 @@ class Unwinding:
     """A runtime whose first run, once it was interrupted, unwinds until it is let go."""
 
     room = 1.0
+    name = "unwinding"
 
     def __init__(self) -> None:
         self.begun: list[UUID] = []
@@ -33,7 +34,7 @@ class Unwinding:
     async def lost(self) -> None:
         await asyncio.Event().wait()
 
-    async def run(self, part: UUID, *, redelivered: bool) -> None:  # noqa: ARG002
+    async def run(self, part: UUID, *, deaths: int) -> None:  # noqa: ARG002
         self.begun.append(part)
         self.at_work += 1
         self.most_at_work = max(self.most_at_work, self.at_work)
@@ -49,6 +50,9 @@ class Unwinding:
         if self.given_back <= self.refuses:
             raise OSError
         return ()
+
+    async def overdue(self, part: UUID) -> None:
+        """No part is held for too long here."""
 
     async def revoked(self, part: UUID) -> None:
         """Nobody revokes anything here."""
@@ -73,7 +77,7 @@ class Pool:
         )
 
     def deliver(self, part: UUID, former: Job | None = None) -> Job:
-        headers = {"id": str(part), "x-cost": 1, "redelivered": former is not None, "x-suspect": False}
+        headers = {"id": str(part), "x-cost": 1, "x-deliveries": 1, "x-suspect": False}
         job = Job(
             headers,
             callback=lambda _result: None,

@@ -17,8 +17,8 @@ from pecia_schemas.messages import queue_name
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.broker import (
     QUEUES,
+    Keeper,
     LaneRules,
-    LeaseKeeper,
     celery_settings,
     connect,
     task_name,
@@ -82,11 +82,10 @@ class FleetApp(Celery):  # type: ignore[misc]
         return self._given or read_settings(WorkerSettings)
 
     @cached_property
-    def keeper(self) -> LeaseKeeper:
-        """What this process holds in Redis."""
-        return LeaseKeeper(
+    def keeper(self) -> Keeper:
+        """What this process has taken from Redis."""
+        return Keeper(
             connect(self._redis_url),
-            lease=self.settings.lease,
             hold_limit=self.settings.part_timeout + self.settings.lease,
             rules=LaneRules.of(self.settings),
             clock=OUTAGE.clock,
@@ -118,7 +117,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     def _celery_settings(self) -> dict[str, Any]:
         settings = celery_settings(self._redis_url)
         settings["broker_transport_options"] |= {
-            "lease_owner": self.keeper.owner,
+            "keeper_key": self.keeper.key,
             "unacked_restore_interval": 1,
         }
         return settings | _SETTINGS

@@ -30,12 +30,17 @@ class PartRuntime(Protocol):
         """Share of that which may be claimed at this time, from 0 to 1. Read on any thread."""
         ...
 
+    @property
+    def name(self) -> str:
+        """The worker's name in Postgres and Redis, once it has started."""
+        ...
+
     async def lost(self) -> None:
         """Return once what runs the parts is gone for good, though no part runs that could find out."""
         ...
 
-    async def run(self, part: UUID, *, redelivered: bool) -> None:
-        """Run one part to its commit.
+    async def run(self, part: UUID, *, deaths: int) -> None:
+        """Run one part to its commit. It is not run if more workers died on it than its message tells.
 
         Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
         if it failed and will be tried again, `PartFailedError` if it failed for good. After any other exception the
@@ -48,6 +53,10 @@ class PartRuntime(Protocol):
 
         Return those of them that what runs the parts died on: they go to quarantine.
         """
+        ...
+
+    async def overdue(self, part: UUID) -> None:
+        """Give a part up that has been held for too long: it goes on elsewhere, as if a worker had died on it."""
         ...
 
     async def revoked(self, part: UUID) -> None:

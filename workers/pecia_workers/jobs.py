@@ -27,7 +27,7 @@ class Interruption(Enum):
     REVOKED = auto()
     """An operator revoked it: Celery has acknowledged it already."""
     LOST = auto()
-    """Its lease is no longer ours."""
+    """It is no longer ours, or has been held for too long."""
     STOPPED = auto()
     """The worker stops."""
 
@@ -39,12 +39,12 @@ class Job:
         "__weakref__",
         "callback",
         "cost",
+        "deaths",
         "former",
         "interruption",
         "limit_s",
         "on_interrupt",
         "part",
-        "redelivered",
         "soft",
         "started",
         "suspect",
@@ -64,7 +64,7 @@ class Job:
     ) -> None:
         self.part = UUID(headers["id"])
         self.cost: int = headers["x-cost"]
-        self.redelivered: bool = headers["redelivered"]
+        self.deaths: int = headers["x-deliveries"] - 1
         self.suspect: bool = headers["x-suspect"]
         self.callback = callback
         self.timeout_callback = timeout_callback

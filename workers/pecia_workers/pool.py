@@ -72,9 +72,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         )
         self._budget = self._bounded(self._start_runtime())
         self.limit = self._budget.slots
-        self._keeper.on_lost = self._on_lost
+        self._keeper.worker = self._runtime.name
+        self._keeper.on_overdue = self._on_overdue
         self._keeper.gate = self
-        self._keeper.start()
         task_revoked.connect(self._on_revoked)
 
     def _start_runtime(self) -> Budget:
@@ -180,14 +180,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._hub.call_soon(self._collect)
 
     def _collect(self) -> None:
-        """Tell Celery and Redis what has ended, then claim into the room it left."""
+        """Tell Celery what has ended; then claim into the room it left, which tells Redis too."""
         self._woken = False
         self._correct_prices()
         self._finish_all()
         self._run_ready()
-        self._keeper.settle()
         with suppress(RedisError):  # Celery's own poll will find out, and reconnect
             kick()
+        self._keeper.settle()
 
     def _correct_prices(self) -> None:
         while self._priced:
@@ -211,7 +211,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._tokens -= job.cost
         self._suspects -= job.suspect
         if self._jobs.get(job.part) is not job:
-            return  # the part has come again, and its lease belongs to the new delivery
+            return  # the part has come again, and belongs to the new delivery
         del self._jobs[job.part]
         if ending.timed_out and job.limit_s:
             job.timeout_callback(job.soft, job.limit_s)
@@ -226,9 +226,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
             for item in self._hub._pop_ready():  # noqa: SLF001  once the hub has stopped nobody else runs them
                 item()
 
-    def _on_lost(self, part: str) -> None:
+    def _on_overdue(self, part: str) -> None:
         if job := self._jobs.get(UUID(part)):
             job.interrupt(Interruption.LOST)
+            self._runner.overdue(job.part)
 
     def _on_revoked(self, *, request: Any, signum: Any = None, **_signal: Any) -> None:
         if signum == CANCELLED:

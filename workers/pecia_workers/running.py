@@ -79,6 +79,10 @@ class PartRunner:
         """Tell the runtime that an operator revoked a part."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
 
+    def overdue(self, part: UUID) -> None:
+        """Have the runtime give a part up that does not end, not even cancelled."""
+        self._loop.call_soon_threadsafe(self._in_background, self._runtime.overdue(part))
+
     def abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
         """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back.
 
@@ -147,7 +151,7 @@ class PartRunner:
         limit = asyncio.timeout(job.limit_s)
         try:
             async with limit:
-                await self._runtime.run(job.part, redelivered=job.redelivered)
+                await self._runtime.run(job.part, deaths=job.deaths)
         except TimeoutError:
             if limit.expired():
                 raise _TimeLimitError from None

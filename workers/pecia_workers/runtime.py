@@ -54,6 +54,7 @@ from pecia_workers.ledger import (
 )
 from pecia_workers.ledger.database import OUTAGE, outlast
 from pecia_workers.ledger.publication import relay_due
+from pecia_workers.ledger.recovery import OrphanedPart, pardon
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
@@ -74,6 +75,7 @@ from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
 from pecia_workers.tracing.parts import ended, processing
 from pecia_workers.tracing.requests import TracedGenerator
+from pecia_workers.watching import watch_workers
 from pecia_workers.working import clocked, limited
 
 log = structlog.get_logger(__name__)
@@ -97,7 +99,8 @@ class Runtime:
         self._stages = frozenset(stages)
         self._resources = AsyncExitStack()
         self._handlers: dict[Stage, Handler] = {}
-        self._running: dict[UUID, tuple[UUID, asyncio.Task[None]]] = {}
+        self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
+        self._turned_at = monotonic()
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
         self._engine_seen: recording.EngineWatch | None = None
@@ -105,6 +108,11 @@ class Runtime:
         self._meter = Meter()
         self._cache = ResultCache.off()
         self._died_on: set[UUID] = set()
+
+    @property
+    def name(self) -> str:
+        """The worker's name in Postgres and Redis."""
+        return self._identity.name
 
     async def start(self, priced: Priced = _nobody) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
@@ -125,8 +133,18 @@ class Runtime:
         self._engine = engine
         self._engine_seen = recording.EngineWatch(engine.capabilities.name) if engine else None
         registered = identity.running(engine) if engine else identity
-        await self._resources.enter_async_context(keep_registered(self._database, registered))
+        self._in_background(self._keep_turning())
+        self._beats = await self._resources.enter_async_context(
+            keep_registered(
+                settings.database_url.get_secret_value(),
+                registered,
+                lease=settings.lease,
+                alive=self._is_turning,
+                on_lost=partial(_call, asyncio.get_running_loop(), self._taken_for_dead),
+            )
+        )
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
+        self._in_background(watch_workers(self._database, self._bus, settings))
         return budget
 
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
@@ -197,14 +215,35 @@ class Runtime:
         settings = self._settings
         return PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
 
-    def _in_background(self, work: Awaitable[None]) -> None:
+    def _in_background(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
         self._resources.callback(task.cancel)
 
+    async def _keep_turning(self) -> None:
+        while True:
+            self._turned_at = monotonic()
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_turning(self) -> bool:
+        """Return whether the loop moves; a part may keep it for as long as parts may take. On any thread."""
+        return monotonic() - self._turned_at < self._settings.part_timeout.total_seconds()
+
+    def _taken_for_dead(self) -> None:
+        """Let go of everything: others run it now. What was counted against it is taken back."""
+        log.error("taken_for_dead", parts=len(self._running))
+        lost = [OrphanedPart(id=part.id, attempt=part.attempt) for part, _ in self._running.values()]
+        for _, task in self._running.values():
+            task.cancel()
+        if lost:
+            self._in_background(outlast(partial(pardon, self._database, lost)))
+
     @property
     def room(self) -> float:
-        """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres."""
-        return 0.0 if OUTAGE.is_on else self._memory
+        """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres.
+
+        Nor as long as Postgres does not know the worker, or takes it for dead.
+        """
+        return 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
 
     @property
     def _memory(self) -> float:
@@ -219,23 +258,23 @@ class Runtime:
                 await asyncio.sleep(_LOOK_S)
         self._died_on.update(self._running)  # the pool may cancel them before they find out
 
-    async def run(self, part: UUID, *, redelivered: bool) -> None:
-        """Run one part to its commit.
+    async def run(self, part: UUID, *, deaths: int) -> None:
+        """Run one part to its commit. It is not run if more workers died on it than its message tells.
 
         Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do,
         `PartCancelledError` if it was cancelled, `Retry` if it failed and will be tried again, `PartFailedError` if it
         failed for good, `RuntimeLostError` if the engine is gone.
         """
         try:
-            await self._run(part, redelivered=redelivered)
+            await self._run(part, deaths=deaths)
         except Ignore:
             if await self._ledger.withdrawn(part):
                 raise PartCancelledError from None
             raise
 
-    async def _run(self, part: UUID, *, redelivered: bool) -> None:
+    async def _run(self, part: UUID, *, deaths: int) -> None:
         asked = time_ns()
-        claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, redelivered=redelivered)))
+        claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
         about = about_part(claimed.job_id, claimed.id, claimed.attempt)
@@ -272,7 +311,7 @@ class Runtime:
             return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  the pool runs parts as tasks
-        self._running[part.id] = (part.job_id, task)
+        self._running[part.id] = (part, task)
         try:
             async with limited(self._settings.part_timeout.total_seconds()):
                 outcome = await self._handlers[part.stage](part)
@@ -302,9 +341,9 @@ class Runtime:
         return Failed(failure, retry_in, self._meter.spent(part.id, part.queued_s))
 
     def _cancel_job(self, job_id: UUID) -> None:
-        for part, (owner, task) in self._running.items():
-            if owner == job_id:
-                self._cancelled.add(part)
+        for part, task in self._running.values():
+            if part.job_id == job_id:
+                self._cancelled.add(part.id)
                 task.cancel()
 
     async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
@@ -316,6 +355,12 @@ class Runtime:
         await self._ledger.give_back(parts, died_on=died_on)
         return died_on
 
+    async def overdue(self, part: UUID) -> None:
+        """Queue a part elsewhere that has been held for too long; it counts as a death."""
+        self._died_on.add(part)
+        await self.give_back([part])
+        self._died_on.discard(part)
+
     async def revoked(self, part: UUID) -> None:
         """End a part that an operator revoked through Celery."""
         await self._ledger.revoke(part)
@@ -323,6 +368,10 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(function)
 
 
 async def _finish(work: Coroutine[Any, Any, R]) -> R:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
 
 
@@ -42,12 +41,8 @@ def serve(
 
 
 async def _serve(identity: WorkerIdentity, service: Service, settings: WorkerSettings) -> None:
-    database = open_database(settings.database_url.get_secret_value(), connections=1)
-    try:
-        async with keep_registered(database, identity):
-            await _until_signalled(service, settings.drain_timeout.total_seconds())
-    finally:
-        await database.dispose()
+    async with keep_registered(settings.database_url.get_secret_value(), identity, lease=settings.lease):
+        await _until_signalled(service, settings.drain_timeout.total_seconds())
 
 
 async def _until_signalled(service: Service, drain_s: float) -> None:

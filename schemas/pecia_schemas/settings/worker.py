@@ -59,7 +59,8 @@ class WorkerSettings(
     """Where that service answers, if not where the cloud has it: `http://[fd00:ec2::254]`."""
 
     lease: Duration = timedelta(seconds=15)
-    """How long a silent worker keeps its parts. Leases are renewed every sixth of it."""
+    """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
+    four times within it, every five seconds at least."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
     worker."""
@@ -78,9 +79,7 @@ class WorkerSettings(
     """How long one attempt at a part may work; waits for a decoder, the engine or a store do not count."""
 
     upkeep_interval: Duration = timedelta(seconds=2)
-    """How often the relay and the reapers look."""
-    worker_timeout: Duration = timedelta(seconds=30)
-    """How long a worker may be silent in Postgres before its parts are queued again."""
+    """How often the relay looks."""
 
     remote_control: Literal["look", "revoke"] = "look"
     """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ import pytest
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.broker import connect
+from pecia_workers.broker import Ended, Lists, connect, hand_back
+from pecia_workers.broker.lists import taken_name
+from pecia_workers.upkeep.queues import count_taken, count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +45,6 @@ class Fleet:
     def environment(self) -> dict[str, str]:
         return os.environ | {
             "PECIA_REDIS_URL": self.redis_url,
-            "PECIA_LEASE": "PT2S",
             "SCRIPTED_DIRECTORY": str(self.directory),
         }
 
@@ -95,15 +97,29 @@ class Fleet:
         self.eventually(lambda: self.story(part) == list(story), what=f"{story} of {part}")
 
     def await_settled(self) -> None:
-        """Wait until Redis holds no list and no lease."""
-        self.eventually(lambda: self.left == [], what="an empty broker")
+        """Wait until nothing waits in Redis and no worker has anything."""
+        self.eventually(
+            lambda: not any(count_waiting(self.redis).values()) and not count_taken(self.redis),
+            what="an empty broker",
+        )
 
     @property
     def left(self) -> list[str]:
-        patterns = ("read.*", "ingest.*", "caption.*", "pecia:leases", "pecia:leased", "pecia:owners")
-        return [
-            str(key) for pattern in (*patterns, "pecia:deliveries") for key in self.redis.scan_iter(pattern)
-        ]
+        """The lists in which something waits, and what workers have taken."""
+        patterns = ("read.*", "pecia:taken:*", "pecia:takers")
+        return [str(key) for pattern in patterns for key in self.redis.scan_iter(pattern)]
+
+    def taken(self, worker: Program) -> set[str]:
+        """Return the parts that a worker has."""
+        parts: Any = self.redis.hkeys(taken_name(f"w{worker.pid}"))
+        return set(parts) - {"#"}
+
+    def bury(self, worker: Program) -> None:
+        """Kill a worker, and do what upkeep does then: what it had taken comes again, as suspects."""
+        worker.end()
+        name, died_on = f"w{worker.pid}", Ended(died_on=tuple(self.taken(worker)))
+        Lists(self.redis).claim((), worker=name, number=sys.maxsize, slots=0, ended=died_on)
+        hand_back(self.redis, name)
 
     def end(self) -> None:
         for worker in self.workers:

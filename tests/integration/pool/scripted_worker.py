@@ -7,12 +7,10 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore, Retry
-from kombu.asynchronous import get_event_loop
 
 from pecia_schemas import FailureCode, Stage
 from pecia_workers.app import app, worker_argv
@@ -25,11 +23,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 SECRET = "Jane Doe"
-STALL_S = 5.0
-"""Longer than the lease of the tests' fleets."""
 
 
 class ScriptedRuntime:
+    name = f"w{os.getpid()}"
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._died_on: set[UUID] = set()
@@ -51,8 +49,8 @@ class ScriptedRuntime:
         while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
 
-    async def run(self, part: UUID, *, redelivered: bool) -> None:
-        self._note("run", part, redelivered=redelivered)
+    async def run(self, part: UUID, *, deaths: int) -> None:
+        self._note("run", part, deaths=deaths)
         if price := os.environ.get("SCRIPTED_PRICE"):
             self._priced(part, int(price))
         try:
@@ -65,10 +63,6 @@ class ScriptedRuntime:
     async def _follow_plan(self, part: UUID) -> None:
         while (plan := self._plan(part)) == "wait":  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
-        if plan == "stall":
-            hub: Any = get_event_loop()
-            hub.call_soon(time.sleep, STALL_S)
-            time.sleep(STALL_S)  # noqa: ASYNC251  both threads hang
         if plan == "fail":
             raise PartFailedError(FailureCode.TIMEOUT) from ValueError(SECRET)
         if plan == "retry":
@@ -95,6 +89,9 @@ class ScriptedRuntime:
             self._note("given back", part)
         return self._died_on.intersection(parts)
 
+    async def overdue(self, part: UUID) -> None:
+        self._note("overdue", part)
+
     async def revoked(self, part: UUID) -> None:
         self._note("revoked", part)
 
@@ -108,4 +105,4 @@ class ScriptedRuntime:
 app.new_runtime = lambda: ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"]))
 
 if __name__ == "__main__":
-    app.worker_main([*worker_argv([Stage.READ], app.settings, name=f"w{os.getpid()}"), *sys.argv[1:]])
+    app.worker_main([*worker_argv([Stage.READ], app.settings, name=ScriptedRuntime.name), *sys.argv[1:]])

@@ -22,7 +22,7 @@ def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
 
     fleet.await_story(part, "run", "done")
     fleet.await_settled()
-    assert fleet.journal(part)[0]["redelivered"] is False
+    assert fleet.journal(part)[0]["deaths"] == 0
 
 
 def test_a_redis_that_asks_for_a_password_serves_scripts_and_celery_alike(
@@ -119,7 +119,7 @@ def test_a_part_thrown_out_by_a_fault_is_given_back_and_runs_again(fleet: Any) -
 
     fleet.await_story(part, "run", "given back", "run", "done")
     fleet.await_settled()
-    assert fleet.journal(part)[2]["redelivered"] is False
+    assert fleet.journal(part)[2]["deaths"] == 0
     assert "ValueError" in fleet.logs
     assert "Jane Doe" not in fleet.logs
 

@@ -1,4 +1,4 @@
-"""What took a worker down runs apart: at first among its former neighbours, then alone; nobody else is hurt."""
+"""What took a worker down runs apart: at first among its former neighbours, then alone; no other part is hurt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def await_runs(fleet: Any, part: Any, count: int) -> None:
 
 def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:
     doomed, suspects = start_and_hold(fleet, 3)
-    doomed.end()
-    warden = fleet.start()
+    fleet.bury(doomed)
+    guard = fleet.start()
     for part in suspects:
         await_runs(fleet, part, 2)
 
@@ -33,7 +33,7 @@ def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere
     fleet.start()
     fleet.await_story(normal, "run", "done")
 
-    assert all(entry["pid"] != warden.pid for entry in fleet.journal(normal))
+    assert all(entry["pid"] != guard.pid for entry in fleet.journal(normal))
     for part in suspects:
         fleet.plan(part, "done")
         fleet.await_story(part, "run", "run", "done")
@@ -42,7 +42,7 @@ def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere
 
 def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: Any) -> None:
     doomed, [suspect] = start_and_hold(fleet, 1)
-    doomed.end()
+    fleet.bury(doomed)
     fleet.start()
     await_runs(fleet, suspect, 2)
     normal = fleet.send()
@@ -58,20 +58,23 @@ def test_a_worker_takes_other_parts_again_once_its_suspects_have_ended(fleet: An
 
 
 def test_a_part_that_kills_its_workers_kills_one_that_it_shares_with_others(fleet: Any) -> None:
-    """Three deaths: among all, among the suspects, alone; nobody who was not its neighbour is touched."""
+    """Three deaths: among all, among the suspects, alone; a part that was not its neighbour is not touched."""
     first, parts = start_and_hold(fleet, 4)
     poison, *innocent = parts
     fleet.plan(poison, "die")
     assert first.wait(WAIT_S) == -signal.SIGKILL
+    fleet.bury(first)
     second = fleet.start()
     assert second.wait(WAIT_S) == -signal.SIGKILL
+    fleet.bury(second)
 
     for part in innocent:
         fleet.plan(part, "done")
     last = [fleet.start(), fleet.start()]
     bystanders = [fleet.send() for _ in range(3)]
-    fleet.eventually(lambda: any(worker.returncode is not None for worker in last))
+    third = fleet.eventually(lambda: next((one for one in last if one.returncode is not None), None))
     fleet.plan(poison, "done")
+    fleet.bury(third)
 
     for part in parts:
         fleet.eventually(lambda part=part: fleet.story(part)[-1:] == ["done"])
@@ -97,7 +100,7 @@ def test_what_an_engine_died_on_runs_apart_and_what_was_given_back_does_not(flee
     fleet.plan(fatal, "lose")
 
     assert worker.wait(WAIT_S) == 1
-    assert sorted(fleet.left) == ["pecia:deliveries", "read.normal", "read.quarantine"]
+    assert sorted(fleet.left) == ["read.normal", "read.quarantine"]
     fleet.plan(waited, "done")
     fleet.plan(fatal, "done")
     fleet.start()

@@ -10,11 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from redis import Redis
 
 from forking import Program, Programs
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
+from pecia_workers.broker import connect
+from pecia_workers.upkeep.queues import held_parts
 
 
 class Workers:
@@ -58,16 +59,13 @@ class Workers:
     def log_of(self, process: Program) -> str:
         return (self._directory / f"log{self.processes.index(process)}").read_text()
 
-    def story(self, job: Job[Any]) -> list[tuple[str, int, str | None, int]]:
-        """What became of its only part: state, attempt, reason, and the process that said so."""
-        events = self.query(
-            "SELECT state, attempt, reason, actor FROM job_events WHERE job_id = %s AND part_id IS NOT NULL"
-            " ORDER BY sequence",
+    def story(self, job: Job[Any]) -> list[tuple[Any, ...]]:
+        """What became of its only part: state, attempt, reason, and the process of the worker that said so."""
+        return self.query(
+            "SELECT state, attempt, reason, nullif(split_part(actor, ':', 2), '')::int FROM job_events"
+            " WHERE job_id = %s AND part_id IS NOT NULL ORDER BY sequence",
             job.id,
         )
-        return [
-            (state, attempt, reason, int(actor.split(":")[1])) for state, attempt, reason, actor in events
-        ]
 
     def end(self) -> None:
         for process in self.processes:
@@ -101,18 +99,16 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
     paused.send_signal(signal.SIGCONT)
 
     assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
-    eventually(lambda: "lease lost" in workers.log_of(paused))
+    eventually(lambda: "taken_for_dead" in workers.log_of(paused))
     assert workers.story(job) == [
         ("running", 1, None, paused.pid),
+        ("queued", 1, "worker_lost", None),
         ("running", 2, None, other.pid),
         ("done", 2, None, other.pid),
     ]
     assert workers.query("SELECT attempt FROM results") == [(2,)]
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        left = "pecia:lease*", "pecia:owners", "pecia:deliveries", "pecia:again", "read.*"
-        eventually(
-            lambda: [key for pattern in left for key in redis.scan_iter(pattern)] == [], what="an empty Redis"
-        )
+    with connect(redis_url) as redis:
+        eventually(lambda: held_parts(redis) == set(), what="an empty Redis")
 
 
 def test_a_worker_that_is_told_to_stop_hands_over_what_it_cannot_finish_without_a_strike(

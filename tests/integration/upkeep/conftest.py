@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from redis import Redis
 from pecia_schemas import JobNotice, NoticeType, new_id
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
-from pecia_workers.broker.leases import Leases
+from pecia_workers.broker.lists import Lists
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import open_database
 from pecia_workers.upkeep.loop import Upkeep
@@ -95,14 +96,17 @@ class Tables:
         )
         self.query("UPDATE jobs SET state = 'running' WHERE id = %s", job_id)
 
-    def add_worker(self, name: str, *, silent: timedelta = timedelta(), stopped: bool = False) -> None:
+    def add_worker(
+        self, name: str, *, silent: timedelta = timedelta(), stopped: bool = False, lost: bool = False
+    ) -> None:
         self.query(
-            """INSERT INTO workers (name, role, stages, host, pid, started_at, seen_at, stopped_at)
+            """INSERT INTO workers (name, role, stages, host, pid, started_at, seen_at, stopped_at, lost_at)
                VALUES (%s, 'engine', '{read}', 'here', 1, now() - interval '1 hour', now() - %s::interval,
-                       CASE WHEN %s THEN now() END)""",
+                       CASE WHEN %s THEN now() END, CASE WHEN %s THEN now() END)""",
             name,
             silent,
             stopped,
+            lost,
         )
 
     def publish_long_ago(self) -> None:
@@ -204,8 +208,10 @@ def _keeping(settings: WorkerSettings) -> Iterator[None]:
 def claim_all(redis: Redis) -> Callable[..., list[str]]:
     """Claims what waits in `read.normal`, at most `slots`, and returns the parts' ids."""
 
+    numbers = count(1)
+
     def claim(*, owner: str = "worker", slots: int = 1_000) -> list[str]:
-        claimed = Leases(redis).claim(["read.normal"], owner=owner, slots=slots, tokens=None, idle=True)
+        claimed = Lists(redis).claim(["read.normal"], worker=owner, number=next(numbers), slots=slots)
         return [part.part for part in claimed.parts]
 
     return claim

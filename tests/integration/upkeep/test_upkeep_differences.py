@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import count
 from typing import Any, LiteralString, Self, TypeVar
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from pecia_schemas import Lane, Page, Stage, Verdict
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.leases import DEAD, OWNERS, QUEUES, Leases
+from pecia_workers.broker.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger
 from pecia_workers.ledger.database import open_database
 from pecia_workers.upkeep import differences as looking
@@ -99,29 +100,6 @@ def test_messages_that_are_lost_are_published_again(
     assert found == {Difference.LOST_MESSAGES: lost}
     play(lambda scene: mend(scene, found))
     assert redis.llen("read.normal") == 3
-
-
-@pytest.mark.usefixtures("healthy")
-@pytest.mark.parametrize(("state", "waiting"), [("queued", 3), ("done", 2)])
-def test_leases_of_parts_that_do_not_run_end(  # noqa: PLR0917  fixtures
-    tables: Any,
-    redis: Redis,
-    claim_all: Play,
-    play: Play,
-    look: Callable[[], Found],
-    state: str,
-    waiting: int,
-) -> None:
-    (held,) = claim_all(owner="forgetful", slots=1)
-    tables.query("UPDATE parts SET state = %s WHERE id = %s", state, held)
-    tables.query("UPDATE jobs SET done = CAST(%s = 'done' AS int)", state)
-
-    found = look()
-
-    assert found == {Difference.IDLE_LEASES: {(held, "forgetful", 0)}}
-    assert mended(play, look, found)
-    assert redis.hlen(OWNERS) == 0
-    assert redis.llen("read.normal") == waiting
 
 
 def test_parts_of_workers_that_are_gone_run_again(
@@ -245,7 +223,7 @@ class BusyWorker:
 
     def __init__(self, settings: WorkerSettings, redis: Redis) -> None:
         self._database_url = settings.database_url.get_secret_value()
-        self._leases = Leases(redis)
+        self._lists = Lists(redis)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()))
         self.committed = 0
@@ -261,15 +239,19 @@ class BusyWorker:
     async def _work(self) -> None:
         database = open_database(self._database_url)
         ledger = Ledger(database, "busy", announce=_hear)
+        ended, numbers = Ended(), count(1)
         while not self._stopping.is_set():
-            claim = self._leases.claim(tuple(QUEUES), owner="busy", slots=20, tokens=None, idle=True)
+            claim = self._lists.claim(
+                tuple(QUEUES), worker="busy", number=next(numbers), slots=20, ended=ended
+            )
             requests = [ClaimRequest(part=UUID(one.part)) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*map(ledger.claim, requests)) if part]
-            given_back = {str(part) for part in await ledger.give_back([part.id for part in parts[:2]])}
+            given_back = tuple(map(str, await ledger.give_back([part.id for part in parts[:2]])))
             done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts[2:]]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
-            self._leases.give_back("busy", sorted(given_back))
-            self._leases.ack("busy", [one.part for one in claim.parts if one.part not in given_back])
+            over = tuple(one.part for one in claim.parts if one.part not in given_back)
+            ended = Ended(finished=over, unfinished=given_back)
+        self._lists.claim((), worker="busy", number=next(numbers), slots=0, ended=ended)
         await database.dispose()
 
 
@@ -333,7 +315,7 @@ def test_the_doctor_repairs_what_it_finds_when_it_is_told_to(
     code, said = doctor("--deep")
     assert (code, said["lost messages"]["ok"]) == (1, False)
     assert said["lost messages"]["detail"].startswith("1: parts are queued in Postgres and have no message")
-    assert said["idle leases"] == {"subject": "idle leases", "ok": True, "detail": "none"}
+    assert said["dead messages"] == {"subject": "dead messages", "ok": True, "detail": "none"}
 
     assert doctor("--repair")[0] == 1, "it repairs though nobody said yes"
     assert redis.llen("read.normal") == 2

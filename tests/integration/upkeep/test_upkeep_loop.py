@@ -17,7 +17,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
-from pecia_workers.upkeep.queues import count_held, held_parts
+from pecia_workers.upkeep.queues import count_waiting_parts, held_parts
 
 QUEUE = "read.normal"
 Make = Callable[..., Any]
@@ -33,16 +33,21 @@ def test_after_flushall_everything_is_back_within_seconds(
         redis.flushall()
 
         eventually(lambda: len(held_parts(redis)) == 50)
-    assert count_held(redis) == 50, "some were published twice"
+    assert count_waiting_parts(redis) == 50, "some were published twice"
 
 
-def test_an_expired_lease_goes_to_quarantine(  # noqa: PLR0917  fixtures
+def test_what_a_worker_took_that_is_gone_goes_back_and_what_it_ran_to_quarantine(  # noqa: PLR0917  fixtures
     tables: Any, redis: Redis, claim_all: Make, settings_for: Make, eventually: Make, keeping: Make
 ) -> None:
-    tables.add_job()
-    with keeping(settings_for(lease=timedelta(seconds=0.5))):
-        eventually(claim_all)
-        eventually(lambda: redis.llen("read.quarantine") == 1)
+    tables.add_worker("silent")
+    tables.add_job(parts=2)
+    with keeping(settings_for(lease=timedelta(seconds=2))):
+        eventually(lambda: len(claim_all(owner="silent")) or redis.hlen("pecia:taken:silent") == 3)
+        tables.query(
+            "UPDATE parts SET state = 'running', attempt = 1, worker = 'silent', started_at = now() WHERE ordinal = 0"
+        )
+        eventually(lambda: (redis.llen("read.normal"), redis.llen("read.quarantine")) == (2, 1))
+    assert [part["deaths"] for part in tables.query("SELECT deaths FROM parts ORDER BY ordinal")] == [1, 0]
 
 
 def test_flows_whose_jobs_are_over_are_forgotten(

@@ -16,13 +16,12 @@ from sqlalchemy.exc import OperationalError
 from pecia_schemas import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.leases import LEASED
-from pecia_workers.upkeep.steps import Stores, expire, relay, requeue_orphans
+from pecia_workers.upkeep.steps import Judging, Stores, expire, relay
 
 
 @pytest.fixture
 def reap(run: Callable[..., int], settings: WorkerSettings) -> Callable[[], int]:
-    return lambda: run(lambda stores: requeue_orphans(stores, settings))
+    return lambda: run(lambda stores: Judging(stores, settings)())
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -32,7 +31,7 @@ def test_the_parts_of_a_dead_worker_are_queued_again(
     job_id = tables.add_job(parts=3)
     tables.run_on("dead", job_id)
     if known:
-        tables.add_worker("dead", silent=timedelta(minutes=1))
+        tables.add_worker("dead", lost=True)
 
     assert reap() == 3
 
@@ -54,7 +53,7 @@ def test_a_worker_that_stopped_of_its_own_will_is_no_strike(tables: Any, reap: C
     assert tables.parts(job_id)[0]["deaths"] == 0
 
 
-def test_a_new_worker_under_an_old_name_does_not_keep_the_old_ones_parts(
+def test_what_a_worker_let_go_of_before_it_registered_again_is_no_strike(
     tables: Any, reap: Callable[[], int]
 ) -> None:
     job_id = tables.add_job()
@@ -63,26 +62,19 @@ def test_a_new_worker_under_an_old_name_does_not_keep_the_old_ones_parts(
     tables.query("UPDATE workers SET started_at = now()")
 
     assert reap() == 1
+    assert tables.parts(job_id)[0]["deaths"] == 0
 
 
-def test_the_parts_of_a_living_worker_are_left_alone(tables: Any, reap: Callable[[], int]) -> None:
-    tables.run_on("alive", tables.add_job())
-    tables.add_worker("alive", silent=timedelta(seconds=10))
-
-    assert reap() == 0
-
-
-def test_a_part_with_a_lease_is_left_to_the_lease(
-    tables: Any, redis: Redis, run: Callable[..., Any], claim_all: Callable[..., Any], reap: Callable[[], int]
+@pytest.mark.parametrize("jump", ["-1 year", "1 year"])
+def test_no_clock_but_the_judges_own_takes_a_worker_for_dead(
+    tables: Any, reap: Callable[[], int], jump: str
 ) -> None:
-    job_id = tables.add_job()
-    run(relay)
-    claim_all()
-    tables.run_on("silent", job_id)
+    """Neither does time in which a part runs: its worker alone knows what it waited for."""
+    tables.add_worker("alive")
+    tables.run_on("alive", tables.add_job())
+    tables.query("UPDATE workers SET seen_at = now() + %s::interval", jump)
 
     assert reap() == 0
-    redis.delete(LEASED)
-    assert reap() == 1
 
 
 def test_a_part_that_takes_its_workers_down_fails_as_poisoned(tables: Any, reap: Callable[[], int]) -> None:
@@ -119,8 +111,8 @@ def test_two_reapers_count_one_death(tables: Any, settings: WorkerSettings, run:
     tables.run_on("dead", job_id)
 
     async def story(stores: Stores) -> int:
-        together = await asyncio.gather(*(requeue_orphans(stores, settings) for _ in range(4)))
-        return sum(together) + await requeue_orphans(stores, settings)  # what they kept from each other
+        together = await asyncio.gather(*(Judging(stores, settings)() for _ in range(4)))
+        return sum(together) + await Judging(stores, settings)()  # what they kept from each other
 
     assert run(story) == 20
     assert {part["deaths"] for part in tables.parts(job_id)} == {1}

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from sqlalchemy import text
@@ -32,7 +32,7 @@ from pecia_workers.ledger.workers import (
 )
 from pecia_workers.upkeep.steps import forget_workers
 
-OFTEN = timedelta(milliseconds=50)
+LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
 
 
@@ -51,11 +51,9 @@ def on_database(database_url: str) -> Callable[..., None]:
     return play
 
 
-def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
-    tables: Any, on_database: Callable[..., None]
-) -> None:
-    async def story(database: AsyncEngine) -> None:
-        async with keep_registered(database, WORKER, every=OFTEN):
+def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
+    async def story() -> None:
+        async with keep_registered(tables.database_url, WORKER, lease=LEASE):
             first = await seen(tables)
             await asyncio.sleep(0.2)
             later = await seen(tables)
@@ -64,7 +62,7 @@ def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(
             assert later["seen_at"] > first["seen_at"]
             assert later["started_at"] == first["started_at"]
 
-    on_database(story)
+    asyncio.run(story())
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
 
@@ -82,12 +80,12 @@ def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> No
 
 
 def test_a_worker_registers_what_its_engine_can_do_and_hold(
-    tables: Any, on_database: Callable[..., None], settings_for: Callable[..., WorkerSettings]
+    tables: Any, settings_for: Callable[..., WorkerSettings]
 ) -> None:
     engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
-    async def story(database: AsyncEngine) -> None:
-        async with keep_registered(database, WORKER.running(engine)):
+    async def story() -> None:
+        async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
             assert (await seen(tables))["capabilities"] == {
                 "model": "PP-OCRv6-small",
                 "device": "cpu",
@@ -98,17 +96,49 @@ def test_a_worker_registers_what_its_engine_can_do_and_hold(
                 "tokens": None,
             }
 
-    on_database(story)
+    asyncio.run(story())
 
 
-def test_a_worker_whose_row_is_gone_registers_again(tables: Any, on_database: Callable[..., None]) -> None:
-    async def story(database: AsyncEngine) -> None:
-        async with keep_registered(database, WORKER, every=OFTEN):
+@pytest.mark.parametrize(
+    "told", ["DELETE FROM workers", "UPDATE workers SET lost_at = now() + interval '1 minute'"]
+)
+def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
+    tables: Any, told: LiteralString
+) -> None:
+    lost: list[int] = []
+
+    async def story() -> None:
+        lose = partial(lost.append, 1)
+        async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
             await seen(tables)
-            tables.query("DELETE FROM workers")
-            assert (await seen(tables))["name"] == WORKER.name
+            tables.query(told)
+            async with asyncio.timeout(WAIT_S):
+                while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
+                    await asyncio.sleep(0.02)
 
-    on_database(story)
+    asyncio.run(story())
+    assert lost == [1]
+
+
+def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
+    turning = [True]
+
+    async def story() -> None:
+        alive = partial(all, turning)
+        async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
+            first = await seen(tables)
+            turning[0] = False
+            await asyncio.sleep(0.2)
+            still = await seen(tables)
+            await asyncio.sleep(0.2)
+            assert (await seen(tables))["seen_at"] == still["seen_at"]
+            turning[0] = True
+            async with asyncio.timeout(WAIT_S):
+                while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
+                    await asyncio.sleep(0.02)
+            assert (await seen(tables))["started_at"] == first["started_at"]
+
+    asyncio.run(story())
 
 
 def test_the_stages_on_duty_are_those_of_workers_that_live(
@@ -119,7 +149,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
 
     async def story(database: AsyncEngine) -> None:
         assert await stages_on_duty(database) == set()
-        async with keep_registered(database, WORKER):
+        async with keep_registered(tables.database_url, WORKER, lease=LEASE):
             await seen(tables)
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()

@@ -2,8 +2,8 @@
 
 from pecia_workers.broker.connection import celery_settings, connect
 from pecia_workers.broker.envelope import task_name
-from pecia_workers.broker.keeper import Capacity, Gate, LeaseKeeper
-from pecia_workers.broker.leases import DEAD, QUEUES, Claim, Claimed, Leases, reap
+from pecia_workers.broker.keeper import Capacity, Gate, Keeper
+from pecia_workers.broker.lists import DEAD, QUEUES, Claim, Claimed, Ended, Lists, hand_back
 from pecia_workers.broker.rules import LaneRules
 
 __all__ = [
@@ -12,12 +12,13 @@ __all__ = [
     "Capacity",
     "Claim",
     "Claimed",
+    "Ended",
     "Gate",
+    "Keeper",
     "LaneRules",
-    "LeaseKeeper",
-    "Leases",
+    "Lists",
     "celery_settings",
     "connect",
-    "reap",
+    "hand_back",
     "task_name",
 ]

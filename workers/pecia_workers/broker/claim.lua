@@ -1,30 +1,32 @@
--- Takes parts while they fit and leases them to the owner: a part is always in a list or leased. Lanes are served strictly in
--- the order of the lists, but for what is due to a lower one: its share of all tokens, and one part after a long wait.
--- A message of a part that is leased waits in `again` for the end of the lease: the part may have been queued anew.
--- Parts on which a worker died run apart from others: their stage's one warden takes no more than urgent parts until it
--- holds nothing, then suspects alone, together as long as each has lost few workers. It begins to run dry as soon as a
--- holder falls silent, so as to be ready when those leases run out.
--- KEYS: leases, leased, owners, again, dead, credit, served; then each list and the bell of its stage, in the order of
--- service; then quarantine and warden of each stage
--- ARGV: owner; most parts; free tokens (-1: no limit); '1' if the owner holds nothing; lists; rules as JSON
--- Returns {part, list, lane, cost, delivery, trace, part, ...} and 1 if it stopped although more may be had at once.
-local LEASES, LEASED, OWNERS, AGAIN, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 7)
-local FIRST_LIST, FIELDS = 8, 6
+-- Lets go of what a worker has ended, then takes parts while they fit: a part waits in a list or stands in `taken` of a worker.
+-- Each call has a number; the same number again returns the same parts and does nothing else: the reply may have been lost.
+-- Lanes are served strictly in the order of the lists, but for what is due to a lower one: its share of all tokens, and one
+-- part after a long wait. A message of a part that the worker has already waits until it lets go of that one.
+-- Parts on which a worker died run apart from others: a worker that holds nothing takes suspects alone, together as long as
+-- each has lost few workers. Some that are busy run dry for them, and take no more than urgent parts until then.
+-- KEYS: taken, takers, dead, credit, served; then each list and the bell of its stage, in the order of service; then quarantine
+-- and drainers of each stage
+-- ARGV: worker; number; most parts; free tokens (-1: no limit); '1' if the worker holds nothing; lists; rules as JSON; how many
+-- parts are finished, how many the engine died on; those, then parts that go back
+-- Returns {part, list, lane, cost, deaths, trace, part, ...} and 1 if it stopped although more may be had at once.
+local TAKEN, TAKERS, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 5)
+local FIRST_LIST, FIRST_PART, FIELDS = 6, 10, 6
 local MAX_BYTES, MAX_COST = 256, 2147483647
 local TRACE_BYTES = 55
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
 local MOST_CREDIT = 32768
 local AGED = 'aged'
-local SILENT_LOOKED_AT = 32
-local BUSY = '!' -- before the name of a warden that runs suspects
+local MOST_DRAINERS = 2
 local UUID = '^' .. table.concat({
   string.rep('[0-9a-f]', 8), string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 4),
   string.rep('[0-9a-f]', 4), string.rep('[0-9a-f]', 12),
 }, '%-') .. '$'
 
-local owner, slots, tokens, idle = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-local first_quarantine = FIRST_LIST + 2 * tonumber(ARGV[5])
-local rules = cjson.decode(ARGV[6])
+local worker, number = ARGV[1], ARGV[2]
+local slots, tokens, idle = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+local first_quarantine = FIRST_LIST + 2 * tonumber(ARGV[6])
+local rules = cjson.decode(ARGV[7])
+local finished, died = tonumber(ARGV[8]), tonumber(ARGV[9])
 local limited = tokens >= 0
 local steps, TURN_STEPS = 1000, 10 -- what one call puts aside, so that it never keeps Redis for long
 local clock = redis.call('TIME')
@@ -48,7 +50,9 @@ local function read(list, raw)
   if list.lane ~= said.lane and not (list.lane == 'quarantine' and rules.lanes[said.lane]) then return nil end
   local cost = math.max(1, math.min(math.floor(said.cost), MAX_COST))
   local trace = type(said.trace) == 'string' and #said.trace == TRACE_BYTES and said.trace or ''
-  return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace}
+  local deaths = type(said.deaths) == 'number' and said.deaths > 0 and math.min(math.floor(said.deaths), MAX_COST)
+  deaths = list.lane == 'quarantine' and (deaths or rules.alone_from) or 0
+  return {raw = raw, part = said.part, flow = said.flow, lane = said.lane, cost = cost, trace = trace, deaths = deaths}
 end
 
 local function bury(raw)
@@ -74,18 +78,18 @@ local function put_aside(list, raw, message)
   elseif not message.part then
     open_turn(list, message.flow)
   else
-    redis.call('HSET', AGAIN, message.part, list.name .. '\n' .. raw)
+    redis.call('HSET', TAKEN, message.part .. '+', number .. ' 0 ' .. list.name .. ' ' .. raw)
     stand(list.name, message.flow, -1)
   end
 end
 
--- Returns the first message of a list that can be leased; opens turns and puts aside what is in front of it.
+-- Returns the first message of a list that can be taken; opens turns and puts aside what is in front of it.
 local function head(list)
   while not list.head and steps > 0 do
     local raw = redis.call('LINDEX', list.name, -1)
     if not raw then return nil end
     local message = read(list, raw)
-    if message and message.part and not redis.call('ZSCORE', LEASES, message.part) then
+    if message and message.part and redis.call('HEXISTS', TAKEN, message.part) == 0 then
       list.head = message
     else
       steps = steps - 1
@@ -100,22 +104,20 @@ local function fits(cost)
   return not limited or cost <= tokens or (idle and count == 0)
 end
 
-local function lost_with(part)
-  return tonumber(redis.call('HGET', DELIVERIES, part) or 0)
+local function tell(list, message)
+  local at = count * FIELDS
+  taken[at + 1], taken[at + 2], taken[at + 3] = message.part, list.name, message.lane
+  taken[at + 4], taken[at + 5], taken[at + 6] = message.cost, message.deaths, message.trace
+  count = count + 1
 end
 
 local function take(list)
   local message = list.head
   list.head = nil
   redis.call('RPOP', list.name)
-  redis.call('ZADD', LEASES, now, message.part)
-  redis.call('HSET', LEASED, message.part, list.name .. '\n' .. message.raw)
-  redis.call('HSET', OWNERS, message.part, owner)
+  redis.call('HSET', TAKEN, message.part, number .. ' ' .. count .. ' ' .. list.name .. ' ' .. message.raw)
   stand(list.name, message.flow, -1)
-  local at = count * FIELDS
-  taken[at + 1], taken[at + 2], taken[at + 3] = message.part, list.name, message.lane
-  taken[at + 4], taken[at + 5], taken[at + 6] = message.cost, lost_with(message.part) + 1, message.trace
-  count = count + 1
+  tell(list, message)
   tokens = limited and math.max(0, tokens - message.cost) or tokens
   list.since = now
   return message.cost
@@ -168,15 +170,14 @@ local function serve(chosen)
 end
 
 local function runs_alone(message)
-  local lost = lost_with(message.part)
-  return lost == 0 or lost >= rules.alone_from
+  return message.deaths >= rules.alone_from
 end
 
 local function serve_suspects(list)
   if not head(list) then return end
   local alone = runs_alone(list.head)
   take(list)
-  redis.call('SET', list.warden, BUSY .. owner, 'PX', rules.warden_ms)
+  redis.call('ZREM', list.drainers, worker)
   while not alone and count < slots and head(list) and fits(list.head.cost) and not runs_alone(list.head) do
     take(list)
   end
@@ -196,56 +197,38 @@ local function look()
   lists.aged = redis.call('HGET', SERVED, AGED) == '1'
 end
 
--- A warden that has not begun yields to a worker that holds nothing, for that one can begin at once.
-local function is_warden(warden)
-  local name = redis.call('GET', warden)
-  if name == owner or name == BUSY .. owner then
-    redis.call('PEXPIRE', warden, rules.warden_ms)
-    return true
+-- One that holds nothing takes suspects at once; of the others some run dry, never more than there are suspects.
+local function drains(drainers, waiting)
+  redis.call('ZREMRANGEBYSCORE', drainers, '-inf', now - rules.drain)
+  if not idle and not redis.call('ZSCORE', drainers, worker)
+    and redis.call('ZCARD', drainers) >= math.min(MOST_DRAINERS, waiting) then
+    return false
   end
-  if name and not (idle and string.sub(name, 1, 1) ~= BUSY) then return false end
-  redis.call('SET', warden, owner, 'PX', rules.warden_ms)
+  redis.call('ZADD', drainers, now, worker)
   return true
 end
 
-local function free(warden)
-  local name = redis.call('GET', warden)
-  if name == owner or name == BUSY .. owner then redis.call('DEL', warden) end
-end
-
--- Returns the quarantines that will have suspects soon, unless a holder that has fallen silent renews its leases.
-local function expected()
-  local names = {}
-  if rules.silence == 0 then return names end
-  local silent = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now - rules.silence, 'LIMIT', 0, SILENT_LOOKED_AT)
-  for _, part in ipairs(silent) do
-    local held = redis.call('HGET', LEASED, part)
-    if held then names[quarantine_of(held)] = true end
-  end
-  return names
-end
-
--- Returns the quarantine that the owner is to empty, or to be ready for; of the others of its stage none is.
+-- Returns the quarantine that the worker is to empty, or to run dry for.
 local function guarded()
   local mine
-  local soon = expected()
   for i = first_quarantine, #KEYS, 2 do
-    local name, warden = KEYS[i], KEYS[i + 1]
-    if redis.call('LLEN', name) == 0 and not soon[name] then
+    local name, drainers = KEYS[i], KEYS[i + 1]
+    local waiting = redis.call('LLEN', name)
+    if waiting == 0 then
       redis.call('HDEL', SERVED, name)
-      free(warden)
-    elseif not mine and is_warden(warden) then
+      redis.call('DEL', drainers)
+    elseif not mine and drains(drainers, waiting) then
       local since = tonumber(redis.call('HGET', SERVED, name) or now)
-      mine = {name = name, warden = warden, lane = 'quarantine', since = since}
+      mine = {name = name, drainers = drainers, lane = 'quarantine', since = since}
     end
   end
   return mine
 end
 
--- Suspects have lost a lease already: they do not wait for another behind urgent parts, nor at all if they are urgent.
+-- Suspects have lost a worker already: they do not wait for long behind urgent parts, nor at all if they are urgent.
 local function comes_first(quarantine)
   local first = head(quarantine)
-  return first and (first.lane == 'urgent' or now - quarantine.since > rules.warden_ms / 1000)
+  return first and (first.lane == 'urgent' or now - quarantine.since > rules.drain)
 end
 
 local function keep(quarantine)
@@ -273,15 +256,46 @@ local function ring_for_the_rest()
   end
 end
 
-look()
-local more = 0
-local quarantine = guarded()
-if not quarantine then
-  more = serve(choose)
-else
-  if not comes_first(quarantine) then more = serve(urgent) end
-  if idle and count == 0 then serve_suspects(quarantine) end
+local function end_parts()
+  for i = FIRST_PART, #ARGV do
+    local nth = i - FIRST_PART + 1
+    local go_on = nth > finished and (nth <= finished + died and suspect or put_back) or nil
+    let_go(TAKEN, ARGV[i], go_on)
+  end
 end
-keep(quarantine)
-if count > 0 then ring_for_the_rest() end
-return {taken, more}
+
+-- Returns what the call with this number took when it was made first.
+local function told_before()
+  local all, fields = {}, redis.call('HGETALL', TAKEN)
+  for i = 1, #fields, 2 do
+    local call, place, name, raw = unpacked(fields[i + 1])
+    if call == tonumber(number) and string.sub(fields[i], -1) ~= '+' then
+      local list = {name = name, lane = string.match(name, '[^.]+$')}
+      all[#all + 1] = {place = place, list = list, message = read(list, raw)}
+    end
+  end
+  table.sort(all, function(a, b) return a.place < b.place end)
+  for _, one in ipairs(all) do tell(one.list, one.message) end
+  return {taken, 1}
+end
+
+local function claim()
+  look()
+  local more = 0
+  local quarantine = guarded()
+  if not quarantine then
+    more = serve(choose)
+  else
+    if not comes_first(quarantine) then more = serve(urgent) end
+    if idle and count == 0 then serve_suspects(quarantine) end
+  end
+  keep(quarantine)
+  if count > 0 then ring_for_the_rest() end
+  return more
+end
+
+if redis.call('HGET', TAKEN, '#') == number then return told_before() end
+redis.call('HSET', TAKEN, '#', number)
+redis.call('SADD', TAKERS, worker)
+end_parts()
+return {taken, slots > 0 and claim() or 0}

@@ -1,4 +1,6 @@
--- What several scripts do: ring a bell, count a flow, put a message back.
+-- What several scripts do: ring a bell, count a flow, let go of what a worker took.
+redis.call('DEL', 'pecia:nothing') -- a first write that frees memory: a full Redis then lets the script write on
+
 local function ring(list)
   local bell = BELL_PREFIX .. string.match(list, '^[^.]+')
   redis.call('LPUSH', bell, 1)
@@ -16,18 +18,33 @@ local function stand(list, flow, by)
   if redis.call('HINCRBY', standing, flow, by) <= 0 then redis.call('HDEL', standing, flow) end
 end
 
--- Puts a message to the head of the list it was taken from; `held` is what LEASED and AGAIN keep of it.
+-- Returns the number of the call that took a message, its place in it, its list and the message itself.
+local function unpacked(held)
+  local call, place, list, raw = string.match(held, '^(%d+) (%d+) (%S+) (.*)$')
+  return tonumber(call), tonumber(place), list, raw
+end
+
+-- Puts a message to the head of the list it was taken from.
 local function put_back(held)
-  local list, raw = string.match(held, '^([^\n]+)\n(.*)$')
+  local _, _, list, raw = unpacked(held)
   redis.call('RPUSH', list, raw)
   stand(list, cjson.decode(raw).flow, 1)
   ring(list)
 end
 
--- Puts a message to the end of its stage's quarantine and counts the worker that was lost with it.
-local function suspect(part, held)
-  local list, raw = string.match(held, '^([^\n]+)\n(.*)$')
-  redis.call('HINCRBY', DELIVERIES, part, 1)
-  redis.call('LPUSH', quarantine_of(list), raw)
+-- Puts a message to the end of its stage's quarantine, with one more death.
+local function suspect(held)
+  local _, _, list, raw = unpacked(held)
+  local message = cjson.decode(raw)
+  message.deaths = (message.deaths or 0) + 1
+  redis.call('LPUSH', quarantine_of(list), cjson.encode(message))
   ring(list)
+end
+
+-- Lets go of a part that a worker took; `go_on` gets its message. One that came meanwhile goes back to its list: whether there
+-- is more to do, Postgres knows.
+local function let_go(taken, part, go_on)
+  local held, again = redis.call('HGET', taken, part), redis.call('HGET', taken, part .. '+')
+  redis.call('HDEL', taken, part, part .. '+')
+  if held and go_on then go_on(held) elseif again then put_back(again) end
 end

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pecia_schemas import Stage
-    from pecia_workers.broker.leases import Claimed
+    from pecia_workers.broker.lists import Claimed
 
 _BODY = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
@@ -30,7 +30,7 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
             "delivery_info": {
                 "exchange": "",
                 "routing_key": claimed.queue,
-                "redelivered": claimed.delivery > 1,
+                "redelivered": claimed.deaths > 0,
             },
         },
     }
@@ -51,9 +51,9 @@ def _headers(claimed: Claimed) -> dict[str, Any]:
         "argsrepr": "()",
         "kwargsrepr": "{}",
         "ignore_result": True,
-        "redelivered": claimed.delivery > 1,
+        "redelivered": claimed.deaths > 0,
         "x-lane": claimed.lane,
         "x-cost": claimed.cost,
-        "x-deliveries": claimed.delivery,
+        "x-deliveries": claimed.deaths + 1,
         "x-suspect": claimed.suspect,
     }

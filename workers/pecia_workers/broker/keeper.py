@@ -1,18 +1,18 @@
-"""What this process holds in Redis: taken through a gate, renewed by a thread of its own, settled in groups."""
+"""What this process has taken from Redis: through a gate, under numbered calls, let go of in groups."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from redis import RedisError
 
-from pecia_workers.broker.leases import Claim, Claimed, Leases
-from pecia_workers.broker.owners import is_gone, new_owner
+from pecia_workers.broker.lists import Claim, Claimed, Ended, Lists, hand_back
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.tracing.stores import received
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
-"""Most parts that one call takes, so that the script never keeps Redis for long."""
+"""Most parts that one call takes or lets go of, so that the script never keeps Redis for long."""
 
 _RETRY_S = 1.0
 
-_keepers: WeakValueDictionary[str, LeaseKeeper] = WeakValueDictionary()
+_keepers: WeakValueDictionary[str, Keeper] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,9 @@ class Capacity:
         return self.slots > 0 and (self.tokens is None or self.tokens > 0)
 
 
+_CLOSED: Final = Capacity(slots=0, tokens=0, idle=False)
+
+
 class Gate(Protocol):
     """Who takes the parts, and how many."""
 
@@ -62,54 +65,59 @@ class Gate(Protocol):
         ...
 
 
-class LeaseKeeper:
-    """The leases of one process. Claims and settles on one thread; renewal runs on another.
+class Keeper:
+    """The parts that one process has taken from Redis. Claims and settles on the thread of Celery's event loop.
 
-    It outlives connections and channels: what is in flight stays leased while Celery reconnects.
+    It outlives connections and channels: what is in flight stays taken while Celery reconnects. Each call to Redis has
+    a number, and one whose reply was lost is made again until it has come.
     """
 
     def __init__(
         self,
         redis: Redis,
         *,
-        lease: timedelta,
         hold_limit: timedelta,
         rules: LaneRules | None = None,
         clock: Callable[[], float] = time.monotonic,
         waited_s: Callable[[str], float] = lambda _part: 0.0,
     ) -> None:
-        """Keep leases of this length. None is renewed for longer than `hold_limit`: a hung part goes on elsewhere.
+        """Report a part to `on_overdue` that has been held for longer than `hold_limit`.
 
         `clock` tells how long parts are held: it stands still while they wait for Postgres. `waited_s` tells how long
         one of them has waited for others besides.
         """
-        self.owner = new_owner()
-        _keepers[self.owner] = self
+        self.key = uuid4().hex
+        _keepers[self.key] = self
+        self.worker = self.key
+        """The name under which the worker takes parts, in Redis and in Postgres: the pool sets it before the gate."""
         self.gate: Gate | None = None
-        self.on_lost: Callable[[str], None] = _ignore
-        self._leases = Leases(redis, rules)
-        self._lease = lease
+        self.on_overdue: Callable[[str], None] = _ignore
+        self._redis = redis
+        self._lists = Lists(redis, rules)
         self._hold_limit_s = hold_limit.total_seconds()
         self._clock = clock
         self._waited_s = waited_s
         self._held: dict[str, float] = {}
+        self._overdue: set[str] = set()
         self._moved_at = time.monotonic()
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
         self._suspects: dict[str, None] = {}
+        self._number = 1
+        self._telling: Ended | None = None
+        """What the call under way lets go of, or the one whose reply was lost."""
+        self._unseen: list[Claimed] = []
+        """Parts of a call that was made to settle, because its first try had been to claim."""
         self._settle_after = 0.0
-        self._in_doubt = False
-        self._stopping = threading.Event()
-        self._renewer: threading.Thread | None = None
 
     @staticmethod
-    def of(owner: str) -> LeaseKeeper:
-        """Return this process's keeper of that name."""
-        return _keepers[owner]
+    def of(key: str) -> Keeper:
+        """Return this process's keeper with that key."""
+        return _keepers[key]
 
     @property
     def held(self) -> int:
-        """How many leases there are."""
+        """How many parts this process has taken and not let go of."""
         return len(self._held)
 
     @property
@@ -125,27 +133,44 @@ class LeaseKeeper:
     @property
     def capacity(self) -> Capacity:
         """What the gate admits now; nothing while there is none."""
-        return self.gate.capacity() if self.gate else Capacity(slots=0, tokens=0, idle=False)
+        return self.gate.capacity() if self.gate else _CLOSED
 
     def claim(self, queues: Sequence[str]) -> Claim:
-        """Take what the gate admits. Raises `redis.RedisError`; parts taken unseen are found by `tend`."""
+        """Take what the gate admits, and tell Redis what has ended. Raises `redis.RedisError`."""
         capacity = self.capacity
         if not capacity.is_open:
             return Claim()
-        try:
-            claim = self._leases.claim(
-                queues,
-                owner=self.owner,
-                slots=min(capacity.slots, CLAIM_LIMIT),
-                tokens=capacity.tokens,
-                idle=capacity.idle,
-            )
-        except RedisError:
-            self._in_doubt = True
-            raise
+        if self._unseen:
+            unseen, self._unseen = tuple(self._unseen), []
+            return Claim(parts=unseen, more=True)
+        claim = self._call(queues, capacity)
         if claim.parts:
             self._took(claim.parts, capacity.tokens)
         return claim
+
+    def _call(self, queues: Sequence[str], capacity: Capacity) -> Claim:
+        if self._telling is None:
+            self._telling = self._ended
+        claim = self._lists.claim(
+            queues,
+            worker=self.worker,
+            number=self._number,
+            slots=min(capacity.slots, CLAIM_LIMIT),
+            tokens=capacity.tokens,
+            idle=capacity.idle,
+            ended=self._telling,
+        )
+        self._number += 1
+        told, self._telling = self._telling, None
+        self._forget(told)
+        return claim
+
+    @property
+    def _ended(self) -> Ended:
+        finished, died_on, unfinished = (
+            tuple(islice(noted, CLAIM_LIMIT)) for noted in (self._finished, self._suspects, self._unfinished)
+        )
+        return Ended(finished=finished, died_on=died_on, unfinished=unfinished)
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
         self._moved_at = time.monotonic()
@@ -165,112 +190,70 @@ class LeaseKeeper:
         if self.gate:
             self.gate.dispatch()
 
-    def ack(self, part: str) -> None:
-        """Note that a part is finished; `settle` tells Redis. Its lease is renewed until then."""
+    def finish(self, part: str) -> None:
+        """Note that a part is finished; Redis is told with the next claim, or by `settle`."""
         self._finished[part] = None
 
     def give_back(self, part: str) -> None:
-        """Note that a part goes back to its list, or to quarantine if it is suspect; `settle` tells Redis."""
-        if part not in self._suspects:
-            self._unfinished[part] = None
+        """Note that a part goes back to its list, if it is not a suspect."""
+        self._unfinished[part] = None
 
     def suspect(self, part: str) -> None:
         """Note that a part goes to quarantine: the engine died on it."""
         self._suspects[part] = None
 
     def settle(self) -> bool:
-        """Tell Redis what was acknowledged and given back; return whether it knows all of it now.
-
-        What it could not be told is kept and told later.
-        """
-        if not self._finished and not self._unfinished and not self._suspects:
-            return True
-        if time.monotonic() < self._settle_after:
-            return False
-        try:
-            self._settle()
-        except RedisError as error:
-            _log.warning("could not settle leases, trying again: %s", type(error).__name__)
-            self._settle_after = time.monotonic() + _RETRY_S
-            return False
+        """Tell Redis what has ended; return whether it knows all of it now. What it could not be told is told later."""
+        while self._finished or self._unfinished or self._suspects:
+            if time.monotonic() < self._settle_after:
+                return False
+            try:
+                claim = self._call((), _CLOSED)
+            except RedisError as error:
+                _log.warning("could not tell Redis what ended, trying again: %s", type(error).__name__)
+                self._settle_after = time.monotonic() + _RETRY_S
+                return False
+            if claim.parts:
+                self._took(claim.parts, None)
+                self._unseen += claim.parts
         return True
 
-    def _settle(self) -> None:
-        finished, unfinished, suspects = map(list, (self._finished, self._unfinished, self._suspects))
-        if finished:
-            late = len(finished) - self._leases.ack(self.owner, finished)
-            self._forget(finished, self._finished)
-            if late:
-                _log.warning("%d late acknowledgements ignored: the leases were no longer ours", late)
-        if unfinished:
-            self._leases.give_back(self.owner, unfinished)
-            self._forget(unfinished, self._unfinished)
-        if suspects:
-            self._leases.give_back(self.owner, suspects, died=True)
-            self._forget(suspects, self._suspects)
-
-    def _forget(self, parts: list[str], noted: dict[str, None]) -> None:
-        for part in parts:
-            self._held.pop(part, None)
-            noted.pop(part, None)
+    def _forget(self, told: Ended) -> None:
+        if not told:
+            return
+        for noted, parts in (
+            (self._finished, told.finished),
+            (self._suspects, told.died_on),
+            (self._unfinished, told.unfinished),
+        ):
+            for part in parts:
+                self._held.pop(part, None)
+                self._overdue.discard(part)
+                noted.pop(part, None)
         self._moved_at = time.monotonic()
         metrics.PARTS_HELD.set(len(self._held))
 
     def tend(self) -> None:
-        """Settle, return what was taken unseen, and quarantine what dead workers held. Raises `redis.RedisError`."""
+        """Settle, and report what has been held for too long. Celery's event loop calls it every second."""
         self.settle()
-        if self._in_doubt:
-            self._return_unseen()
-        if reaped := self._leases.reap(self._lease):
-            metrics.LEASES_REAPED.inc(reaped)
-            _log.warning("%d leases ran out: their parts are in quarantine", reaped)
-
-    def _return_unseen(self) -> None:
-        unseen = self._leases.owned(self.owner) - self._held.keys()
-        self._leases.give_back(self.owner, sorted(unseen))
-        self._in_doubt = False
-
-    def start(self) -> None:
-        """Start to renew; before, quarantine what a process held that died on this machine, as its successor knows."""
-        try:
-            self._inherit()
-        except RedisError as error:
-            _log.warning("could not look for leases of the dead: %s", type(error).__name__)
-        self._stopping.clear()
-        self._renewer = threading.Thread(target=self._renew_for_ever, name="lease-renewer", daemon=True)
-        self._renewer.start()
-
-    def _inherit(self) -> None:
-        for owner in filter(is_gone, self._leases.owners()):
-            lost = self._leases.give_back(owner, sorted(self._leases.owned(owner)), died=True)
-            _log.warning("%d leases of a process that is gone: their parts are in quarantine", lost)
+        since = self._clock() - self._hold_limit_s
+        for part, begun in self._held.items():
+            if (
+                begun + self._waited_s(part) < since
+                and part not in self._overdue
+                and part not in self._finished
+            ):
+                self._overdue.add(part)
+                metrics.OVERDUE_PARTS.inc()
+                _log.error("held for too long: %s", part, extra={"part": part})
+                self.on_overdue(part)
 
     def stop(self) -> None:
-        """Stop to renew; what is still held runs out by itself."""
-        self._stopping.set()
-        if self._renewer:
-            self._renewer.join()
-            self._renewer = None
-
-    def _renew_for_ever(self) -> None:
-        while not self._stopping.wait(self._lease.total_seconds() / 6):
-            try:
-                self.renew()
-            except Exception as error:  # noqa: BLE001  without this thread every part runs out, again and again
-                _log.warning("could not renew leases: %s", type(error).__name__)
-
-    def renew(self) -> None:
-        """Renew once; parts that were lost or held for too long are reported to `on_lost`."""
-        since = self._clock() - self._hold_limit_s
-        held = self._held.copy()
-        overdue = [part for part, begun in held.items() if begun + self._waited_s(part) < since]
-        lost = self._leases.renew(self.owner, [part for part in held if part not in overdue])
-        for part in lost + overdue:
-            if self._held.get(part) == held[part] and part not in self._finished:
-                self._held.pop(part, None)
-                metrics.LEASES_LOST.inc()
-                _log.error("lease lost: %s", part, extra={"part": part})
-                self.on_lost(part)
+        """Hand everything back that Redis still has for this worker. If Redis is away, upkeep does it later."""
+        try:
+            hand_back(self._redis, self.worker)
+        except RedisError as error:
+            _log.warning("could not hand parts back: %s", type(error).__name__)
 
 
 def _ignore(_part: str) -> None:

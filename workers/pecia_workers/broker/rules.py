@@ -33,10 +33,8 @@ class LaneRules:
     """After which a lower lane that was not served is served one part first. 0: never."""
     alone_from: int = 2
     """Workers that died on a part, from which on it runs alone; before, it runs among parts of its kind."""
-    warden: timedelta = timedelta(seconds=15)
-    """How long a silent warden keeps its quarantine from others."""
-    silence: timedelta = timedelta()
-    """Age of a lease from which on its holder may have died: a warden makes ready. 0: not before the lease runs out."""
+    drain: timedelta = timedelta(seconds=15)
+    """How long suspects wait behind urgent parts, and how long a worker is believed that runs dry for them."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
@@ -45,14 +43,8 @@ class LaneRules:
             shares={lane: settings.lane_shares.get(lane, 0.0) for lane in LOWER_LANES},
             patience=settings.lane_patience,
             alone_from=max(1, settings.max_deaths - 1),
-            warden=settings.lease,
-            silence=settings.lease / 2,
+            drain=settings.lease,
         )
-
-    @property
-    def warden_ms(self) -> int:
-        """The warden's time in milliseconds."""
-        return int(self.warden.total_seconds() * 1000)
 
     def encode(self) -> str:
         """Return the rules as the claim's script reads them."""
@@ -62,8 +54,7 @@ class LaneRules:
                 "shares": dict(self.shares),
                 "patience": self.patience.total_seconds(),
                 "alone_from": self.alone_from,
-                "warden_ms": self.warden_ms,
-                "silence": self.silence.total_seconds(),
+                "drain": self.drain.total_seconds(),
                 "turn": TURN,
             }
         )

@@ -1,4 +1,4 @@
-"""Celery's Redis transport with parts instead of messages: claimed under a budget, leased, never only in a socket.
+"""Celery's Redis transport with parts instead of messages: claimed under a budget, and never only in a socket.
 
 Only channels that consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
 """
@@ -19,13 +19,13 @@ from redis import RedisError, ResponseError
 
 from pecia_schemas.messages import bell_name
 from pecia_workers.broker.envelope import envelope
-from pecia_workers.broker.keeper import LeaseKeeper
-from pecia_workers.broker.leases import QUEUES
+from pecia_workers.broker.keeper import Keeper
+from pecia_workers.broker.lists import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pecia_workers.broker.leases import Claimed
+    from pecia_workers.broker.lists import Claimed
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def kick() -> None:
 
 
 class QoS(stock.QoS):
-    """Acknowledges and gives back through the keeper, where the claim has already taken the lease."""
+    """Notes what ended in the keeper: an acknowledgement is nothing that Redis waits for."""
 
     channel: Channel
     restore_at_shutdown = False
@@ -60,12 +60,12 @@ class QoS(stock.QoS):
         return not self.channel.lists or self.channel.keeper.capacity.is_open
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Do nothing: the claim took the lease."""
+        """Do nothing: the claim took the part."""
 
     def ack(self, delivery_tag: str) -> None:
         """Note that the part is finished; a message of remote control is none, whatever tag it bears."""
         if self.channel in _claiming:
-            self.channel.keeper.ack(delivery_tag)
+            self.channel.keeper.finish(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Note that the part goes back, or that it is finished."""
@@ -74,13 +74,13 @@ class QoS(stock.QoS):
         if requeue:
             self.channel.keeper.give_back(delivery_tag)
         else:
-            self.channel.keeper.ack(delivery_tag)
+            self.channel.keeper.finish(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Do nothing: what is in flight stays leased, whatever happens to a connection."""
+        """Do nothing: what is in flight stays taken, whatever happens to a connection."""
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
-        """Settle and reap; Celery's event loop calls it every second."""
+        """Look after the parts; Celery's event loop calls it every second."""
         if self.channel.lists:
             self.channel.keeper.tend()
 
@@ -90,17 +90,17 @@ class Channel(stock.Channel):
 
     QoS = QoS
     do_restore = False
-    lease_owner = ""
-    """Whose leases these are: a name, because Celery shows transport options to operators."""
-    from_transport_options = (*stock.Channel.from_transport_options, "lease_owner")  # type: ignore[assignment]
+    keeper_key = ""
+    """By which the keeper is found: a text, because Celery shows transport options to operators."""
+    from_transport_options = (*stock.Channel.from_transport_options, "keeper_key")  # type: ignore[assignment]
     lists: tuple[str, ...] = ()
     """The fleet's lists that it consumes, in the order of service."""
     _hears_bells = False
 
     @cached_property
-    def keeper(self) -> LeaseKeeper:
-        """What this process holds."""
-        return LeaseKeeper.of(self.lease_owner)
+    def keeper(self) -> Keeper:
+        """What this process has taken."""
+        return Keeper.of(self.keeper_key)
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_workers.broker.connection import connect
-from pecia_workers.upkeep.queues import count_leased, count_waiting
+from pecia_workers.upkeep.queues import count_taken, count_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +31,8 @@ class Lanes:
 
     def _look(self) -> list[dict[str, Any]]:
         with connect(self._redis_url) as redis:
-            waiting, leased = count_waiting(redis), count_leased(redis)
-        rows = [(name, quarantine, waiting[name], leased[name]) for name, quarantine in _names()]
+            waiting, taken = count_waiting(redis), count_taken(redis)
+        rows = [(name, quarantine, waiting[name], taken[name]) for name, quarantine in _names()]
         return [
             {
                 "name": name,

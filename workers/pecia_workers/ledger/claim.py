@@ -19,10 +19,11 @@ from pecia_schemas.tasks import task_from_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """A part whose message this worker holds; `redelivered` if its last holder lost its lease."""
+    """A part whose message this worker has."""
 
     part: UUID
-    redelivered: bool = False
+    deaths: int = 0
+    """Workers that died on it, by its message. One that died since makes the message stale: a newer one is there."""
 
 
 Fence = tuple[UUID, int]
@@ -31,7 +32,7 @@ Fence = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedPart:
-    """A part that this worker runs until it commits or loses its lease."""
+    """A part that this worker runs until it commits, or is taken for dead."""
 
     id: UUID
     job_id: UUID
@@ -80,25 +81,25 @@ class ClaimedPart:
         return cast("PayloadRef", self.task.source)  # a task that was cut has no other source
 
 
-# A running part is taken over if its message came back from a lost lease, or if this worker claimed it before and the
-# answer got lost. A queued part whose time has not come has been published too often: the relay does it again.
+# A part that runs here already was claimed before, and the answer got lost. A queued part whose time has not come has
+# been published too often: the relay does it again. A worker that was taken for dead claims nothing until it has
+# registered anew.
 _CLAIM = moving(
     """
     asked AS (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:redelivered AS boolean[])) AS asked (id, redelivered)
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
     ), chosen AS (
-        SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason,
-               parts.state = 'running' AND parts.worker <> :actor AS orphaned
+        SELECT parts.id, parts.state AS former, 'running' AS state, CAST(NULL AS text) AS reason
         FROM parts JOIN asked USING (id)
-        WHERE parts.state = 'queued' AND parts.run_at <= now()
-           OR parts.state = 'running' AND (asked.redelivered OR parts.worker = :actor)
+        WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
+               OR parts.state = 'running' AND parts.worker = :actor)
+          AND NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)
         ORDER BY parts.id
         FOR NO KEY UPDATE OF parts
     )
     """,
     sets="""
-            attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL,
-            deaths = deaths + CAST(orphaned AS int)""",
+            attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL""",
     begins=True,
     ends=False,
     answer="""
@@ -120,7 +121,7 @@ async def claim_parts(
             _CLAIM,
             {
                 "ids": [request.part for request in requests],
-                "redelivered": [request.redelivered for request in requests],
+                "deaths": [request.deaths for request in requests],
                 "actor": worker,
             },
         )

@@ -21,7 +21,7 @@ _GIVE_BACK = moving(
         ORDER BY id FOR NO KEY UPDATE
     )
     """,
-    sets="deaths = deaths + CAST(died AS int)",
+    sets="deaths = deaths + CAST(died AS int), published_at = CASE WHEN NOT died THEN published_at END",
     ends=False,
 )
 

@@ -50,9 +50,8 @@ _MARK = text(
 
 _EXPECTED = text(
     """
-    SELECT now() - :grace AS before,
-           (SELECT count(*) FROM parts WHERE state = 'queued' AND published_at < now() - :grace)
-           + (SELECT count(*) FROM parts WHERE state = 'running') AS parts
+    SELECT now() - :grace AS before, count(*) AS parts
+    FROM parts WHERE state = 'queued' AND published_at < now() - :grace
     """
 )
 
@@ -77,7 +76,7 @@ class Expected:
     """What Redis should hold."""
 
     parts: int
-    """Parts that run, or that were published before `before` and are queued."""
+    """Parts that were published before `before` and are queued."""
     before: datetime
     """By the clock of Postgres."""
 

@@ -7,8 +7,7 @@ it is safe with any number of instances. A job that many workers commit to is lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause, text
@@ -19,12 +18,10 @@ from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
 
 _ACTOR = "upkeep"
 
-# A worker that registered after the part began is another one under the same name. And no worker runs a part for longer
-# than it may hold its lease: one that lives has lost sight of it.
+# A worker that registered after the part began was taken for dead meanwhile: it has let go of the part.
 _WORKER_IS_GONE = """
-    (workers.name IS NULL OR workers.stopped_at IS NOT NULL
-     OR workers.seen_at < now() - :worker_timeout OR workers.started_at > parts.started_at
-     OR parts.started_at < now() - :hold_limit)
+    (workers.name IS NULL OR workers.stopped_at IS NOT NULL OR workers.lost_at >= workers.seen_at
+     OR workers.started_at > parts.started_at)
 """
 
 _ORPHANED = text(
@@ -50,7 +47,8 @@ _LOCK_JOBS_OF_POISONED = text(
 _REQUEUE = moving(
     f"""
     lost AS (
-        SELECT parts.id, parts.state AS former, parts.deaths + CAST(workers.stopped_at IS NULL AS int) AS counted
+        SELECT parts.id, parts.state AS former, parts.deaths
+               + CAST(coalesce(workers.name IS NULL OR workers.lost_at >= workers.seen_at, false) AS int) AS counted
         FROM parts
         JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS asked (id, attempt) USING (id)
         LEFT JOIN workers ON workers.name = parts.worker
@@ -75,22 +73,24 @@ _DUE = """
 """
 _LOCK_FREE = text(f"{_DUE} SKIP LOCKED")
 _LOCK_BUSY = text(_DUE)
+# Of a worker that was taken for dead and lives: the strikes on what it still had do not count, if that is not over.
+_PARDON = text(
+    """
+    WITH pardoned AS (
+        SELECT parts.id FROM parts
+        JOIN unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS mine (id, attempt) USING (id)
+        WHERE parts.attempt >= mine.attempt AND parts.deaths > 0 AND parts.state IN ('queued', 'running')
+        FOR NO KEY UPDATE OF parts SKIP LOCKED
+    )
+    UPDATE parts SET deaths = deaths - 1 FROM pardoned WHERE parts.id = pardoned.id
+    """
+)
 _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long workers are believed."""
-
-    worker_timeout: timedelta
-    """Without a sign of life."""
-    hold_limit: timedelta
-    """That they run a part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedPart:
-    """A part that runs, according to Postgres, on a worker that is gone or has lost sight of it."""
+    """A part that runs, according to Postgres, on a worker that is gone."""
 
     id: UUID
     attempt: int
@@ -106,22 +106,22 @@ class Recovered:
     """Jobs that a poisoned part touched, and their state now."""
 
 
-async def find_orphaned(database: AsyncEngine, patience: Patience, *, limit: int) -> list[OrphanedPart]:
-    """Return running parts whose worker stopped, fell silent, was never registered, or has had them for too long."""
+async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[OrphanedPart]:
+    """Return running parts whose worker stopped, was taken for dead, or never registered."""
     async with database.connect() as connection:
-        rows = await connection.execute(_ORPHANED, {**asdict(patience), "limit": limit})
+        rows = await connection.execute(_ORPHANED, {"limit": limit})
         return [OrphanedPart(**row) for row in rows.mappings()]
 
 
 async def requeue_orphaned(
-    database: AsyncEngine, parts: Sequence[OrphanedPart], patience: Patience, *, max_deaths: int
+    database: AsyncEngine, parts: Sequence[OrphanedPart], *, max_deaths: int
 ) -> Recovered:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
-    A worker that stopped of its own will has not died. Parts that somebody has claimed meanwhile stay as they are.
+    A worker that stopped of its own will has not died, nor one that has registered again. Parts that somebody has
+    claimed meanwhile stay as they are.
     """
     values = {
-        **asdict(patience),
         "ids": [part.id for part in parts],
         "attempts": [part.attempt for part in parts],
         "max_deaths": max_deaths,
@@ -140,6 +140,13 @@ async def requeue_orphaned(
 
     async with database.begin() as connection:
         return await connection.run_sync(requeue)
+
+
+async def pardon(database: AsyncEngine, parts: Sequence[OrphanedPart]) -> int:
+    """Take one death back from each of these parts that is not over, for their worker lives; return how many."""
+    values = {"ids": [part.id for part in parts], "attempts": [part.attempt for part in parts]}
+    async with database.begin() as connection:
+        return (await connection.execute(_PARDON, values)).rowcount
 
 
 async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
-from collections.abc import AsyncIterator, Collection, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,17 +20,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Stage
 from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.sqlstates import name_of, outage_suppressed
-from pecia_workers.ledger.database import open_for_questions
+from pecia_workers.ledger.database import open_database, open_for_questions
+from pecia_workers.ledger.processes import new_name
 
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Engine
 
 log = structlog.get_logger(__name__)
 
-BEAT = timedelta(seconds=5)
-"""How often a worker says that it lives; well below the default `worker_timeout`."""
-
+_LONGEST_BEAT = timedelta(seconds=5)
 _FAREWELL_S = 3
+_JOIN_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class WorkerIdentity:
         listed = tuple(sorted(stage.value for stage in stages))
         reads_with = engine.capabilities.name if engine else None
         return cls(
-            name=f"{role}@{host}:{pid}:{secrets.token_hex(3)}",
+            name=new_name(role),
             role=role,
             stages=listed,
             host=host,
@@ -82,11 +82,14 @@ _REGISTER = text(
     VALUES (:name, :role, CAST(:stages AS text[]), :host, :pid, :engine, :capabilities)
     ON CONFLICT (name) DO UPDATE
     SET role = excluded.role, stages = excluded.stages, engine = excluded.engine, capabilities = excluded.capabilities,
-        started_at = now(), seen_at = now(), stopped_at = NULL
+        started_at = clock_timestamp(), seen_at = clock_timestamp(), stopped_at = NULL, lost_at = NULL
     """
 ).bindparams(bindparam("capabilities", type_=JSONB(none_as_null=True)))
 
-_BEAT = text("UPDATE workers SET seen_at = now(), stopped_at = NULL WHERE name = :name")
+_BEAT = text(
+    "UPDATE workers SET seen_at = clock_timestamp(), stopped_at = NULL"
+    " WHERE name = :name AND (lost_at IS NULL OR lost_at < seen_at)"
+)
 
 _REGISTERED = text(
     "SELECT EXISTS (SELECT 1 FROM workers WHERE pid = :pid AND host = :host AND stopped_at IS NULL"
@@ -153,7 +156,7 @@ def is_registered(database_url: str, pid: int) -> bool:
 
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
-    """Say that the worker lives. Returns False if its row is gone: then it must register."""
+    """Say that the worker lives. Returns False if its row is gone or says that it is dead: then it must register."""
     async with database.begin() as connection:
         return (await connection.execute(_BEAT, {"name": worker.name})).rowcount == 1
 
@@ -194,30 +197,92 @@ async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
 
 @asynccontextmanager
 async def keep_registered(
-    database: AsyncEngine, worker: WorkerIdentity, *, every: timedelta = BEAT
-) -> AsyncIterator[None]:
-    """Keep the worker's row alive while the block runs, whether or not Postgres is there at the moment."""
-    beating = asyncio.create_task(_keep_beating(database, worker, every.total_seconds()))
+    database_url: str,
+    worker: WorkerIdentity,
+    *,
+    lease: timedelta,
+    alive: Callable[[], bool] = lambda: True,
+    on_lost: Callable[[], None] = lambda: None,
+) -> AsyncIterator[Beats]:
+    """Keep the worker's row alive while the block runs, whether or not Postgres is there at the moment.
+
+    On a thread and a connection of its own, so that a busy loop is not taken for a dead one; while `alive` says no, the
+    row is left alone. `on_lost` is called on that thread, before the worker registers again, if the row says that the
+    worker is dead.
+    """
+    beats = Beats(database_url, worker, every=min(_LONGEST_BEAT, lease / 4), alive=alive, on_lost=on_lost)
+    await asyncio.to_thread(beats.start)
     try:
-        yield
+        yield beats
     finally:
-        beating.cancel()
-        with suppress(asyncio.CancelledError):
-            await beating
-        with suppress(TimeoutError), outage_suppressed():
-            await asyncio.wait_for(stopped(database, worker), _FAREWELL_S)
+        await asyncio.to_thread(beats.stop)
 
 
-async def _keep_beating(database: AsyncEngine, worker: WorkerIdentity, every_s: float) -> None:
-    known = missed = False
-    while True:
+class Beats:
+    """The heartbeat of one process."""
+
+    def __init__(
+        self,
+        database_url: str,
+        worker: WorkerIdentity,
+        *,
+        every: timedelta,
+        alive: Callable[[], bool],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._database_url = database_url
+        self._worker = worker
+        self._every_s = every.total_seconds()
+        self._alive = alive
+        self._on_lost = on_lost
+        self._known = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
+
+    @property
+    def known(self) -> bool:
+        """Whether the row says that the worker lives: before, and once it is taken for dead, it must claim nothing."""
+        return self._known.is_set()
+
+    def start(self) -> None:
+        """Begin; wait a moment until the worker is known."""
+        self._thread.start()
+        self._known.wait(_FAREWELL_S)
+
+    def stop(self) -> None:
+        """End, and say in Postgres that the worker stopped of its own will."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._beat())
+
+    async def _beat(self) -> None:
+        database = open_database(self._database_url, connections=1)
         try:
-            known = known and await beat(database, worker)
-            if not known:
-                await register(database, worker)
-            known, missed = True, False
-        except Exception as error:  # noqa: BLE001  without a heartbeat the worker counts as dead for ever
-            if not missed:
-                log.warning("heartbeat_missed", error=name_of(error))
-            missed = True
-        await asyncio.sleep(every_s)
+            await self._keep_beating(database)
+            with suppress(TimeoutError), outage_suppressed():
+                await asyncio.wait_for(stopped(database, self._worker), _FAREWELL_S)
+        finally:
+            await database.dispose()
+
+    async def _keep_beating(self, database: AsyncEngine) -> None:
+        missed = False
+        while not self._stopping.is_set():
+            try:
+                if self.known and self._alive() and not await beat(database, self._worker):
+                    self._known.clear()
+                    self._on_lost()
+                if not self.known:
+                    await register(database, self._worker)
+                    self._known.set()
+                missed = False
+            except Exception as error:  # noqa: BLE001  without a heartbeat the worker counts as dead for ever
+                if not missed:
+                    log.warning("heartbeat_missed", error=name_of(error))
+                missed = True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._every_s)

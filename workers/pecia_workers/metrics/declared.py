@@ -33,10 +33,14 @@ CLAIM_FILL = Histogram(
     buckets=_SHARES,
     registry=REGISTRY,
 )
-PARTS_HELD = Gauge("pecia_parts_held", "Parts that this worker holds leases of.", registry=REGISTRY)
-LEASES_LOST = Counter("pecia_leases_lost", "Leases that ran out under this worker.", registry=REGISTRY)
-LEASES_REAPED = Counter(
-    "pecia_leases_reaped", "Leases of silent workers that this process took back.", registry=REGISTRY
+PARTS_HELD = Gauge(
+    "pecia_parts_held", "Parts that this worker has taken and not let go of.", registry=REGISTRY
+)
+WORKERS_LOST = Counter(
+    "pecia_workers_lost", "Workers that this process took for dead, with parts or without.", registry=REGISTRY
+)
+OVERDUE_PARTS = Counter(
+    "pecia_overdue_parts", "Parts that this worker held for too long and gave up.", registry=REGISTRY
 )
 
 QUEUED = Histogram(

@@ -14,12 +14,9 @@ from enum import StrEnum
 from typing import Final, Self
 from uuid import UUID
 
-from redis import Redis
-
-from pecia_schemas import PartState
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.leases import DEAD, OWNERS
+from pecia_workers.broker.lists import DEAD
 from pecia_workers.ledger.inspection import (
     miscounted_jobs,
     open_payloads,
@@ -29,8 +26,8 @@ from pecia_workers.ledger.inspection import (
 )
 from pecia_workers.ledger.publication import expected_in_redis, find_missing
 from pecia_workers.ledger.recovery import find_orphaned
-from pecia_workers.upkeep.queues import held_parts, without_lease
-from pecia_workers.upkeep.steps import Stores, patience_of
+from pecia_workers.upkeep.queues import held_parts
+from pecia_workers.upkeep.steps import Stores
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 GRACE: Final = timedelta(seconds=5)
@@ -54,7 +51,6 @@ class Difference(StrEnum):
         return member
 
     LOST_MESSAGES = "lost messages", "parts are queued in Postgres and have no message in Redis"
-    IDLE_LEASES = "idle leases", "leases in Redis are for parts that do not run"
     ORPHANS = "orphaned parts", "parts run in Postgres on workers that are gone"
     MISCOUNTED = "miscounted jobs", "jobs have counters that are not those of their parts"
     UNENDED = "unended jobs", "jobs go on although all their parts are over"
@@ -108,27 +104,8 @@ async def _lost_messages(scene: Scene) -> set[Hashable]:
     return set(await find_missing(database, present, expected.before))
 
 
-async def _idle_leases(scene: Scene) -> set[Hashable]:
-    owners = await asyncio.to_thread(owners_of, scene.stores.redis)
-    found = await whereabouts(scene.stores.database, owners)
-    return {
-        (part, owners[part], attempt)
-        for part, (state, attempt) in found.items()
-        if state is not PartState.RUNNING
-    }
-
-
-def owners_of(redis: Redis) -> dict[str, str]:
-    """Return who holds which part, as Redis knows it."""
-    return dict(redis.hscan_iter(OWNERS, count=1_000))
-
-
 async def _orphans(scene: Scene) -> set[Hashable]:
-    patience = patience_of(scene.settings)
-    orphaned = await find_orphaned(scene.stores.database, patience, limit=_MOST_ORPHANS)
-    parts = {part.id: part for part in orphaned}
-    free = await asyncio.to_thread(without_lease, scene.stores.redis, parts)
-    return {parts[part] for part in free}
+    return set(await find_orphaned(scene.stores.database, limit=_MOST_ORPHANS))
 
 
 async def _miscounted(scene: Scene) -> set[Hashable]:
@@ -175,7 +152,6 @@ async def _missing_payloads(scene: Scene) -> set[Hashable]:
 
 _LOOKS: dict[Difference, Callable[[Scene], Awaitable[set[Hashable]]]] = {
     Difference.LOST_MESSAGES: _lost_messages,
-    Difference.IDLE_LEASES: _idle_leases,
     Difference.ORPHANS: _orphans,
     Difference.MISCOUNTED: _miscounted,
     Difference.UNENDED: _unended,

@@ -18,16 +18,17 @@ from pecia_workers.service import serve
 from pecia_workers.upkeep.measuring import Measurement
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
+    Judging,
     Reconciler,
     Stores,
     expire,
     forget_finished_flows,
     forget_workers,
+    hand_back,
     open_stores,
     relay,
-    requeue_orphans,
-    return_expired_leases,
 )
+from pecia_workers.watching import look_every_s
 
 log = structlog.get_logger(__name__)
 
@@ -40,20 +41,36 @@ class Upkeep:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._stopping = asyncio.Event()
+        self._due = asyncio.Event()
+        """Set when there is something to publish before the next round is due, or nothing more at all."""
         self._outages: set[str] = set()
 
     def stop(self) -> None:
         """End after the step under way."""
         self._stopping.set()
+        self._due.set()
 
     async def run(self) -> None:
         """Keep at it until `stop`, also while Redis or Postgres is away."""
-        async with open_stores(self._settings) as stores, asyncio.TaskGroup() as loops:
-            loops.create_task(self._repeat(_duties(stores, self._settings)))
-            loops.create_task(self._repeat(_retention(stores, self._settings)))
+        settings = self._settings
+        every_s = settings.upkeep_interval.total_seconds()
+        async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
+            # Apart from what needs Redis: one that hangs must not interrupt the watch.
+            judging = {"orphans": self._then_at_once(Judging(stores, settings))}
+            loops.create_task(self._repeat(judging, self._stopping, look_every_s(settings)))
+            loops.create_task(self._repeat(_duties(stores, settings), self._due, every_s))
+            loops.create_task(self._repeat(_retention(stores, settings), self._stopping, every_s))
 
-    async def _repeat(self, steps: Mapping[str, Step]) -> None:
-        """Run the steps, one after the other, again and again."""
+    def _then_at_once(self, step: Step) -> Step:
+        async def run() -> int:
+            if done := await step():
+                self._due.set()
+            return done
+
+        return run
+
+    async def _repeat(self, steps: Mapping[str, Step], waking: asyncio.Event, every_s: float) -> None:
+        """Run the steps, one after the other, again and again: after `every_s`, or when woken."""
         known: set[str] = set()
         while not self._stopping.is_set():
             outages: set[str] = set()
@@ -67,7 +84,9 @@ class Upkeep:
                 log.info("upkeep_recovered", outage=outage)
             known = outages
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._settings.upkeep_interval.total_seconds())
+                await asyncio.wait_for(waking.wait(), every_s)
+            if waking is self._due:
+                waking.clear()
 
     async def _run(self, name: str, step: Step) -> str | None:
         """Run one step; return the code of what kept it from its work. An outage is told once."""
@@ -96,8 +115,7 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
     seen = {"measure": partial(Measurement(), stores)} if settings.metrics_port else {}
     return {
-        "leases": partial(return_expired_leases, stores, settings),
-        "orphans": partial(requeue_orphans, stores, settings),
+        "taken": partial(hand_back, stores),
         "expire": partial(expire, stores),
         "forget": partial(forget_workers, stores, settings),
         "flows": partial(forget_finished_flows, stores),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from redis import Redis
 
 from pecia_schemas import Lane
-from pecia_workers.broker.leases import DEAD, LEASED, QUARANTINES, QUEUES
+from pecia_workers.broker.lists import DEAD, QUARANTINES, QUEUES
 from pecia_workers.ledger.lag import Lag
 from pecia_workers.ledger.standing import Standing, standing
 from pecia_workers.metrics import declared as metrics
-from pecia_workers.upkeep.queues import count_waiting
+from pecia_workers.upkeep.queues import count_taken, count_waiting
 from pecia_workers.upkeep.steps import Stores
 
 _EVERY_S = 5.0
@@ -41,11 +42,8 @@ def _show_redis(redis: Redis) -> None:
     for queue, count in count_waiting(redis).items():
         stage, lane = (QUARANTINES[queue], "quarantine") if queue in QUARANTINES else QUEUES[queue]
         metrics.QUEUE_PARTS.labels(stage, lane).set(count)
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.hlen(LEASED)
-        pipe.llen(DEAD)
-        leased, strange = pipe.execute()
-    metrics.LEASED_PARTS.set(leased)
+    strange: Any = redis.llen(DEAD)
+    metrics.LEASED_PARTS.set(count_taken(redis).total())
     metrics.STRANGE_MESSAGES.set(strange)
 
 

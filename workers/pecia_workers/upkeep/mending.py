@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from redis import Redis
-
-from pecia_schemas import PartState
-from pecia_workers.broker.leases import DEAD, Leases
-from pecia_workers.ledger.inspection import mend_jobs, whereabouts
+from pecia_workers.broker.lists import DEAD
+from pecia_workers.ledger.inspection import mend_jobs
 from pecia_workers.ledger.publication import expected_in_redis, unpublish_missing
 from pecia_workers.upkeep.differences import GRACE, Difference, Found, Scene
 from pecia_workers.upkeep.queues import held_parts, mend_turns
-from pecia_workers.upkeep.steps import relay, requeue_orphans
+from pecia_workers.upkeep.steps import Judging, relay
 
 _ACTOR = "doctor"
 
@@ -39,32 +35,9 @@ async def _publish_lost(scene: Scene, _items: Items) -> None:
     await unpublish_missing(stores.database, present, before=expected.before)
 
 
-async def _end_leases(scene: Scene, items: Items) -> None:
-    """Acknowledge what is over and give back what is queued, each in the name of its owner."""
-    leases: list[tuple[str, str, int]] = list(items)
-    now = await whereabouts(scene.stores.database, [part for part, _, _ in leases])
-    over: defaultdict[str, list[str]] = defaultdict(list)
-    queued: defaultdict[str, list[str]] = defaultdict(list)
-    for part, owner, attempt in leases:
-        if part not in now or now[part].attempt != attempt:
-            continue
-        if now[part].state is PartState.QUEUED:
-            queued[owner].append(part)
-        elif now[part].state.is_terminal:
-            over[owner].append(part)
-    await asyncio.to_thread(_settle, scene.stores.redis, over, queued)
-
-
-def _settle(redis: Redis, over: dict[str, list[str]], queued: dict[str, list[str]]) -> None:
-    leases = Leases(redis)
-    for owner, parts in over.items():
-        leases.ack(owner, parts)
-    for owner, parts in queued.items():
-        leases.give_back(owner, parts)
-
-
 async def _requeue(scene: Scene, _items: Items) -> None:
-    while await requeue_orphans(scene.stores, scene.settings):
+    judging = Judging(scene.stores, scene.settings)
+    while await judging():
         pass
 
 
@@ -80,7 +53,6 @@ async def _forget_dead(scene: Scene, _items: Items) -> None:
 
 _MENDERS: dict[Difference, Callable[[Scene, Items], Awaitable[None]]] = {
     Difference.LOST_MESSAGES: _publish_lost,
-    Difference.IDLE_LEASES: _end_leases,
     Difference.ORPHANS: _requeue,
     Difference.MISCOUNTED: _mend_jobs,
     Difference.UNENDED: _mend_jobs,

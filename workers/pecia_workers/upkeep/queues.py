@@ -1,19 +1,18 @@
-"""What Redis holds of parts: waiting in the lists, or leased to a worker."""
+"""What Redis holds of parts: waiting in the lists, or taken by a worker."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
-from uuid import UUID
 
 from redis import Redis
 
 from pecia_schemas.messages import BELL_TTL_MS, bell_name, marker, rest_name
-from pecia_workers.broker.leases import LEASED, QUARANTINES, QUEUES
+from pecia_workers.broker.lists import QUARANTINES, QUEUES, taken_name, takers
 
 _LISTS = (*QUEUES, *QUARANTINES)
 _MESSAGES_PER_CALL = 5_000
@@ -34,28 +33,30 @@ def count_waiting(redis: Redis) -> dict[str, int]:
     return counts
 
 
-def count_leased(redis: Redis) -> Counter[str]:
-    """Return how many parts that were taken from each list are leased."""
-    held: Any = redis.hvals(LEASED)
-    return Counter(lease.partition("\n")[0] for lease in held)
+def count_taken(redis: Redis) -> Counter[str]:
+    """Return how many parts that came from each list are with workers."""
+    return Counter(held.split(" ", 3)[2] for part, held in _taken(redis) if not part.endswith("+"))
 
 
-def count_held(redis: Redis) -> int:
-    """Return how many messages and leases there are: cheap, and as a rule no less than the parts that Redis holds."""
-    waiting = sum(count_waiting(redis).values())
-    leased: Any = redis.hlen(LEASED)
-    return waiting + int(leased)
+def count_waiting_parts(redis: Redis) -> int:
+    """Return how many messages wait: cheap."""
+    return sum(count_waiting(redis).values())
 
 
 def held_parts(redis: Redis) -> set[str]:
-    """Return the ids of all parts that wait in a list or are leased.
+    """Return the ids of all parts that wait in a list or are with a worker.
 
-    In the order in which they move, so that none is missed: behind a turn, in a list, leased.
+    In the order in which they move, so that none is missed: behind a turn, in a list, taken.
     """
     rests = [rest_name(*rest) for rest in _rests(redis)]
     held = {part for queue in (*rests, *_LISTS) for part in _waiting(redis, queue)}
-    leased: Any = redis.hkeys(LEASED)
-    return held.union(leased)
+    return held.union(part.removesuffix("+") for part, _ in _taken(redis))
+
+
+def _taken(redis: Redis) -> Iterator[tuple[str, str]]:
+    for worker in takers(redis):
+        held: Any = redis.hgetall(taken_name(worker))
+        yield from ((part, message) for part, message in held.items() if part != "#")
 
 
 def mend_turns(redis: Redis) -> int:
@@ -69,15 +70,6 @@ def mend_turns(redis: Redis) -> int:
         missing: Any = redis.eval(_MEND, len(keys), *keys, marker(flow), str(BELL_TTL_MS))
         mended += missing
     return mended
-
-
-def without_lease(redis: Redis, parts: Collection[UUID]) -> set[UUID]:
-    """Return those of the parts that no worker holds."""
-    asked = list(parts)
-    if not asked:
-        return set()
-    leases: Any = redis.hmget(LEASED, [str(part) for part in asked])
-    return {part for part, lease in zip(asked, leases, strict=True) if lease is None}
 
 
 def _rests(redis: Redis) -> Iterator[tuple[str, str]]:

@@ -18,18 +18,19 @@ from pecia_schemas import JobState
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
-from pecia_workers.broker.leases import reap
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
+from pecia_workers.ledger.judge import Judge
 from pecia_workers.ledger.publication import (
     expected_in_redis,
     forget_flows,
     relay_due,
     unpublish_missing,
 )
-from pecia_workers.ledger.recovery import Patience, expire_jobs, find_orphaned, requeue_orphaned
+from pecia_workers.ledger.recovery import expire_jobs
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.upkeep.queues import count_held, held_parts, mend_turns, without_lease
+from pecia_workers.upkeep.queues import count_waiting_parts, held_parts, mend_turns
+from pecia_workers.watching import hand_back_of_gone
 
 _BATCH = 1_000
 _GRACE = timedelta(seconds=5)
@@ -67,33 +68,23 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
         await stores.database.dispose()
 
 
-async def return_expired_leases(stores: Stores, settings: WorkerSettings) -> int:
-    """Put messages into quarantine whose worker fell silent. Workers do it too; here it works without any."""
-    return await asyncio.to_thread(reap, stores.redis, settings.lease)
+async def hand_back(stores: Stores) -> int:
+    """Put back what workers took that are gone, and had not begun."""
+    return await hand_back_of_gone(stores.database, stores.redis)
 
 
-def patience_of(settings: WorkerSettings) -> Patience:
-    """Return how long workers are believed."""
-    return Patience(
-        worker_timeout=settings.worker_timeout, hold_limit=settings.part_timeout + 2 * settings.lease
-    )
+class Judging:
+    """Takes silent workers for dead; their parts are queued again, or fail as poisoned."""
 
+    def __init__(self, stores: Stores, settings: WorkerSettings) -> None:
+        self._bus = stores.bus
+        self._judge = Judge(stores.database, settings.lease, max_deaths=settings.max_deaths)
 
-async def requeue_orphans(stores: Stores, settings: WorkerSettings) -> int:
-    """Queue parts again that no lease protects and no worker can be running; poisoned ones fail."""
-    patience = patience_of(settings)
-    orphaned = await find_orphaned(stores.database, patience, limit=_BATCH)
-    free = await asyncio.to_thread(without_lease, stores.redis, [part.id for part in orphaned])
-    if not free:
-        return 0
-    recovered = await requeue_orphaned(
-        stores.database,
-        [part for part in orphaned if part.id in free],
-        patience,
-        max_deaths=settings.max_deaths,
-    )
-    await stores.bus.tell(recovered.jobs)
-    return recovered.queued + recovered.poisoned
+    async def __call__(self) -> int:
+        """Look once; return how many parts were taken back."""
+        recovered = await self._judge.judge()
+        await self._bus.tell(recovered.jobs)
+        return recovered.queued + recovered.poisoned
 
 
 async def expire(stores: Stores) -> int:
@@ -145,7 +136,7 @@ class Reconciler:
     async def __call__(self, stores: Stores) -> int:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
-        held = await asyncio.to_thread(count_held, stores.redis)
+        held = await asyncio.to_thread(count_waiting_parts, stores.redis)
         expected = await expected_in_redis(stores.database, grace=_GRACE)
         now = time.monotonic()
         if now < self._at_latest and (held >= expected.parts or now < self._not_before):

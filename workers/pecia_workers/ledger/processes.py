@@ -1,9 +1,10 @@
-"""Names of processes that hold leases, by which another process of the same machine can tell that one is gone."""
+"""Names of workers, by which another process of the same machine can tell that one is gone."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import socket
 from functools import cache
 from pathlib import Path
@@ -13,18 +14,19 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS_NAMES = Path("/proc/self/ns/pid")
 
 
-def new_owner() -> str:
+def new_name(role: str) -> str:
     """Return a name for this process that no other bears, not even a later one with its number."""
-    return f"{_here()}:{os.getpid()}:{uuid4().hex[:8]}"
+    return f"{role}@{socket.gethostname()}:{os.getpid()}:{_here()}{secrets.token_hex(3)}"
 
 
-def is_gone(owner: str) -> bool:
+def is_gone(name: str) -> bool:
     """Return whether this process had its number in the same place as ours, and no process has it any more.
 
     False where nobody can tell: on other machines, in other containers, or if the number was given away again.
     """
-    place, _, rest = owner.rpartition(":")[0].rpartition(":")
-    return place == _here() and rest.isdecimal() and not _exists(int(rest))
+    rest, _, token = name.rpartition(":")
+    pid = rest.rpartition(":")[2]
+    return token.startswith(_here()) and pid.isdecimal() and not _exists(int(pid))
 
 
 def _exists(pid: int) -> bool:
@@ -41,7 +43,7 @@ def _exists(pid: int) -> bool:
 def _here() -> str:
     """Name where a process number means one process: this boot of this machine, this container."""
     try:
-        where = f"{_BOOT.read_text()}{_PROCESS_NAMES.stat().st_ino}"
+        where = f"{socket.gethostname()}{_BOOT.read_text()}{_PROCESS_NAMES.stat().st_ino}"
     except OSError:
         where = uuid4().hex
-    return f"{socket.gethostname()}:{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+    return hashlib.sha256(where.encode()).hexdigest()[:8]

@@ -1,0 +1,186 @@
+"""Who is taken for dead, when, and what becomes of a worker that was and lives."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pecia_schemas import Stage
+from pecia_schemas.encryption import Keyring
+from pecia_workers.ledger import ClaimRequest
+from pecia_workers.ledger.claim import claim_parts
+from pecia_workers.ledger.database import open_database
+from pecia_workers.ledger.judge import Judge, Watch, gone_of
+from pecia_workers.ledger.processes import is_gone, new_name
+from pecia_workers.ledger.recovery import OrphanedPart, pardon
+from pecia_workers.ledger.workers import WorkerIdentity, beat, register
+
+LEASE = timedelta(seconds=15)
+NEVER = timedelta(0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def looks(clock: Clock) -> Callable[..., list[list[str]]]:
+    """Looks every second for so long, at beats that a function of the time tells."""
+    watch = Watch(LEASE, clock=clock)
+
+    def look(seconds: int, beats: Callable[[float], dict[str, datetime]]) -> list[list[str]]:
+        found = []
+        for _ in range(seconds):
+            clock.now += 1
+            found.append(watch.silent(beats(clock.now)))
+        return found
+
+    return look
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def test_a_worker_is_dead_whose_beat_stands_still_for_a_lease(looks: Callable[..., list[list[str]]]) -> None:
+    found = looks(16, lambda now: {"silent": at(0), "alive": at(now // 5)})
+
+    assert found == [[]] * 15 + [["silent"]]
+
+
+def test_a_beat_that_goes_backwards_is_a_beat(looks: Callable[..., list[list[str]]]) -> None:
+    """Clocks may jump: that a beat has changed says that its worker lives, not what it says."""
+    assert not any(looks(60, lambda now: {"alive": at(1_000 - now // 5)}))
+
+
+def test_after_a_gap_in_which_the_judge_saw_nothing_it_believes_everybody_for_a_lease(
+    clock: Clock, looks: Callable[..., list[list[str]]]
+) -> None:
+    looks(14, lambda _: {"silent": at(0)})
+    clock.now += 60  # an outage of Postgres, or of the judge
+
+    assert looks(16, lambda _: {"silent": at(0)}) == [[]] * 15 + [["silent"]]
+
+
+def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))",
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.strip()
+
+    assert is_gone(ended)
+    assert not is_gone(new_name("engine"))
+    place, _, token = ended.rpartition(":")
+    assert not is_gone(f"{place}:{token[::-1]}"), "of another machine"
+    assert not any(map(is_gone, ("", "worker", "engine@host:", ":::")))
+
+
+@pytest.fixture
+def play(database_url: str) -> Callable[[Callable[[AsyncEngine], Awaitable[Any]]], Any]:
+    def run(story: Callable[[AsyncEngine], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            database = open_database(database_url)
+            try:
+                return await story(database)
+            finally:
+                await database.dispose()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+@contextmanager
+def gone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr("pecia_workers.ledger.judge.is_gone", name.__eq__)
+        yield
+
+
+def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
+    tables: Any, play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.add_worker("dead")
+    tables.add_worker("alive")
+    (dead, alive) = (tables.add_job(parts=2), tables.add_job())
+    tables.run_on("dead", dead)
+    tables.run_on("alive", alive)
+
+    with gone("dead", monkeypatch):
+        recovered = play(lambda database: Judge(database, LEASE, max_deaths=3).judge())
+
+    assert recovered.queued == 2
+    assert {(part["state"], part["deaths"]) for part in tables.parts(dead)} == {("queued", 1)}
+    assert tables.parts(alive)[0]["state"] == "running"
+    assert play(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
+
+
+def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, play: Callable[..., Any]) -> None:
+    tables.add_worker("alive", silent=timedelta(seconds=1))
+
+    async def story(database: AsyncEngine) -> None:
+        judge = Judge(database, LEASE, max_deaths=3)
+        before = tables.query("SELECT seen_at FROM workers")[0]["seen_at"]
+        tables.query("UPDATE workers SET seen_at = now()")
+        await judge._bury("alive", before)
+
+    play(story)
+
+    assert tables.query("SELECT lost_at FROM workers") == [{"lost_at": None}]
+
+
+def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
+    tables: Any, play: Callable[..., Any]
+) -> None:
+    worker = WorkerIdentity.new("engine", [Stage.READ])
+    job_id = tables.add_job()
+    part = tables.parts(job_id)[0]["id"]
+
+    async def story(database: AsyncEngine) -> list[bool]:
+        async def claims() -> bool:
+            request = ClaimRequest(part=part)
+            return (await claim_parts(database, worker.name, [request], Keyring()))[0] is not None
+
+        await register(database, worker)
+        tables.query("UPDATE workers SET lost_at = now() + interval '1 second'")
+        refused, lives = await claims(), await beat(database, worker)
+        await register(database, worker)
+        return [refused, lives, await beat(database, worker), await claims()]
+
+    assert play(story) == [False, False, True, True]
+
+
+def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, play: Callable[..., Any]) -> None:
+    job_id = tables.add_job(parts=3)
+    tables.query("UPDATE parts SET attempt = 1, deaths = 1")
+    tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
+    tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
+    mine: list[UUID] = [part["id"] for part in tables.parts(job_id)]
+
+    play(lambda database: pardon(database, [OrphanedPart(id=part, attempt=1) for part in mine]))
+
+    assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]

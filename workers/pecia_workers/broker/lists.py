@@ -1,0 +1,183 @@
+"""The lists of one Redis, and what workers took out of them.
+
+A part waits in a list, or stands in `taken` of a worker until the worker lets go of it; who runs it, Postgres knows.
+Keys, beside the lists and bells of `pecia_schemas.messages`:
+
+    pecia:taken:<worker>     hash: part, the call that took it, its place, its list and message; `#`: the last call;
+                             part and `+`: a message of it that came meanwhile
+    pecia:takers             set: workers that took something
+    pecia:drainers:<stage>   sorted set: workers that run dry for suspects of the stage, and when they said so
+    pecia:dead               list: the last thousand messages that were none
+    pecia:standing:<list>    hash: flow, how many of its messages stand in that list
+    pecia:credit             hash: list of a lower lane, tokens that are due to it
+    pecia:served             hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from pecia_schemas import Lane, Stage
+from pecia_schemas.messages import (
+    BELL_PREFIX,
+    BELL_TTL_MS,
+    STANDING_PREFIX,
+    bell_name,
+    quarantine_name,
+    queue_name,
+)
+from pecia_workers.broker.rules import LaneRules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis import Redis
+
+QUEUES: dict[str, tuple[Stage, Lane]] = {
+    queue_name(stage, lane): (stage, lane) for lane in Lane for stage in Stage
+}
+"""The list of every stage and lane, in the order in which they are served."""
+
+QUARANTINES: dict[str, Stage] = {quarantine_name(stage): stage for stage in Stage}
+"""The lists of parts on which a worker died."""
+
+CREDIT = "pecia:credit"
+DEAD = "pecia:dead"
+SERVED = "pecia:served"
+TAKERS = "pecia:takers"
+
+_FIELDS = 6
+"""Of each part that a claim brings."""
+_NAMES = (
+    f"local BELL_PREFIX, BELL_TTL_MS = '{BELL_PREFIX}', {BELL_TTL_MS}\n"
+    f"local STANDING_PREFIX = '{STANDING_PREFIX}'\n"
+)
+
+
+def taken_name(worker: str) -> str:
+    """Return the key of what a worker took."""
+    return f"pecia:taken:{worker}"
+
+
+def drainers_name(stage: Stage) -> str:
+    """Return the key of the workers that run dry for suspects of a stage."""
+    return f"pecia:drainers:{stage}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """One part that this worker has now."""
+
+    part: str
+    stage: Stage
+    lane: Lane
+    cost: int
+    deaths: int = 0
+    """Workers that died on it."""
+    suspect: bool = False
+    """Whether it came out of quarantine: nothing that was not may run beside it."""
+    traceparent: str | None = None
+    """What its message says of its job's trace. Whoever writes to Redis can say anything: it makes a link, no more."""
+
+    @property
+    def queue(self) -> str:
+        """The list of its stage and lane."""
+        return queue_name(self.stage, self.lane)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one call brought, in the order of service."""
+
+    parts: tuple[Claimed, ...] = ()
+    more: bool = False
+    """Whether another call may bring more at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Parts that a worker lets go of."""
+
+    finished: tuple[str, ...] = ()
+    died_on: tuple[str, ...] = ()
+    """The worker's engine died on them: they go to quarantine."""
+    unfinished: tuple[str, ...] = ()
+    """In the order of claim: they go back to the heads of their lists."""
+
+    def __bool__(self) -> bool:
+        return bool(self.finished or self.died_on or self.unfinished)
+
+
+_NOTHING = Ended()
+
+
+class Lists:
+    """What Redis does for a worker. The client must decode responses."""
+
+    def __init__(self, redis: Redis, rules: LaneRules | None = None) -> None:
+        self._redis = redis
+        self._rules = (rules or LaneRules()).encode()
+        self._claim = redis.register_script(_source("claim"))
+
+    def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        worker: str,
+        number: int,
+        slots: int,
+        tokens: int | None = None,
+        idle: bool = False,
+        ended: Ended = _NOTHING,
+    ) -> Claim:
+        """Let go of what has ended; then take parts of these lists in the order of lanes, by the rules.
+
+        Stops at the first part that does not fit; one that costs more than `tokens` is taken alone, if `idle`. The same
+        `number` again does nothing, and returns what was taken the first time: for a call whose reply was lost.
+        """
+        keys = [taken_name(worker), TAKERS, DEAD, CREDIT, SERVED]
+        for queue in queues:
+            keys += queue, bell_name(QUEUES[queue][0])
+        for stage in dict.fromkeys(QUEUES[queue][0] for queue in queues):
+            keys += quarantine_name(stage), drainers_name(stage)
+        free = -1 if tokens is None else tokens
+        given: list[str | int] = [worker, number, slots, free, int(idle), len(queues), self._rules]
+        # The last goes back first, so that the first of them is served first.
+        parts = *ended.finished, *ended.died_on, *reversed(ended.unfinished)
+        taken, more = self._claim(keys, [*given, len(ended.finished), len(ended.died_on), *parts])
+        claimed = tuple(_claimed(taken[i : i + _FIELDS]) for i in range(0, len(taken), _FIELDS))
+        return Claim(parts=claimed, more=bool(more) or 0 < slots == len(claimed))
+
+
+def takers(redis: Redis) -> set[str]:
+    """Return the workers that took something and have not handed it back."""
+    names: Any = redis.smembers(TAKERS)
+    return set(names)
+
+
+def hand_back(redis: Redis, worker: str) -> int:
+    """Put everything back that a worker took and has not ended; return how much. It counts as no death."""
+    script = redis.register_script(_source("hand_back"))
+    return int(script([taken_name(worker), TAKERS], [worker]))
+
+
+def _source(name: str) -> str:
+    scripts = files("pecia_workers.broker")
+    common, own = (scripts.joinpath(f"{file}.lua").read_text(encoding="utf-8") for file in ("common", name))
+    return _NAMES + common + own
+
+
+def _claimed(told: Sequence[Any]) -> Claimed:
+    part, queue, lane, cost, deaths, trace = told
+    suspect = queue in QUARANTINES
+    return Claimed(
+        part=part,
+        stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
+        lane=Lane(lane),
+        cost=cost,
+        deaths=deaths,
+        suspect=suspect,
+        traceparent=trace or None,
+    )
