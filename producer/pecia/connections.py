@@ -117,9 +117,9 @@ class Connections(Holdings[Database]):
             return
         with sending(messages):
             published = self.bus.publish(messages)
-        if published:
-            with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
-                self.store.mark_published([message.part for message in messages])
+        if not published:
+            with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later
+                self.store.leave_to_relay([message.part for message in messages])
 
     def close(self) -> None:
         """Close what is this process's own, and let go of what is its parent's."""

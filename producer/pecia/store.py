@@ -12,17 +12,14 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    Uuid,
     all_,
     and_,
-    any_,
     func,
     literal,
     or_,
     select,
     text,
     true,
-    update,
 )
 
 from pecia import accepting
@@ -59,6 +56,17 @@ _LOAD = text(
 )
 
 
+_LEAVE_TO_RELAY = text(
+    """
+    WITH free AS (
+        SELECT id FROM parts WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued'
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE parts SET published_at = NULL FROM free WHERE parts.id = free.id
+    """
+)
+
+
 class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
 
@@ -85,22 +93,9 @@ class Store(Statements[D_co]):
         return Load(**connection.execute(_LOAD, asked).mappings().one())
 
     @transaction
-    def mark_published(self, connection: Connection, part_ids: Collection[UUID]) -> None:
-        """Note that these parts, never tried before, are in Redis.
-
-        Parts that another transaction has locked are left to it; those that were tried meanwhile, to the relay.
-        """
-        free = (
-            select(PARTS.c.id)
-            .where(
-                PARTS.c.id == any_(literal(list(part_ids), ARRAY(Uuid))),
-                PARTS.c.state == PartState.QUEUED,
-                PARTS.c.published_at.is_(None),
-                PARTS.c.strikes + PARTS.c.deaths == 0,
-            )
-            .with_for_update(skip_locked=True, key_share=True)
-        )
-        connection.execute(update(PARTS).where(PARTS.c.id.in_(free)).values(published_at=func.now()))
+    def leave_to_relay(self, connection: Connection, part_ids: Collection[UUID]) -> None:
+        """Note that these parts may not be in Redis. Those that another transaction has locked are left to it."""
+        connection.execute(_LEAVE_TO_RELAY, {"ids": list(part_ids)})
 
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:

@@ -52,7 +52,8 @@ _REOPEN_PARTS = moving(
     )
     """,
     sets="""
-            deaths = 0, strikes = 0, failure = NULL, published_at = NULL, run_at = now(), started_at = NULL""",
+            deaths = 0, strikes = 0, failure = NULL, run_at = now(), started_at = NULL,
+            published_at = CASE WHEN chosen.state = 'queued' THEN now() END""",
     beside="forgotten AS (DELETE FROM results USING moved WHERE results.part_id = moved.id)",
     answer="SELECT id, stage, lane, cost, state FROM moved",
 )

@@ -242,8 +242,9 @@ CREATE_JOBS: Final = text(
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
-        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at)
-        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now())
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at, published_at)
+        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now()),
+               CASE WHEN not_before IS NULL THEN now() END
         FROM asked JOIN made USING (id), times
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
@@ -251,7 +252,10 @@ CREATE_JOBS: Final = text(
     SELECT id, created_at FROM made
     """
 )
-"""Writes jobs with their first parts and events; returns those whose keys were free."""
+"""Writes jobs with their first parts and events; returns those whose keys were free.
+
+The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
+"""
 
 
 def begin_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> None:

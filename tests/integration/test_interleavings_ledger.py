@@ -236,25 +236,6 @@ def test_a_stray_message_does_not_cut_short_the_wait_before_a_retry(
     assert query("SELECT state FROM parts") == [{"state": "queued"}]
 
 
-def test_a_late_mark_does_not_hide_a_part_that_waits_for_its_retry_from_the_relay(
-    client: Client,
-    submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
-    query: Callable[..., Any],
-) -> None:
-    part = part_of(submit())
-    failed = Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta())
-
-    async def story(one: Ledger) -> None:
-        await commit(one, await claimed(one, part), failed)
-
-    play(story)
-    client._open().store.mark_published([part])
-
-    assert query("SELECT published_at FROM parts") == [{"published_at": None}]
-
-
 def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(
     client: Client, part_of: Callable[..., UUID], play: Callable[..., Any], query: Callable[..., Any]
 ) -> None:

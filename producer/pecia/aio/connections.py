@@ -94,9 +94,9 @@ class AsyncConnections(Holdings[AsyncDatabase]):
             return
         with sending(messages):
             published = await self.bus.publish(messages)
-        if published:
-            with suppress(UnavailableError):  # not marked: the relay publishes again, which is harmless
-                await self.store.mark_published([message.part for message in messages])
+        if not published:
+            with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later
+                await self.store.leave_to_relay([message.part for message in messages])
 
     async def close(self) -> None:
         """Close all connections."""

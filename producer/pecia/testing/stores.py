@@ -63,7 +63,7 @@ class MemoryStore(Store[D_co]):
         return Load(waiting=min(waiting, limit), ended=ended)
 
     @transaction
-    def mark_published(self, memory: Memory, part_ids: Collection[UUID]) -> None:
+    def leave_to_relay(self, memory: Memory, part_ids: Collection[UUID]) -> None:
         """Nothing is noted: parts are found without a queue."""
 
     @transaction

@@ -73,7 +73,7 @@ PULSE = Pulse()
 
 
 class Holder(Protocol):
-    """What is asked of the leases of a worker."""
+    """What a worker has taken."""
 
     @property
     def held(self) -> int:

@@ -1,4 +1,4 @@
-"""What keeps promises when something breaks: relay, reconciler, reaper, deadlines; and ends what was kept long enough.
+"""What keeps promises when something breaks: relay, reconciler, judge, deadlines; and ends what was kept long enough.
 
 Any number of instances may run.
 """

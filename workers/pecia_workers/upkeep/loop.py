@@ -36,7 +36,7 @@ Step = Callable[[], Awaitable[int]]
 
 
 class Upkeep:
-    """Relays, reconciles, reaps and expires every `upkeep_interval` until it is stopped."""
+    """Relays, reconciles and expires every `upkeep_interval`, judges workers, until it is stopped."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
