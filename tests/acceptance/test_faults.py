@@ -63,6 +63,23 @@ def test_a_redis_that_forgot_everything_loses_nothing(
     expect_all_read_once(fleet, jobs, "flushed")
 
 
+@pytest.mark.gate
+def test_a_fleet_works_on_from_postgres_while_redis_stands_still(
+    fleet: Any, drawn: Callable[..., bytes]
+) -> None:
+    """What is handed over, cut and read meanwhile goes through Postgres alone, and nothing counts as a death."""
+    redis = fleet.pid("redis")
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        jobs = submit(fleet, drawn, "frozen")
+        expect_all_read_once(fleet, jobs, "frozen")
+    finally:
+        os.kill(redis, signal.SIGCONT)
+    ids = [job.id for job in jobs]
+    assert fleet.query("SELECT max(deaths), max(attempt) FROM parts WHERE job_id = ANY(%s)", ids) == [(0, 1)]
+    expect_all_read_once(fleet, submit(fleet, drawn, "thawed"), "thawed")
+
+
 def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., Any]) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         eventually(lambda: not keys_left(redis), what="an empty Redis")

@@ -11,9 +11,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from redis import Redis
 
 from failing_writes import fail_writes, let_writes_pass
+from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
 from pecia_schemas.messages import CANCEL_CHANNEL
@@ -145,6 +147,25 @@ def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
         eventually(lambda: deaths() == ("queued", 0))
 
     assert while_it_runs(settings, part, take_for_dead) == "to be given back"
+
+
+def test_what_began_without_a_message_goes_back_when_the_worker_stops(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    away = settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
+
+    async def story() -> float:
+        runtime, reader = Runtime(away, {Stage.READ}), Reader()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        try:
+            await asyncio.wait_for(reader.began.wait(), WAIT_S)
+            return runtime.room
+        finally:
+            await runtime.stop()
+
+    assert asyncio.run(story()) < 1, "it takes room from what comes by messages"
+    assert state_of(part, database_url) == "queued"
 
 
 def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -187,6 +187,25 @@ def test_a_part_on_which_a_worker_died_runs_only_as_a_suspect(database: Database
 
     claim = fleet.run(story, "one", "two")
     assert (claim.attempt, claim.deaths) == (2, 1)
+
+
+def test_without_messages_the_first_lane_and_the_oldest_begin_and_suspects_wait(
+    database: Database, fleet: Fleet
+) -> None:
+    later, normal, urgent, suspect, other_stage, not_due = (database.add_job()[0] for _ in range(6))
+    now = datetime.now(UTC)
+    database.set_part(later, run_at=now - timedelta(seconds=1))
+    database.set_part(normal, run_at=now - timedelta(seconds=2))
+    database.set_part(urgent, lane=Lane.URGENT)
+    database.set_part(suspect, deaths=1, lane=Lane.URGENT)
+    database.set_part(other_stage, stage=Stage.INGEST, lane=Lane.URGENT)
+    database.set_part(not_due, run_at=now + timedelta(hours=1))
+
+    async def story(one: Ledger) -> list[list[UUID]]:
+        return [[part.id for part in await one.claim_waiting([Stage.READ], 2)] for _ in range(3)]
+
+    assert fleet.run(story, "one") == [[urgent, normal], [later], []]
+    assert database.part(urgent).worker == "one"
 
 
 def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(database: Database, fleet: Fleet) -> None:

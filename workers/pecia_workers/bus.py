@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -19,6 +20,10 @@ from pecia_workers.broker.connection import HEALTH_CHECK_S, SOCKET_TIMEOUT_S
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
+_REST_S = 5.0
+"""How long a Redis that failed is told nothing: commits do not wait for it again and again."""
+_NOTHING = "pecia:nothing"
+"""A key that is never there."""
 
 
 class Bus:
@@ -31,16 +36,26 @@ class Bus:
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             health_check_interval=HEALTH_CHECK_S,
         )
+        self._rests_until = 0.0
 
     async def tell(self, jobs: Mapping[UUID, JobState]) -> None:
         """Announce each job's state to whoever waits for it. Never raises for want of Redis."""
-        if not jobs:
+        if not jobs or monotonic() < self._rests_until:
             return
-        with suppress(RedisError, OSError):
+        try:
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id, state in jobs.items():
                     pipe.publish(job_channel(job_id), state)
                 await pipe.execute()
+        except (RedisError, OSError):
+            self._rests_until = monotonic() + _REST_S
+
+    async def answers(self) -> bool:
+        """Return whether Redis does. Takes seconds if it hangs."""
+        with suppress(RedisError, OSError):
+            await self._redis.get(_NOTHING)
+            return True
+        return False
 
     async def publish(self, messages: Iterable[PartMessage]) -> None:
         """Queue the messages for whoever serves their stage. Raises `redis.RedisError`."""

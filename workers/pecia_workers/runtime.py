@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -29,6 +30,7 @@ from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.segment import CaptionSegment
 from pecia_workers.captioning.summary import SummarizeVideo
 from pecia_workers.contract import RuntimeLostError
+from pecia_workers.direct import DirectClaims
 from pecia_workers.engines import create_engine
 from pecia_workers.engines.base import (
     Budget,
@@ -145,6 +147,12 @@ class Runtime:
         )
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         self._in_background(watch_workers(self._database, self._bus, settings))
+        self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
+        self._direct = DirectClaims(
+            self._ledger, self._bus, self._stages, free=self._free, run=self._run_without_message
+        )
+        self._direct.start()
+        self._resources.push_async_callback(self._direct.stop)
         return budget
 
     async def _start_stages(self, engine: Engine | None, priced: Priced) -> Budget:
@@ -241,9 +249,17 @@ class Runtime:
     def room(self) -> float:
         """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres.
 
-        Nor as long as Postgres does not know the worker, or takes it for dead.
+        Nor as long as Postgres does not know the worker, or takes it for dead. What came without a message takes part
+        of it.
         """
-        return 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
+        if OUTAGE.is_on or not self._beats.known:
+            return 0.0
+        return max(0.0, self._memory - len(self._direct) / self._slots)
+
+    def _free(self) -> int:
+        """Return how many parts may begin without a message."""
+        usual = 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
+        return math.floor(self._slots * usual) - len(self._running)
 
     @property
     def _memory(self) -> float:
@@ -277,11 +293,27 @@ class Runtime:
         claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
         if claimed is None:
             raise Ignore("nothing to do: done, cancelled or another worker's")
-        about = about_part(claimed.job_id, claimed.id, claimed.attempt)
-        with about, clocked(part), processing(claimed, asked):
-            await self._run_claimed(claimed)
+        await self._run_claimed(claimed, asked)
 
-    async def _run_claimed(self, part: ClaimedPart) -> None:
+    async def _run_without_message(self, part: ClaimedPart) -> None:
+        """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
+        try:
+            await self._run_claimed(part, time_ns())
+        except (Ignore, Retry, PartFailedError):
+            pass
+        except asyncio.CancelledError:
+            await self.give_back([part.id])
+        except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
+            log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
+            await asyncio.sleep(_LOOK_S)
+            await self.give_back([part.id])
+
+    async def _run_claimed(self, part: ClaimedPart, asked: int) -> None:
+        about = about_part(part.job_id, part.id, part.attempt)
+        with about, clocked(part.id), processing(part, asked):
+            await self._run_to_commit(part)
+
+    async def _run_to_commit(self, part: ClaimedPart) -> None:
         recording.begun(part)
         began = monotonic()
         try:

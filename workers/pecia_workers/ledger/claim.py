@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
@@ -84,8 +84,18 @@ class ClaimedPart:
 # A part that runs here already was claimed before, and the answer got lost. A queued part whose time has not come has
 # been published too often: the relay does it again. A worker that was taken for dead claims nothing until it has
 # registered anew.
+_ALIVE = "NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)"
+_SETS = "attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL"
+_ANSWER = """
+    SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
+           moved.deaths, moved.lane, moved.start_s, moved.end_s,
+           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task,
+           jobs.client, jobs.metadata, jobs.traceparent
+    FROM moved JOIN jobs ON jobs.id = moved.job_id
+"""
+
 _CLAIM = moving(
-    """
+    f"""
     asked AS (
         SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:deaths AS int[])) AS asked (id, deaths)
     ), chosen AS (
@@ -93,22 +103,30 @@ _CLAIM = moving(
         FROM parts JOIN asked USING (id)
         WHERE (parts.state = 'queued' AND parts.run_at <= now() AND parts.deaths <= asked.deaths
                OR parts.state = 'running' AND parts.worker = :actor)
-          AND NOT EXISTS (SELECT FROM workers WHERE name = :actor AND lost_at >= seen_at)
+          AND {_ALIVE}
         ORDER BY parts.id
         FOR NO KEY UPDATE OF parts
     )
-    """,
-    sets="""
-            attempt = attempt + 1, worker = :actor, started_at = now(), failure = NULL""",
+    """,  # noqa: S608  constants of this module
+    sets=_SETS,
     begins=True,
     ends=False,
-    answer="""
-    SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
-           moved.deaths, moved.lane, moved.start_s, moved.end_s,
-           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task,
-           jobs.client, jobs.metadata, jobs.traceparent
-    FROM moved JOIN jobs ON jobs.id = moved.job_id
-    """,
+    answer=_ANSWER,
+)
+
+_CLAIM_WAITING = moving(
+    f"""
+    chosen AS (
+        SELECT id, state AS former, 'running' AS state, CAST(NULL AS text) AS reason FROM parts
+        WHERE state = 'queued' AND lane = :lane AND run_at <= now() AND deaths = 0
+          AND stage = ANY(CAST(:stages AS text[])) AND {_ALIVE}
+        ORDER BY run_at, id LIMIT :slots FOR NO KEY UPDATE SKIP LOCKED
+    )
+    """,  # noqa: S608  constants of this module
+    sets=_SETS,
+    begins=True,
+    ends=False,
+    answer=_ANSWER,
 )
 
 
@@ -127,6 +145,24 @@ async def claim_parts(
         )
         claimed = {row["id"]: _part_of(row, keys) for row in rows.mappings()}
     return [claimed.get(request.part) for request in requests]
+
+
+async def claim_waiting(
+    database: AsyncEngine, worker: str, stages: Collection[Stage], slots: int, keys: Keyring
+) -> list[ClaimedPart]:
+    """Return up to so many parts of these stages that are now this worker's: the first lane first, the oldest first.
+
+    Without a message: for a Redis that is away. Parts on which a worker died are left out.
+    """
+    claimed: list[ClaimedPart] = []
+    for lane in Lane:
+        asked = {"actor": worker, "lane": lane, "stages": list(stages), "slots": slots - len(claimed)}
+        async with database.begin() as connection:
+            rows = await connection.execute(_CLAIM_WAITING, asked)
+            claimed += [_part_of(row, keys) for row in rows.mappings()]
+        if len(claimed) == slots:
+            break
+    return claimed
 
 
 def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:

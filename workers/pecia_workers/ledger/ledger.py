@@ -9,11 +9,11 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState, PayloadRef, Segment
+from pecia_schemas import JobState, PayloadRef, Segment, Stage
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.sqlstates import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_workers.ledger.captions import read_captions
-from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts
+from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts, claim_waiting
 from pecia_workers.ledger.commit import Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import outlast
 from pecia_workers.ledger.giveback import find_withdrawn, give_back, revoke_part
@@ -52,6 +52,10 @@ class Ledger:
     async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
         return await self._claims(request)
+
+    async def claim_waiting(self, stages: Collection[Stage], slots: int) -> list[ClaimedPart]:
+        """Return parts that wait and are now this worker's, without a message of Redis."""
+        return await claim_waiting(self._database, self._worker, stages, slots, self._keys)
 
     async def commit(self, finished: Finished) -> Outcome | None:
         """Write down what came of a part and return it; None if the part was no longer this worker's.

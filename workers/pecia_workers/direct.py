@@ -1,0 +1,81 @@
+"""Parts straight from Postgres, for as long as Redis is away: it makes the fleet fast and is no condition.
+
+By lane and age, without turns and shares. Suspects wait for Redis, and Celery and Flower see nothing of these parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+import structlog
+
+from pecia_schemas import Stage
+from pecia_schemas.sqlstates import name_of
+from pecia_workers.bus import Bus
+from pecia_workers.ledger import ClaimedPart, Ledger
+
+log = structlog.get_logger(__name__)
+
+_LOOK_S = 1.0
+
+
+class DirectClaims:
+    """Begins what waits while Redis does not answer; what began so ends here too."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        bus: Bus,
+        stages: Collection[Stage],
+        *,
+        free: Callable[[], int],
+        run: Callable[[ClaimedPart], Awaitable[None]],
+    ) -> None:
+        """`free` tells how many parts may begin now; `run` runs one to its end and raises nothing."""
+        self._ledger = ledger
+        self._bus = bus
+        self._stages = stages
+        self._free = free
+        self._run = run
+        self._running: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self) -> None:
+        """Begin to look after Redis."""
+        self._looking = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """Begin nothing more, and cancel what runs: `run` gives it back."""
+        tasks = [*self._running, *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        away = False
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            was_away, away = away, not await self._bus.answers()
+            if away != was_away:
+                log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))
+            try:
+                while away and await self._begin():
+                    pass
+            except Exception as error:  # noqa: BLE001  the next look may succeed, and nothing else claims now
+                log.warning("direct_claim_failed", error=name_of(error))
+
+    async def _begin(self) -> bool:
+        """Begin what fits; return whether more may."""
+        if (slots := self._free()) <= 0:
+            return False
+        parts = await self._ledger.claim_waiting(self._stages, slots)
+        for part in parts:
+            task = asyncio.ensure_future(self._run(part))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        await asyncio.sleep(0)  # they begin, and so take their room
+        return bool(parts)
