@@ -113,15 +113,20 @@ def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
     assert state_of(part, database_url) == "cancelled"
 
 
-def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(
-    client: Client, settings: WorkerSettings, part: UUID, redis_url: str, database_url: str
+def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa: PLR0917  fixtures
+    client: Client,
+    settings: WorkerSettings,
+    part: UUID,
+    redis_url: str,
+    database_url: str,
+    eventually: Callable[..., Any],
 ) -> None:
     """The retry's part runs when the announcement of the cancellation before it arrives."""
     (job,) = client.jobs()
 
     def announce_late() -> None:
         with Redis.from_url(redis_url) as redis:
-            redis.publish(CANCEL_CHANNEL, str(job.id))
+            eventually(lambda: redis.publish(CANCEL_CHANNEL, str(job.id)), what="a worker that hears it")
 
     assert while_it_runs(settings, part, announce_late) == "to be given back"
     assert state_of(part, database_url) == "queued"

@@ -84,6 +84,7 @@ log = structlog.get_logger(__name__)
 
 _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
+_END_S = 3.0
 
 R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
@@ -131,6 +132,7 @@ class Runtime:
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
         self._ledger = Ledger(self._database, identity.name, announce=self._bus.tell, keys=settings.keyring)
+        self._resources.push_async_callback(self._let_ledger_end)
         budget = await self._start_stages(engine, priced)
         self._engine = engine
         self._engine_seen = recording.EngineWatch(engine.capabilities.name) if engine else None
@@ -224,8 +226,11 @@ class Runtime:
         return PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
 
     def _in_background(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._resources.callback(task.cancel)
+        self._resources.push_async_callback(_end, asyncio.ensure_future(work))
+
+    async def _let_ledger_end(self) -> None:
+        with suppress(TimeoutError):  # Postgres is away
+            await asyncio.wait_for(self._ledger.idle(), _END_S)
 
     async def _keep_turning(self) -> None:
         while True:
@@ -400,6 +405,12 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the engine and the decoders, sign off, close every connection."""
         await self._resources.aclose()
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -36,6 +36,11 @@ class Grouped(Generic[Item, Outcome]):
             self._worker = asyncio.create_task(self._drain(), context=Context())
         return await future
 
+    async def idle(self) -> None:
+        """Return once no group is under way, also one whose callers are gone."""
+        if self._worker:
+            await asyncio.wait([self._worker])
+
     async def _drain(self) -> None:
         while self._waiting:
             group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]

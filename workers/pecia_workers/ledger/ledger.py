@@ -49,6 +49,11 @@ class Ledger:
         self._withdrawals: Grouped[UUID, bool] = Grouped(self._find_withdrawn, most=_LARGEST_GROUP)
         self._searches: Grouped[bytes, Earlier | None] = Grouped(self._find_all, most=_LARGEST_GROUP)
 
+    async def idle(self) -> None:
+        """Return once no statement of a group is under way: before its connections are closed."""
+        for groups in (self._claims, self._commits, self._withdrawals, self._searches):
+            await groups.idle()
+
     async def claim(self, request: ClaimRequest) -> ClaimedPart | None:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
         return await self._claims(request)
