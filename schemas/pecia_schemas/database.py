@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -15,8 +13,6 @@ from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext
 from pecia_schemas.sqlstates import ends_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from psycopg.abc import PQGen
 
 T = TypeVar("T")
@@ -25,8 +21,6 @@ _INTERVAL_S = 0.1
 """How often psycopg looks up from waiting."""
 _BEYOND_S = 0.5
 """What the server has beyond its own limit to say that it was reached."""
-_FRESH_S = 1.0
-"""A connection that was used so lately is not asked whether it lives."""
 _ALIVE_S = 4.0
 """What a connection that comes out of the pool has to answer the pool's ping; its work may have longer."""
 _PREPARED_AFTER = 5
@@ -81,16 +75,12 @@ def close_after(engine: Engine, patience: timedelta) -> None:
 
     def be_impatient(connection: Any, *_: object) -> None:
         if connection is not None:  # it was closed instead
-            driver = _driver(connection)
-            driver.patience_s = min(_ALIVE_S, limit_ms / 1000 + _BEYOND_S)
-            driver.fresh_until = monotonic() + _FRESH_S
+            _driver(connection).patience_s = min(_ALIVE_S, limit_ms / 1000 + _BEYOND_S)
 
     def leave(context: ExceptionContext) -> None:
         if ends_connection(context.original_exception):
             context.is_disconnect = True
 
-    dialect: Any = engine.dialect
-    dialect.do_ping = partial(_ping, dialect.do_ping)
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
     event.listen(engine, "connect", _prepare_if_direct)
@@ -105,11 +95,6 @@ def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: di
         parameters["async_creator_fn"] = _PatientAsyncConnection.connect
         return None
     return _PatientConnection.connect(*arguments, **parameters)
-
-
-def _ping(ping: Callable[[Any], bool], connection: Any) -> bool:
-    """Return whether a connection lives. A transaction on one that died just now fails, and is tried again."""
-    return monotonic() < _driver(connection).fresh_until or ping(connection)
 
 
 def _prepare_if_direct(connection: Any, *_: object) -> None:
@@ -129,7 +114,6 @@ class _PatientConnection(psycopg.Connection[Any]):
     """Waits for an answer no longer than `patience_s`."""
 
     patience_s = _ALIVE_S
-    fresh_until = 0.0
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
         try:
@@ -143,7 +127,6 @@ class _PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Its twin for a loop."""
 
     patience_s = _ALIVE_S
-    fresh_until = 0.0
 
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
         try:

@@ -409,8 +409,9 @@ class Runtime:
 
 async def _end(task: asyncio.Future[Any]) -> None:
     """Cancel a task and wait until it has let go of what it holds, a connection for one."""
-    task.cancel()
-    await asyncio.wait([task])
+    while not task.done():  # a library may swallow the first: redis-py does while it connects
+        task.cancel()
+        await asyncio.wait([task], timeout=_LOOK_S)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
