@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -152,6 +153,46 @@ def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
         eventually(lambda: deaths() == ("queued", 0))
 
     assert while_it_runs(settings, part, take_for_dead) == "to be given back"
+
+
+def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
+    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to its claim was lost; nothing else would ever move it."""
+    monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
+
+    async def story() -> None:
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+        claim_long_ago(part, runtime.name, database_url)
+        async with asyncio.timeout(WAIT_S):
+            while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
+                await asyncio.sleep(0.02)
+        await runtime.stop()
+
+    asyncio.run(story())
+
+
+def test_a_part_that_takes_long_is_left_to_the_worker_that_runs_it(
+    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
+
+    def wait() -> None:
+        claim_long_ago(part, None, database_url)
+        time.sleep(0.5)
+
+    assert while_it_runs(settings, part, wait, patience=0) == "done"
+    assert state_of(part, database_url) == "done"
+
+
+def claim_long_ago(part: UUID, worker: str | None, database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            """UPDATE parts SET state = 'running', worker = coalesce(%s, worker), attempt = greatest(attempt, 1),
+                                started_at = now() - interval '1 hour' WHERE id = %s""",
+            (worker, part),
+        )
 
 
 def test_what_began_without_a_message_goes_back_when_the_worker_stops(

@@ -1,4 +1,4 @@
-"""Parts straight from Postgres, for as long as Redis is away: it makes the fleet fast and is no condition.
+"""Claims straight from Postgres while Redis does not answer, so that the fleet works on without it.
 
 By lane and age, without turns and shares. Suspects wait for Redis, and Celery and Flower see nothing of these parts.
 """
@@ -21,7 +21,7 @@ _LOOK_S = 1.0
 
 
 class DirectClaims:
-    """Begins what waits while Redis does not answer; what began so ends here too."""
+    """Looks after Redis every second, and begins waiting parts while it does not answer."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from time import monotonic, time_ns
@@ -55,6 +56,7 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.database import OUTAGE, outlast
+from pecia_workers.ledger.giveback import running_parts
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import OrphanedPart, pardon
 from pecia_workers.ledger.retention import unheld
@@ -85,6 +87,9 @@ log = structlog.get_logger(__name__)
 _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
 _END_S = 3.0
+_SIGHT_S = 10.0
+_CLAIMED_AGO = timedelta(seconds=30)
+"""So long ago the reply to a claim has come, or it is lost."""
 
 R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
@@ -103,6 +108,8 @@ class Runtime:
         self._resources = AsyncExitStack()
         self._handlers: dict[Stage, Handler] = {}
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
+        self._claimed: set[UUID] = set()
+        """Parts from their claim to their commit."""
         self._turned_at = monotonic()
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
@@ -144,11 +151,12 @@ class Runtime:
                 registered,
                 lease=settings.lease,
                 alive=self._is_turning,
-                on_lost=partial(_call, asyncio.get_running_loop(), self._taken_for_dead),
+                on_lost=partial(asyncio.get_running_loop().call_soon_threadsafe, self._taken_for_dead),
             )
         )
         self._in_background(self._bus.hear_cancelled(self._cancel_job))
         self._in_background(watch_workers(self._database, self._bus, settings))
+        self._in_background(self._keep_sight())
         self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
         self._direct = DirectClaims(
             self._ledger, self._bus, self._stages, free=self._free, run=self._run_without_message
@@ -241,6 +249,16 @@ class Runtime:
         """Return whether the loop moves; a part may keep it for as long as parts may take. On any thread."""
         return monotonic() - self._turned_at < self._settings.part_timeout.total_seconds()
 
+    async def _keep_sight(self) -> None:
+        """Give back what runs here for Postgres alone: the reply to a claim may have been lost."""
+        while True:
+            await asyncio.sleep(_SIGHT_S)
+            with outage_suppressed():
+                unseen = await running_parts(self._database, self.name, age=_CLAIMED_AGO) - self._claimed
+                if unseen:
+                    log.warning("parts_unseen", parts=len(unseen))
+                    await self._ledger.give_back(unseen)
+
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
@@ -257,14 +275,15 @@ class Runtime:
         Nor as long as Postgres does not know the worker, or takes it for dead. What came without a message takes part
         of it.
         """
-        if OUTAGE.is_on or not self._beats.known:
-            return 0.0
-        return max(0.0, self._memory - len(self._direct) / self._slots)
+        return max(0.0, self._share - len(self._direct) / self._slots)
+
+    @property
+    def _share(self) -> float:
+        return 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
 
     def _free(self) -> int:
         """Return how many parts may begin without a message."""
-        usual = 0.0 if OUTAGE.is_on or not self._beats.known else self._memory
-        return math.floor(self._slots * usual) - len(self._running)
+        return math.floor(self._slots * self._share) - len(self._running)
 
     @property
     def _memory(self) -> float:
@@ -315,8 +334,12 @@ class Runtime:
 
     async def _run_claimed(self, part: ClaimedPart, asked: int) -> None:
         about = about_part(part.job_id, part.id, part.attempt)
-        with about, clocked(part.id), processing(part, asked):
-            await self._run_to_commit(part)
+        self._claimed.add(part.id)
+        try:
+            with about, clocked(part.id), processing(part, asked):
+                await self._run_to_commit(part)
+        finally:
+            self._claimed.discard(part.id)
 
     async def _run_to_commit(self, part: ClaimedPart) -> None:
         recording.begun(part)
@@ -412,10 +435,6 @@ async def _end(task: asyncio.Future[Any]) -> None:
     while not task.done():  # a library may swallow the first: redis-py does while it connects
         task.cancel()
         await asyncio.wait([task], timeout=_LOOK_S)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(function)
 
 
 async def _finish(work: Coroutine[Any, Any, R]) -> R:

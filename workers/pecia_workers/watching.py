@@ -1,4 +1,4 @@
-"""Who looks after workers: upkeep, and where none is on duty, each worker after the others."""
+"""What upkeep does for parts of dead workers, done by each worker while no upkeep is on duty."""
 
 from __future__ import annotations
 

@@ -257,4 +257,4 @@ class Keeper:
 
 
 def _ignore(_part: str) -> None:
-    """Nobody to tell."""
+    """Do nothing, until the pool says what to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -47,6 +48,17 @@ _WITHDRAWN = text(
     WHERE parts.id IS NULL OR parts.state = 'cancelled'
     """
 )
+
+
+_RUNNING = text(
+    "SELECT id FROM parts WHERE state = 'running' AND worker = :worker AND started_at < now() - :age"
+)
+
+
+async def running_parts(database: AsyncEngine, worker: str, *, age: timedelta) -> set[UUID]:
+    """Return what runs on a worker, as far as Postgres knows, and was claimed that long ago."""
+    async with database.connect() as connection:
+        return set((await connection.execute(_RUNNING, {"worker": worker, "age": age})).scalars())
 
 
 async def give_back(

@@ -1,7 +1,7 @@
-"""Who is dead: a worker whose row has not changed for one lease of uninterrupted watching, or whose process is gone.
+"""The failure detector: a worker is dead if its heartbeat stood still over a lease of uninterrupted watching.
 
-Only the judge's own monotonic clock is read. After an outage of Postgres nobody is believed dead for one lease, for the
-watching was interrupted; a worker that lives has written its row by then.
+Or at once, if its process is gone from this machine. Only the judge's own monotonic clock is read. An outage of
+Postgres interrupts the watch: for one lease after it no worker is taken for dead, and one that lives has beaten since.
 """
 
 from __future__ import annotations

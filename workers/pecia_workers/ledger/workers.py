@@ -202,7 +202,7 @@ async def keep_registered(
     *,
     lease: timedelta,
     alive: Callable[[], bool] = lambda: True,
-    on_lost: Callable[[], None] = lambda: None,
+    on_lost: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[Beats]:
     """Keep the worker's row alive while the block runs, whether or not Postgres is there at the moment.
 
@@ -228,7 +228,7 @@ class Beats:
         *,
         every: timedelta,
         alive: Callable[[], bool],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[], object],
     ) -> None:
         self._database_url = database_url
         self._worker = worker
