@@ -51,9 +51,9 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
     The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
-    a primary which was demoted. Keepalives notice a peer that is gone; this
-    notices a proxy or firewall between that has forgotten the connection, and on the server's side frees the locks of
-    a client that fell silent.
+    a primary which was demoted. A connection that comes back after the engine was disposed of is closed, for nobody
+    else would. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has forgotten the
+    connection, and on the server's side frees the locks of a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction: that costs no round trip, and leaves nothing on a
     server connection that a pooler gives to others next.
@@ -73,8 +73,15 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     def be_patient(connection: Any, *_: object) -> None:
         _driver(connection).patience_s = limit_ms / 1000 + _BEYOND_S
 
-    def be_impatient(connection: Any, *_: object) -> None:
-        if connection is not None:  # it was closed instead
+    def remember_pool(_connection: object, record: Any) -> None:
+        record.info["pool"] = engine.pool
+
+    def come_back(connection: Any, record: Any) -> None:
+        if connection is None:  # it was closed instead
+            return
+        if record.info["pool"] is not engine.pool:
+            record.invalidate()
+        else:
             _driver(connection).patience_s = min(_ALIVE_S, limit_ms / 1000 + _BEYOND_S)
 
     def leave(context: ExceptionContext) -> None:
@@ -83,10 +90,11 @@ def close_after(engine: Engine, patience: timedelta) -> None:
 
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
+    event.listen(engine, "connect", remember_pool)
     event.listen(engine, "connect", _prepare_if_direct)
     event.listen(engine, "begin", begin)
     event.listen(engine, "checkout", be_patient)
-    event.listen(engine, "checkin", be_impatient)
+    event.listen(engine, "checkin", come_back)
 
 
 def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:

@@ -98,6 +98,17 @@ def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
     asyncio.run(ask())
 
 
+def test_a_connection_that_comes_back_to_a_disposed_engine_is_closed(database_url: str) -> None:
+    async def ask() -> list[object]:
+        database = open_database(database_url)
+        async with database.connect() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            await database.dispose()
+        return [driver.closed if driver else None]
+
+    assert asyncio.run(ask()) == [True]
+
+
 def test_rows_that_a_silent_worker_has_locked_are_free_again(
     database_url: str, proxied_url: str, proxy: Proxy
 ) -> None:
