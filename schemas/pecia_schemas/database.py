@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -56,7 +57,8 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     connection, and on the server's side frees the locks of a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction: that costs no round trip, and leaves nothing on a
-    server connection that a pooler gives to others next.
+    server connection that a pooler gives to others next. That BEGIN is also what a pool that pings sends to see whether
+    a connection lives, for one that comes out of the pool is about to begin a transaction.
     """
     limit_ms = int(patience.total_seconds() * 1000)
     begin_bounded = (
@@ -65,6 +67,8 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     )
 
     def begin(connection: Connection) -> None:
+        if _driver(connection.connection).info.transaction_status == TransactionStatus.INTRANS:
+            return  # by the pool's ping
         # Whatever the transaction streams: its BEGIN is read by no cursor of the server's.
         connection.exec_driver_sql(
             begin_bounded, execution_options={"stream_results": False, "yield_per": None}
@@ -88,6 +92,8 @@ def close_after(engine: Engine, patience: timedelta) -> None:
         if ends_connection(context.original_exception):
             context.is_disconnect = True
 
+    dialect: Any = engine.dialect
+    dialect.do_ping = partial(_ping, begin_bounded)
     event.listen(engine, "do_connect", _connect)
     event.listen(engine, "handle_error", leave)
     event.listen(engine, "connect", remember_pool)
@@ -103,6 +109,13 @@ def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: di
         parameters["async_creator_fn"] = _PatientAsyncConnection.connect
         return None
     return _PatientConnection.connect(*arguments, **parameters)
+
+
+def _ping(begin: str, connection: Any) -> bool:
+    cursor = connection.cursor()
+    cursor.execute(begin)
+    cursor.close()
+    return True
 
 
 def _prepare_if_direct(connection: Any, *_: object) -> None:

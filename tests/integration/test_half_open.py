@@ -18,7 +18,7 @@ from tests.soak.proxy import Proxy
 
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
-from pecia.database import Database
+from pecia.database import STATEMENT_TIMEOUT, Database
 from pecia_schemas.database import close_after
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import is_registered
@@ -156,6 +156,12 @@ def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied_url: str, 
     database.dispose()
 
 
+def test_the_server_bounds_a_transaction_on_a_connection_out_of_the_pool(database_url: str) -> None:
+    database = Database(database_url, connect_timeout=timedelta(seconds=5))
+    assert [database.transaction(limit) for _ in range(2)] == [STATEMENT_TIMEOUT, STATEMENT_TIMEOUT]
+    database.dispose()
+
+
 def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
     database_url: str, proxied_url: str, proxy: Proxy, eventually: Callable[..., None]
 ) -> None:
@@ -179,6 +185,10 @@ def is_asked(database_url: str) -> bool:
 
 def ask(connection: Connection) -> None:
     connection.execute(text("SELECT 1"))
+
+
+def limit(connection: Connection) -> timedelta | None:
+    return connection.execute(text("SELECT CAST(current_setting('statement_timeout') AS interval)")).scalar()
 
 
 def ask_in_vain(connection: Connection, proxy: Proxy) -> None:
