@@ -42,10 +42,16 @@ def accept(
     `InvalidSourceError` for one whose document was in the store and was removed. Raises
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
-    gone = _keep_payloads(connection, batch, is_stored)
+    flow = _flow(connection, batch)
+    created, released = _insert(connection, batch, flow, held=False)
+    gone = {payload for payload in released if not is_stored(payload)}
+    if any(new.deposited and new.job["payload"] in gone for new in batch):
+        raise PayloadStoreUnavailableError(
+            "A document with the same content was erased at this very moment: submit again."
+        )
     there = [new for new in batch if new.job["payload"] not in gone]
-    flow = _flow(connection, there)
-    created = _insert(connection, there, flow)
+    if released:
+        created, _ = _insert(connection, there, flow, held=True)
     repeated = [new for new in there if new.id not in created]
     if batch[0].job.get("webhook") and connection.execute(_UNSIGNED).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
@@ -69,44 +75,37 @@ def accept(
     return [outcome(new) for new in batch]
 
 
-def _keep_payloads(
-    connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
-) -> set[str]:
-    """Keep the documents of the jobs in the store until their rows hold them; return those that are not there."""
-    payloads = {"payloads": list({new.job["payload"] for new in batch})}
-    connection.execute(discards.SHARE_LOCKS, payloads)
-    removed = connection.execute(discards.REMOVED_LATELY, payloads).scalars().all()
-    gone = {payload for payload in removed if not is_stored(payload)}
-    if any(new.deposited and new.job["payload"] in gone for new in batch):
-        raise PayloadStoreUnavailableError(
-            "A document with the same content was erased at this very moment: submit again."
-        )
-    return gone
-
-
 def _flow(connection: Connection, batch: Sequence[NewJob]) -> UUID | None:
     """Return with what the jobs take turns as one; None: each by itself."""
-    if not batch or batch[0].turns is None:
+    if batch[0].turns is None:
         return None
     flow: UUID | None = connection.execute(FLOW_OF, {"digest": batch[0].turns}).scalar()
     return flow
 
 
-def _insert(connection: Connection, batch: Sequence[NewJob], flow: UUID | None) -> dict[UUID, datetime]:
-    """Write jobs, first parts and first events in one statement; return which jobs were new, and since when."""
+def _insert(
+    connection: Connection, batch: Sequence[NewJob], flow: UUID | None, *, held: bool
+) -> tuple[dict[UUID, datetime], set[str]]:
+    """Write jobs, first parts and first events in one statement; return which jobs were new, and since when.
+
+    If their payloads are not held yet and some were released lately, return these instead: nothing is written.
+    """
     if not batch:
-        return {}
+        return {}, set()
     shared = batch[0].job
     asked = {
         **{name: shared[name] for name in ("lane", "client")},
         **_of_time("not_before", shared["not_before"]),
         **_of_time("expires", shared["expires"]),
         "flow": flow,
+        "held": held,
         "rows": json.dumps([_row_of(new) for new in batch]),
         "metadata": json.dumps(shared["metadata"]),
         "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
     }
-    return {row.id: row.created_at for row in connection.execute(CREATE_JOBS, asked)}
+    rows = connection.execute(CREATE_JOBS, asked).all()
+    created = {row.id: row.created_at for row in rows if row.released is None}
+    return created, {row.released for row in rows if row.released is not None}
 
 
 def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, Any]:

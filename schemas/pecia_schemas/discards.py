@@ -22,17 +22,11 @@ _PAYLOADS = "CAST(:payloads AS text[])"
 MEMORY = timedelta(days=1)
 """How long a removal is remembered: longer than any submit takes."""
 
-SHARE_LOCKS = text(
-    f"""
-    SELECT pg_advisory_xact_lock_shared({_LOCKS}, bucket)
-    FROM (SELECT DISTINCT {_BUCKET.format("payload")} AS bucket FROM unnest(CAST(:payloads AS text[])) AS payload)
-         AS buckets
-    """  # noqa: S608  constants of this module
-)
-"""Takes `payloads`; keeps all of them from being removed until the transaction ends."""
+HOLD = text("SELECT hold_payloads(CAST(:payloads AS text[]))")
+"""Takes `payloads`; keeps all of them from being removed until the transaction ends, by locks that submits share.
 
-REMOVED_LATELY = text("SELECT payload FROM discarded_payloads WHERE payload = ANY(CAST(:payloads AS text[]))")
-"""Takes `payloads`; returns those that were released within `MEMORY`: they may have been removed, or stored again."""
+Returns those that were released within `MEMORY`: they may have been removed, or stored again.
+"""
 
 UNHELD = text(
     """

@@ -230,6 +230,8 @@ CREATE_JOBS: Final = text(
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
             width int, height int, traceparent text, task jsonb)
+    ), released AS MATERIALIZED (
+        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload WHERE NOT :held
     ), times AS (
         SELECT coalesce(CAST(:not_before AS timestamptz), now() + CAST(:not_before_in AS interval)) AS not_before,
                coalesce(CAST(:expires AS timestamptz), now() + CAST(:expires_in AS interval)) AS expires_at
@@ -238,7 +240,7 @@ CREATE_JOBS: Final = text(
                           webhook, total, not_before, expires_at, traceparent)
         SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
                CAST(:webhook AS jsonb), total, not_before, expires_at, traceparent
-        FROM asked, times ORDER BY key COLLATE "C"
+        FROM asked, times WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
@@ -249,10 +251,14 @@ CREATE_JOBS: Final = text(
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
     )
-    SELECT id, created_at FROM made
+    SELECT id, created_at, CAST(NULL AS text) AS released FROM made
+    UNION ALL SELECT NULL, NULL, payload FROM released
     """
 )
 """Writes jobs with their first parts and events; returns those whose keys were free.
+
+Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
+instead and writes nothing: then the caller looks what is still there.
 
 The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
 """

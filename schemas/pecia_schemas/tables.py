@@ -49,7 +49,7 @@ _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
-REVISION: Final = "0010"
+REVISION: Final = "0011"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 

@@ -212,7 +212,7 @@ def submitting(database_url: str, job_id: UUID) -> Iterator[Callable[[], None]]:
         assert row is not None
         connection.execute("UPDATE jobs SET payload_released_at = now() WHERE id = %s", (job_id,))
         connection.commit()
-        statement = discards.SHARE_LOCKS.text.replace(":payloads", "%s").encode()
+        statement = discards.HOLD.text.replace(":payloads", "%s").encode()
         connection.execute(statement, (list(row),))
 
         def finish() -> None:

@@ -65,9 +65,8 @@ async def take_in(
     """
     payloads = {"payloads": [reference.sha256]}
     async with database.begin() as connection:
-        await connection.execute(discards.SHARE_LOCKS, payloads)
-        removed = (await connection.execute(discards.REMOVED_LATELY, payloads)).scalars().all()
-        if removed and not await holds(reference):
+        released = (await connection.execute(discards.HOLD, payloads)).first()
+        if released and not await holds(reference):
             raise PayloadMissingError(reference.sha256)
         former = (await connection.execute(_LOCK_JOB, {"job_id": part.job_id})).scalar()
         ours = (await connection.execute(_LOCK_PART, _fence(worker, part))).scalar() is not None

@@ -18,7 +18,7 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import PayloadRef
-from pecia_schemas.discards import DISCARD, SHARE_LOCKS
+from pecia_schemas.discards import DISCARD, HOLD
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
@@ -256,7 +256,7 @@ async def move_payload(
     no job has changed. Raises `DecryptionError`.
     """
     async with database.begin() as connection:
-        await connection.execute(SHARE_LOCKS, {"payloads": [stored.sha256]})
+        await connection.execute(HOLD, {"payloads": [stored.sha256]})
         rows = (await connection.execute(_LOCK_JOBS_OF, {"payload": former.sha256})).all()
         over = all(JobState(row.state).is_terminal for row in rows)
         if not (rows and over and await asyncio.to_thread(store.holds, stored)):
