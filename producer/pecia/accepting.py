@@ -92,26 +92,28 @@ def _insert(
     """
     if not batch:
         return {}, set()
-    shared = batch[0].job
-    asked = {
-        **{name: shared[name] for name in ("lane", "client")},
-        **_of_time("not_before", shared["not_before"]),
-        **_of_time("expires", shared["expires"]),
-        "flow": flow,
-        "held": held,
-        "rows": json.dumps([_row_of(new) for new in batch]),
-        "metadata": json.dumps(shared["metadata"]),
-        "webhook": json.dumps(shared["webhook"]) if shared.get("webhook") else None,
-    }
-    rows = connection.execute(CREATE_JOBS, asked).all()
+    shared = _shared(batch[0].job) | {"flow": flow and str(flow), "held": held}
+    asked = {"rows": json.dumps([_row_of(new) for new in batch]), "shared": json.dumps(shared)}
+    rows = connection.exec_driver_sql(CREATE_JOBS, asked).all()
     created = {row.id: row.created_at for row in rows if row.released is None}
     return created, {row.released for row in rows if row.released is not None}
 
 
-def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, Any]:
+def _shared(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the jobs of a batch have in common."""
+    return {
+        **{name: job[name] for name in ("lane", "client", "metadata")},
+        **_of_time("not_before", job["not_before"]),
+        **_of_time("expires", job["expires"]),
+        "webhook": job.get("webhook"),
+    }
+
+
+def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | None]:
     """Return a time as the statement takes it: a point, or a distance from Postgres's `now()`."""
-    is_distance = isinstance(time, timedelta)
-    return {name: None if is_distance else time, f"{name}_in": time if is_distance else None}
+    if isinstance(time, timedelta):
+        return {f"{name}_in": f"{time // timedelta(microseconds=1)} microseconds"}
+    return {name: time and time.isoformat()}
 
 
 def _row_of(new: NewJob) -> dict[str, Any]:

@@ -224,38 +224,39 @@ _CUT = text(
 
 
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
-CREATE_JOBS: Final = text(
-    """
+CREATE_JOBS: Final = """
     WITH asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
+        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
             id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
             width int, height int, traceparent text, task jsonb)
+    ), shared AS (
+        SELECT lane, client, flow, metadata, webhook, held, coalesce(not_before, now() + not_before_in) AS not_before,
+               coalesce(expires, now() + expires_in) AS expires_at
+        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
+            lane text, client text, flow uuid, metadata jsonb, webhook jsonb, held bool, not_before timestamptz,
+            not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
-        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload WHERE NOT :held
-    ), times AS (
-        SELECT coalesce(CAST(:not_before AS timestamptz), now() + CAST(:not_before_in AS interval)) AS not_before,
-               coalesce(CAST(:expires AS timestamptz), now() + CAST(:expires_in AS interval)) AS expires_at
+        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
     ), made AS (
         INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
                           webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, :lane, CAST(:flow AS uuid), task, digest, payload, key, :client, CAST(:metadata AS jsonb),
-               CAST(:webhook AS jsonb), total, not_before, expires_at, traceparent
-        FROM asked, times WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, metadata, webhook, total, not_before,
+               expires_at, traceparent
+        FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at, published_at)
-        SELECT part, id, stage, 0, :lane, cost, width, height, coalesce(not_before, now()),
+        SELECT part, id, stage, 0, lane, cost, width, height, coalesce(not_before, now()),
                CASE WHEN not_before IS NULL THEN now() END
-        FROM asked JOIN made USING (id), times
+        FROM asked JOIN made USING (id), shared
     ), first_events AS (
-        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || :client FROM made
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
     )
     SELECT id, created_at, CAST(NULL AS text) AS released FROM made
     UNION ALL SELECT NULL, NULL, payload FROM released
     """
-)
-"""Writes jobs with their first parts and events; returns those whose keys were free.
+"""For the driver. Writes jobs with their first parts and events; returns those whose keys were free.
 
 Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
 instead and writes nothing: then the caller looks what is still there.
