@@ -113,7 +113,7 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
     """Return a time as the statement takes it: a point, or a distance from Postgres's `now()`."""
     if isinstance(time, timedelta):
         return {f"{name}_in": f"{time // timedelta(microseconds=1)} microseconds"}
-    return {name: time and time.isoformat()}
+    return {name: time.isoformat() if time else None}
 
 
 def _row_of(new: NewJob) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -118,7 +118,7 @@ def new_job(
     Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
     `traceparent`.
     """
-    written = task_to_json(task if task.source is source.payload else replace(task, source=source.payload))
+    written = task_to_json(task, source.payload)
     digests = _digests(task.kind, written, asked.lane, source, keys)
     job: dict[str, Any] = {
         "id": job_id,

@@ -278,13 +278,17 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def task_to_json(task: Task[Any]) -> dict[str, Any]:
-    """Return the task as it is stored. Its source must be a `PayloadRef` or a `UrlRef`.
+def task_to_json(task: Task[Any], source: PayloadRef | UrlRef | None = None) -> dict[str, Any]:
+    """Return the task as it is stored. Its source, or the one given in its place, must be a `PayloadRef` or a `UrlRef`.
 
     A URL stands beside the source, which is null until the fleet has fetched it.
     """
-    stored: dict[str, Any] = _ADAPTERS[task.kind].dump_python(task, mode="json")
-    return stored | {"source": None, "url": task.source.url} if isinstance(task.source, UrlRef) else stored
+    left_out = {"source"} if source else None
+    stored: dict[str, Any] = _ADAPTERS[task.kind].dump_python(task, mode="json", exclude=left_out)
+    reference = source or task.source
+    if isinstance(reference, UrlRef):
+        return stored | {"source": None, "url": reference.url}
+    return stored | {"source": source.model_dump(mode="json")} if source else stored
 
 
 def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
