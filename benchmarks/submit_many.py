@@ -47,8 +47,10 @@ class Speed:
     """Jobs per second by `submit`."""
     many: float
     """Jobs per second by `submit_many`."""
+    single_us: float
+    """Processor time of the client for one job, in microseconds."""
     client_us: float
-    """Processor time of the client for a job of many, in microseconds."""
+    """The same for a job of many."""
 
     @property
     def ratio(self) -> float:
@@ -113,16 +115,17 @@ _numbers = itertools.count()
 
 def _speed(client: Client, tasks: Tasks, arguments: argparse.Namespace) -> Speed:
     single, many = list(tasks(arguments.single)), list(tasks(arguments.jobs))
-    began = perf_counter()
+    began, busy = perf_counter(), process_time()
     for task in single:
         client.submit(task)
-    one_by_one = perf_counter() - began
+    one_by_one, single_busy = perf_counter() - began, process_time() - busy
     began, busy = perf_counter(), process_time()
     client.submit_many(many)
     seconds, busy = perf_counter() - began, process_time() - busy
     return Speed(
         one_by_one=arguments.single / one_by_one,
         many=arguments.jobs / seconds,
+        single_us=single_busy / arguments.single * 1e6,
         client_us=busy / arguments.jobs * 1e6,
     )
 
@@ -175,11 +178,19 @@ def _report(rounds: list[dict[str, Speed]], peaks: list[Peak], arguments: argpar
             spread([one[kind].one_by_one for one in rounds]),
             spread([one[kind].many for one in rounds]),
             f"{ratios[kind]:,.0f}",
+            f"{speed.single_us:,.0f}",
             f"{speed.client_us:,.0f}",
         ]
         for kind, speed in medians.items()
     ]
-    headings = ("tasks", "submit, jobs/s", "submit_many, jobs/s", "ratio", "client, µs a job")
+    headings = (
+        "tasks",
+        "submit, jobs/s",
+        "submit_many, jobs/s",
+        "ratio",
+        "client, µs one",
+        "client, µs of many",
+    )
     notes = [
         f"{peak.tasks:,} tasks of a generator: {peak.peak_mib:.1f} MiB at the peak, {peak.after_mib:.1f} MiB "
         f"with the group, {peak.after_mib * 2**20 / peak.tasks:,.0f} bytes a job"

@@ -64,8 +64,8 @@ def accept(
             return InvalidSourceError(
                 "The document is not in the payload store any more: submit the file itself."
             )
-        if new.id in created:
-            view = _view_of(new, metadata, created[new.id])
+        if created_at := created.get(new.id):
+            view = _view_of(new, metadata, created_at)
             return Accepted(view=view, created=True, flow=flow or new.id)
         digest, view = known[new.key]
         if digest not in new.digests:
