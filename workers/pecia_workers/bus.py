@@ -43,7 +43,7 @@ _NOTHING = "pecia:nothing"
 """A key that is never there."""
 
 
-_NIL = UUID(int=0)
+NO_FLOW = UUID(int=0)
 """Before every flow."""
 
 
@@ -143,7 +143,7 @@ class Bus:
                 queue = queue_name(room.stage, room.lane)
                 if len(flows) >= room.parts:
                     pipe.hset(RELAYED, queue, str(max(flows)))
-                elif room.after != _NIL:
+                elif room.after != NO_FLOW:
                     pipe.hdel(RELAYED, queue)
                 elif room.is_waited_for and not flows:
                     pipe.hdel(standing_name(queue), IN_POSTGRES)
@@ -169,7 +169,7 @@ class Bus:
 def _flow_of(relayed: bytes | None) -> UUID:
     with suppress(ValueError):  # a hand in Redis
         return UUID((relayed or b"").decode("ascii", "replace"))
-    return _NIL
+    return NO_FLOW
 
 
 async def _pass_on(pubsub: PubSub, cancelled: Callable[[UUID], None]) -> None:

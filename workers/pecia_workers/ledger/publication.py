@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import RowMapping, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.flows import FORGET_FLOWS
 from pecia_schemas.messages import PartMessage
-from pecia_workers.bus import Bus
+from pecia_workers.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
@@ -134,8 +135,11 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
         if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
             return 0
         await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
-        lists = json.dumps([room.as_row() for room in rooms])
-        due = (await connection.execute(_DUE, {"lists": lists})).mappings().all()
+        due = await _due(connection, rooms)
+        if not due and any(room.after != NO_FLOW for room in rooms):
+            await bus.relay((), [(room, frozenset()) for room in rooms])  # begins anew
+            rooms = [replace(room, after=NO_FLOW) for room in rooms]
+            due = await _due(connection, rooms)
         flows: defaultdict[tuple[str, str], set[UUID]] = defaultdict(set)
         for row in due:
             if row["attempt"] == 0:
@@ -149,6 +153,11 @@ async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
             ids, attempts = zip(*marked, strict=True)
             await connection.execute(_MARK, {"ids": list(ids), "attempts": list(attempts)})
         return len(marked)
+
+
+async def _due(connection: AsyncConnection, rooms: Sequence[Room]) -> Sequence[RowMapping]:
+    lists = json.dumps([room.as_row() for room in rooms])
+    return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
 
 
 def _message_of(row: RowMapping) -> PartMessage:
