@@ -99,6 +99,17 @@ def test_a_verb_that_reads_loads_only_what_reads(command: dict[str, set[str]]) -
     assert not {*SLOW, *unread, *drawn, "sqlalchemy.orm"} & command["list"]
 
 
+def test_the_command_ends_without_collecting_what_ends_with_it() -> None:
+    program = """
+import atexit, gc
+from pecia.cli import main
+atexit.register(lambda: print(gc.get_freeze_count() > 0))
+main(["--version"])
+"""
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert printed.endswith("True\n")
+
+
 def test_the_client_is_imported_without_what_connects_stores_or_writes(client: dict[str, set[str]]) -> None:
     assert "pecia.client" in client["client"]
     assert not {*CONNECTING, "obstore", "pecia.formats", "pecia_schemas.payloads"} & client["client"]
