@@ -44,7 +44,6 @@ class ConnectionSettings(BaseSettings):
         env_file=".env",
         extra="ignore",
         frozen=True,
-        use_attribute_docstrings=True,
     )
 
     home: str = ""
