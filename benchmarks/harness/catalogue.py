@@ -100,7 +100,7 @@ CATALOGUE = (
         script="depth.py",
         heading="A job's cost by what waits",
         about="From `submit_many` to the committed row, with so many others behind; Redis's memory for each of them.",
-        sizes=_sizes("--depths 100 --jobs 50 --rounds 1", "--depths 1000 100000"),
+        sizes=_sizes("--depths 100 --jobs 50 --rounds 1", "--depths 1000 50000 1000000"),
     ),
     Benchmark(
         name="lanes",

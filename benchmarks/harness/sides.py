@@ -114,6 +114,8 @@ class Trial:
 
     def __init__(self, side: Side, database_url: str, environment: dict[str, str], log: Path) -> None:
         self.side = side
+        self.database_url = database_url
+        self.redis_url = environment["PECIA_REDIS_URL"]
         self.database = psycopg.connect(database_url, autocommit=True)
         self._environment = environment
         self._log = log

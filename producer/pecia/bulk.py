@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from pecia import fields, sources, submission
@@ -28,8 +28,10 @@ from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef, Task
+
+if TYPE_CHECKING:
+    from pecia_schemas.payloads import PayloadStore
 
 J = TypeVar("J")
 G = TypeVar("G", bound=GroupHandle[Any])

@@ -99,7 +99,8 @@ class Connections(Holdings[Database]):
         """Redis. Who only reads does without it, and without its library, which is slow to load."""
         from pecia.publishing import Bus  # noqa: PLC0415
 
-        return Bus(self._redis_url, connect_timeout=self._settings.connect_timeout)
+        timeout, window = self._settings.connect_timeout, self._settings.window
+        return Bus(self._redis_url, connect_timeout=timeout, window=window)
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name."""
@@ -116,10 +117,10 @@ class Connections(Holdings[Database]):
         if not messages:
             return
         with sending(messages):
-            published = self.bus.publish(messages)
-        if not published:
+            left = self.bus.publish(messages)
+        if left:
             with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later
-                self.store.leave_to_relay([message.part for message in messages])
+                self.store.leave_to_relay([message.part for message in left])
 
     def close(self) -> None:
         """Close what is this process's own, and let go of what is its parent's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
 
+PDF_QUALITY: Final = 75
+"""Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""
 _CANCEL_AT_ONCE = 200  # jobs in one transaction
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from pecia import assembly, saving, streaming
+from pecia import assembly, streaming
 from pecia.completion import Deadline, finished, look
 from pecia.errors import JobNotFoundError
-from pecia.formats import Format
-from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
+from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent
@@ -21,6 +20,7 @@ from pecia_schemas.states import JobState
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
+    from pecia.formats import Format
 
 
 class Job(JobHandle[R_co]):
@@ -65,7 +65,7 @@ class Job(JobHandle[R_co]):
         path: str | os.PathLike[str],
         format: Format | str | None = None,  # noqa: A002  what everybody calls it
         *,
-        quality: int = saving.QUALITY,
+        quality: int = PDF_QUALITY,
         timeout: float | None = None,
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
@@ -77,10 +77,12 @@ class Job(JobHandle[R_co]):
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
         `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
+        from pecia import saving  # noqa: PLC0415  most callers write no files
+
         target = Path(path)
         form = saving.form_of(self.kind, target, format, quality)
         result: Any = self.result(timeout)
-        if form is Format.PDF:
+        if form.is_binary:
             connections = self._open()
             original = connections.store.original(self.id)
             saving.write_pdf(result, original, connections.payloads, target, quality=quality)

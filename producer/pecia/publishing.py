@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -65,13 +65,16 @@ class Breaker:
 class Bus(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
-    def __init__(self, redis_url: str, *, connect_timeout: timedelta) -> None:
+    def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
         super().__init__(redis_url)
+        self._window = window
         self._redis = open_redis(Redis.from_url, redis_url, connect_timeout, Retry(NoBackoff(), RETRIES))
 
-    def publish(self, messages: Iterable[PartMessage]) -> bool:
-        """Queue the messages for the fleet; return whether Redis has them for certain."""
-        return self._try(lambda: publish(self._redis, messages))
+    def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
+        """Queue the messages for the fleet; return those that Redis may not have."""
+        left: list[PartMessage] = []
+        done = self._try(lambda: left.extend(publish(self._redis, messages, window=self._window)))
+        return left if done else messages
 
     def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
         """Tell whoever waits for these jobs, and the workers that run them if they were cancelled."""

@@ -11,15 +11,13 @@ from uuid import uuid4
 
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError
 from pecia.formats import Format, Result, check, known, render
+from pecia.handles import PDF_QUALITY
 from pecia.originals import Original, at_hand
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.pictures import GROUP, OpenPictures
 from pecia_schemas.results import Document
 from pecia_schemas.settings import SettingsError
 from pecia_schemas.tasks import task_type
-
-QUALITY: Final = 75
-"""Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""
 
 _QUALITIES: Final = range(1, 96)
 
@@ -28,7 +26,7 @@ def form_of(
     kind: str,
     path: Path,
     format: Format | str | None,  # noqa: A002  as `formats.render` has it
-    quality: int = QUALITY,
+    quality: int = PDF_QUALITY,
 ) -> Format:
     """Return the form to write: the one that is named, else that of the file's suffix.
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from obstore.exceptions import BaseError
-
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas import lengths
 from pecia_schemas.media import MAX_SIDE, MediaType
-from pecia_schemas.payloads import Deposit, PayloadStore
 from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from pecia_schemas.payloads import Deposit, PayloadStore
 
 # Its debug logs quote a picture's notes.
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
@@ -111,6 +110,8 @@ def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
 @contextmanager
 def depositing() -> Iterator[None]:
     """Raise what reading a source and writing the payload store raise as errors of this client."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415  a client that only reads does without
+
     try:
         yield
     except BaseError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +69,8 @@ def settings_page() -> str:
     ]
     for title, settings in groups.items():
         lines += [f"\n## {title}\n", "| name | default | what it does |", "|---|---|---|"]
-        lines += [_row(name, field) for name, field in _own_fields(settings)]
+        abouts = dict(_abouts(settings))
+        lines += [_row(name, field, abouts[name]) for name, field in _own_fields(settings)]
     return "\n".join(lines) + "\n"
 
 
@@ -78,8 +82,16 @@ def _own_fields(settings: type[ConnectionSettings]) -> list[tuple[str, FieldInfo
     ]
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    about = (field.description or "").replace("\n", " ")
+def _abouts(settings: type[ConnectionSettings]) -> Iterator[tuple[str, str]]:
+    """Yield the text below each of the class's own fields. Pydantic reads it too, but slowly and in every process."""
+    (definition,) = ast.parse(inspect.getsource(settings)).body
+    for field, below in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(about))):
+                yield name, " ".join(about.split())
+
+
+def _row(name: str, field: FieldInfo, about: str) -> str:
     return f"| `{PREFIX}{name.upper()}` | {_shown(field.get_default(call_default_factory=True))} | {about} |"
 
 

@@ -4,6 +4,7 @@ A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}
 `"trace": <traceparent>`; of a part on which workers died, `"deaths": <how many>`. It waits in the list
 `<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the list
 of the lane; or, if a worker died on its part, in `<stage>.quarantine`.
+A list is a window: it holds a bounded number of messages, and more parts wait in Postgres until there is room.
 Nothing else ever goes into Redis: no document, no file name, no metadata. `publish` is the only way in; the broker
 transport of the workers is the only way out and builds the Celery envelope itself, so that no message can name a task
 or its arguments.
@@ -21,7 +22,7 @@ from uuid import UUID
 from pecia_schemas.states import Lane, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from redis import Redis
     from redis.asyncio.client import Pipeline as AsyncPipeline
@@ -41,6 +42,14 @@ STANDING_PREFIX = "pecia:standing:"
 
 TURN = 32
 """Most messages of one flow that stand in a lane's list: a document of so many pages is read in one go."""
+
+WINDOW = 20_000
+"""Most messages of a stage and lane that wait in Redis, unless a setting says otherwise."""
+
+BEHIND_TURNS = "#"
+"""Of a lane's hash: how many messages stand behind turns, less the markers for them."""
+IN_POSTGRES = "+"
+"""Of a lane's hash: there if parts wait in Postgres for room in the lane."""
 
 _MESSAGES_PER_SCRIPT = 500
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
@@ -112,41 +121,47 @@ def job_channel(job_id: UUID) -> str:
     return f"pecia:job:{job_id}"
 
 
-def publish(redis: Redis, messages: Iterable[PartMessage]) -> None:
-    """Queue the messages in order and ring each stage's bell, in one round trip.
+def reserve_of(window: int) -> int:
+    """Return by how many messages the relay may exceed a window."""
+    return max(1, window // 10)
+
+
+def publish(redis: Redis, messages: Iterable[PartMessage], *, window: int = WINDOW) -> list[PartMessage]:
+    """Queue the messages in order, ring each stage's bell, and return those that found no room; one round trip.
 
     Raises `redis.RedisError` if Redis is away; then some of the messages may have been queued. Publishing a part
     twice is harmless: the ledger hands it out once.
     """
     with redis.pipeline(transaction=False) as pipe:
-        enqueue(pipe, messages)
-        pipe.execute()
+        sent = enqueue(pipe, messages, window=window)
+        return refused(sent, pipe.execute())
 
 
-def enqueue(pipe: Pipeline | AsyncPipeline, messages: Iterable[PartMessage]) -> None:
-    """Put what `publish` does on a pipeline, for those who have one or wait asynchronously."""
+def enqueue(
+    pipe: Pipeline | AsyncPipeline, messages: Iterable[PartMessage], *, window: int, reserve: int = 0
+) -> list[list[PartMessage]]:
+    """Put what `publish` does on a pipeline, for those who wait asynchronously; return what each call carries.
+
+    The relay alone has a reserve, and publishes what others left to it.
+    """
     queues: defaultdict[tuple[Stage, str], list[PartMessage]] = defaultdict(list)
     for message in messages:
         queues[message.stage, message.queue].append(message)
+    limits = [str(limit) for limit in (TURN, BELL_TTL_MS, window, reserve)]
+    sent = []
     for (stage, queue), waiting in queues.items():
+        keys = [queue, bell_name(stage)]
+        if queue != quarantine_name(stage):
+            keys.append(standing_name(queue))
         for start in range(0, len(waiting), _MESSAGES_PER_SCRIPT):
             some = waiting[start : start + _MESSAGES_PER_SCRIPT]
-            if queue == quarantine_name(stage):
-                _quarantine(pipe, stage, some)
-            else:
-                _line_up(pipe, stage, queue, some)
+            pairs = [text for message in some for text in (str(message.flow), message.encode())]
+            # The whole script each time: a Redis that was restarted knows none.
+            pipe.eval(_PUBLISH, len(keys), *keys, *limits, *pairs)
+            sent.append(some)
+    return sent
 
 
-def _line_up(
-    pipe: Pipeline | AsyncPipeline, stage: Stage, queue: str, messages: Iterable[PartMessage]
-) -> None:
-    pairs = [text for message in messages for text in (str(message.flow), message.encode())]
-    # The whole script each time: a Redis that was restarted knows none.
-    pipe.eval(_PUBLISH, 3, queue, standing_name(queue), bell_name(stage), str(TURN), str(BELL_TTL_MS), *pairs)
-
-
-def _quarantine(pipe: Pipeline | AsyncPipeline, stage: Stage, messages: Iterable[PartMessage]) -> None:
-    for message in messages:
-        pipe.lpush(message.queue, message.encode())
-    pipe.lpush(bell_name(stage), 1)
-    pipe.pexpire(bell_name(stage), BELL_TTL_MS)
+def refused(sent: Iterable[Sequence[PartMessage]], replies: Iterable[Iterable[int]]) -> list[PartMessage]:
+    """Return the messages that found no room, by what Redis replied to what `enqueue` has put on a pipeline."""
+    return [some[index] for some, reply in zip(sent, replies, strict=True) for index in reply]

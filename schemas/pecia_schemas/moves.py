@@ -210,9 +210,9 @@ _RECOUNT = text(
 _CUT = text(
     """
     WITH added AS (
-        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, start_s, end_s, state)
-        SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, new.cost, new.width, new.height, new.start_s,
-               new.end_s, CASE WHEN new.stage = 'summarize' THEN 'held' ELSE 'queued' END
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, start_s, end_s, state)
+        SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, jobs.flow, new.cost, new.width, new.height,
+               new.start_s, new.end_s, CASE WHEN new.stage = 'summarize' THEN 'held' ELSE 'queued' END
         FROM jobs, jsonb_to_recordset(CAST(:parts AS jsonb)) AS new (
             id uuid, stage text, ordinal int, cost int, width int, height int, start_s float, end_s float)
         WHERE jobs.id = :job_id
@@ -246,9 +246,9 @@ CREATE_JOBS: Final = """
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
-        INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, width, height, run_at, published_at)
-        SELECT part, id, stage, 0, lane, cost, width, height, coalesce(not_before, now()),
-               CASE WHEN not_before IS NULL THEN now() END
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
+        SELECT part, id, stage, 0, lane, flow, cost, width, height, coalesce(not_before, now()),
+               not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
         FROM asked JOIN made USING (id), shared
     ), first_events AS (
         INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from pecia_schemas.blocks import Block, Line
 
-_BLOCKS: Final = TypeAdapter(tuple[Block, ...])
+_BLOCKS: Final = TypeAdapter(tuple[Block, ...], config=ConfigDict(defer_build=True))
 _WORDS: Final[Any] = {"__all__": {"lines": {"__all__": {"words"}}}}
 _SIDES: Final = ("left", "top", "right", "bottom")
 _SURE: Final = 1000

@@ -1,22 +1,55 @@
 -- Queues messages: a turn of each flow stands in the list itself; what is more waits in a list of the flow's own, for which
 -- one marker stands in the list. A list of its own is never there without its marker.
--- KEYS: list, how many messages of each flow stand in it, bell
--- ARGV: messages that make a turn, bell's life in ms; then a flow and its message, again and again
-local LIST, STANDING, BELL = KEYS[1], KEYS[2], KEYS[3]
-local turn = tonumber(ARGV[1])
+-- A full lane takes no more: further parts wait in Postgres, from where the relay brings flow after flow. Until it has brought
+-- them all, it alone fills the lane, so that none is overtaken for ever; and it may exceed the window by a reserve, with flows
+-- of which less than a turn stands there: a few pages do not wait for room behind a million of another flow.
+-- KEYS: list, bell; and, unless the list is a quarantine, which is never full: `standing`, which has how many messages of each
+-- flow stand in the list; as `#` how many stand behind turns, less the markers; as `+` that parts wait in Postgres
+-- ARGV: messages that make a turn, bell's life in ms, window, reserve (0: this is not the relay); then a flow and its message,
+-- again and again
+-- Returns which of the messages, counted from 0, found no room.
+local LIST, BELL, STANDING = KEYS[1], KEYS[2], KEYS[3]
+local FIRST = 5
+local turn, window, reserve = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local waiting, refused = 0, {}
 
-for i = 3, #ARGV, 2 do
-  local flow, raw = ARGV[i], ARGV[i + 1]
+local function is_full()
+  return waiting >= window
+end
+
+-- Returns whether the message found room.
+local function line_up(flow, raw)
   local rest = LIST .. ':' .. flow
   if redis.call('EXISTS', rest) == 1 then
+    if is_full() then return false end
     redis.call('LPUSH', rest, raw)
-  elseif redis.call('HINCRBY', STANDING, flow, 1) <= turn then
+    redis.call('HINCRBY', STANDING, '#', 1)
+  elseif tonumber(redis.call('HGET', STANDING, flow) or 0) < turn then
+    if waiting >= window + reserve then return false end
+    redis.call('HINCRBY', STANDING, flow, 1)
     redis.call('LPUSH', LIST, raw)
   else
-    redis.call('HINCRBY', STANDING, flow, -1)
+    if is_full() then return false end
     redis.call('LPUSH', rest, raw)
     redis.call('LPUSH', LIST, '{"flow":"' .. flow .. '"}')
   end
+  waiting = waiting + 1
+  return true
 end
+
+if STANDING then
+  local others = redis.call('HMGET', STANDING, '#', '+')
+  waiting = redis.call('LLEN', LIST) + tonumber(others[1] or 0)
+  if others[2] and reserve == 0 then waiting = math.max(waiting, window) end
+end
+for i = FIRST, #ARGV, 2 do
+  if not STANDING then
+    redis.call('LPUSH', LIST, ARGV[i + 1])
+  elseif not line_up(ARGV[i], ARGV[i + 1]) then
+    refused[#refused + 1] = (i - FIRST) / 2
+  end
+end
+if #refused > 0 then redis.call('HSET', STANDING, '+', 1) end
 redis.call('LPUSH', BELL, 1)
 redis.call('PEXPIRE', BELL, ARGV[2])
+return refused

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from uuid import UUID
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from pecia_schemas.blocks import (
     Block,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydantic_core import InitErrorDetails
 
 M = TypeVar("M", bound=BaseModel)
-_LINES: Final = TypeAdapter(tuple[Line, ...])
+_LINES: Final = TypeAdapter(tuple[Line, ...], config=ConfigDict(defer_build=True))
 
 
 class Verdict(StrEnum):

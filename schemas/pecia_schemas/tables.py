@@ -49,7 +49,7 @@ _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 
 
-REVISION: Final = "0011"
+REVISION: Final = "0012"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -140,6 +140,7 @@ class PartRow(Base):
     stage: Mapped[str]
     ordinal: Mapped[int]  # page or segment, counted from 0; 0 for the ingest of the whole payload
     lane: Mapped[str]
+    flow: Mapped[UUID | None]  # with what it takes turns as one; None: with its job alone
     state: Mapped[str] = mapped_column(server_default=PartState.QUEUED)
     cost: Mapped[int]  # tokens
     width: Mapped[int | None]  # pixels
@@ -157,6 +158,9 @@ class PartRow(Base):
     failure: Mapped[dict[str, Any] | None]
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
     run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
+    early: Mapped[bool] = mapped_column(
+        server_default=text("false")
+    )  # the relay has not come to its time yet
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -179,9 +183,22 @@ class PartRow(Base):
         UniqueConstraint("job_id", "stage", "ordinal"),
         Index(
             "parts_unpublished_idx",
+            "stage",
+            "lane",
+            text("coalesce(flow, job_id)"),
             "run_at",
-            postgresql_where=text("state = 'queued' AND published_at IS NULL"),
+            "id",
+            postgresql_where=text("state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early"),
         ),
+        Index(
+            "parts_unpublished_again_idx",
+            "stage",
+            "lane",
+            "run_at",
+            "id",
+            postgresql_where=text("state = 'queued' AND published_at IS NULL AND attempt > 0"),
+        ),
+        Index("parts_early_idx", "run_at", postgresql_where=text("state = 'queued' AND early")),
         Index(
             "parts_published_idx",
             "published_at",

@@ -197,7 +197,8 @@ def _written_once(pages: str) -> str:
     return str(PageRanges.parse(pages))
 
 
-# An error about a task must not quote what it was made of: that may be a document.
+# An error about a task must not quote what it was made of: that may be a document. Not `defer_build`: pydantic builds a
+# dataclass without a lock, and the first tasks of two threads would clash.
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
 

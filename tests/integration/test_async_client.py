@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,8 +28,6 @@ from pecia import (
     ReadDocument,
     WrongLoopError,
 )
-from pecia_schemas.encryption import Keyring
-from pecia_schemas.payloads import PayloadStore
 
 Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
@@ -299,30 +296,6 @@ def test_many_tasks_may_come_from_an_asynchronous_generator(stores: dict[str, st
             return [job.created for job in (*first, *again)]
 
     assert asyncio.run(submit()) == [True] * 4 + [False] * 4
-
-
-@pytest.mark.parametrize("keys", [Keyring(), Keyring({"k1": bytes(32)})], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("size", [1000, 17 * 1024**2], ids=["in one request", "in parts"])
-def test_a_document_that_is_put_from_a_loop_is_the_one_that_comes_back(
-    keys: Keyring, size: int, tmp_path: Path
-) -> None:
-    content = os.urandom(size)
-    source = tmp_path / "source"
-    source.write_bytes(content)
-
-    async def round_trip() -> None:
-        store = PayloadStore.open(str(tmp_path / "store"), keys=keys)
-        with source.open("rb") as file:
-            deposit = await store.deposit_async(file)
-            file.seek(0)
-            assert await store.deposit_async(file) == deposit, "the second time it is there"
-        assert await store.holds_async(deposit.reference)
-        await store.download(deposit.reference, tmp_path / "copy")
-        await store.delete_async(deposit.reference)
-        assert not await store.holds_async(deposit.reference)
-
-    asyncio.run(round_trip())
-    assert (tmp_path / "copy").read_bytes() == content
 
 
 def test_a_client_belongs_to_its_loop_until_it_is_closed(stores: dict[str, str]) -> None:

@@ -325,27 +325,17 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
     assert [row["payload"] for row in discarded] == [name for name in house.files() if name != kept.sha256]
 
 
-def test_the_schema_of_a_job_that_goes_on_is_encrypted_anew(house: House) -> None:
-    job = house.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
-
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
-
-    task = house.claim(job, NEW).task
-    assert isinstance(task, ReadDocument)
-    assert task.fields == Asked.model_json_schema()
-
-
 @pytest.mark.parametrize("former", [{}, OLD], ids=["not encrypted", "under the former key"])
-def test_the_password_of_a_job_that_goes_on_is_encrypted_anew(house: House, former: dict[str, str]) -> None:
-    job = house.client(former).submit(ReadDocument(DOCUMENT, password=PLANTED))
+def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(house: House, former: dict[str, str]) -> None:
+    job = house.client(former).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
 
     assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
     assert house.rotate(NEW | OLD) == Rekeyed(in_use=1)
 
     assert PLANTED not in house.tables()
-    task = house.claim(job, NEW | OLD).task
+    task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
-    assert task.password == SecretStr(PLANTED)
+    assert (task.fields, task.password) == (Asked.model_json_schema(), SecretStr(PLANTED))
 
 
 def test_the_cache_forgets_what_it_found_by_the_former_key(house: House) -> None:

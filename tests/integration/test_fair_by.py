@@ -72,7 +72,7 @@ def test_the_relay_publishes_a_part_into_its_jobs_flow(
 
 async def relay(database_url: str, redis_url: str) -> None:
     database, bus = open_database(database_url), Bus(redis_url)
-    await relay_due(database, bus.publish, limit=10)
+    await relay_due(database, bus, limit=10)
     await bus.close()
     await database.dispose()
 

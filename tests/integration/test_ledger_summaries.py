@@ -16,6 +16,7 @@ from pecia_schemas import Stage
 from pecia_workers.ledger import ClaimRequest, Ledger, open_database
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
+from relaying import RelayingBus
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -38,7 +39,7 @@ def job(client: Client, scribe: Any) -> AnyJob:
 
 
 @pytest.fixture
-def due(database_url: str) -> Callable[[], set[Stage]]:
+def due(database_url: str, redis_url: str) -> Callable[[], set[Stage]]:
     """The stages of the parts that the relay would publish now; it does."""
 
     async def relayed() -> set[Stage]:
@@ -47,8 +48,9 @@ def due(database_url: str) -> Callable[[], set[Stage]]:
         async def publish(messages: Any) -> None:
             stages.update(message.stage for message in messages)
 
-        database = open_database(database_url)
-        await relay_due(database, publish, limit=100)
+        database, bus = open_database(database_url), RelayingBus(redis_url, publish)
+        await relay_due(database, bus, limit=100)
+        await bus.close()
         await database.dispose()
         return stages
 

@@ -77,14 +77,27 @@ def sealed(open_case: Callable[[Keyring], Case]) -> Case:
 
 
 @pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
-@pytest.mark.parametrize("form", ["path", "bytes", "file", "pipe"])
+@pytest.mark.parametrize("form", ["path", "bytes", "file", "pipe", "from a loop"])
 def test_what_is_put_comes_back_whatever_form_it_had(
     case: Case, tmp_path: Path, content: bytes, form: str
 ) -> None:
-    reference = case.store.put(_source(form, content, tmp_path))
+    reference = (
+        from_a_loop(case, content)
+        if form == "from a loop"
+        else case.store.put(_source(form, content, tmp_path))
+    )
     assert reference.sha256 == hashlib.sha256(content).hexdigest()
     assert reference.size == len(content)
     assert case.read(reference) == content
+
+
+def stored(case: Case, reference: PayloadRef) -> bytes:
+    return bytes(obstore.get(case.store._store, key_of(reference)).bytes())
+
+
+def from_a_loop(case: Case, content: bytes) -> PayloadRef:
+    """Put content into the store as an asynchronous client does."""
+    return asyncio.run(case.store.deposit_async(io.BytesIO(content))).reference
 
 
 def _source(form: str, content: bytes, tmp_path: Path) -> Path | bytes | IO[bytes]:
@@ -117,12 +130,16 @@ def test_a_file_object_is_stored_from_where_it_stands(case: Case) -> None:
     assert case.read(case.store.put(file)) == b"body"
 
 
+@pytest.mark.parametrize("keys", [Keyring(), KEYS], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
-def test_the_same_content_is_written_once(case: Case, content: bytes) -> None:
+def test_the_same_content_is_written_once(
+    open_case: Callable[[Keyring], Case], keys: Keyring, content: bytes
+) -> None:
+    case = open_case(keys)
     first = case.store.put(content)
-    written = obstore.head(case.store._store, key_of(first))["last_modified"]
-    assert case.store.put(content) == first
-    assert obstore.head(case.store._store, key_of(first))["last_modified"] == written
+    written = obstore.head(case.store._store, key_of(first))["last_modified"], stored(case, first)
+    assert case.store.put(content) == from_a_loop(case, content) == first
+    assert (obstore.head(case.store._store, key_of(first))["last_modified"], stored(case, first)) == written
 
 
 def test_a_payload_that_was_changed_in_the_store_is_refused(case: Case) -> None:
@@ -178,10 +195,6 @@ def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path
 # Encrypted
 
 
-def stored(case: Case, reference: PayloadRef) -> bytes:
-    return bytes(obstore.get(case.store._store, key_of(reference)).bytes())
-
-
 @pytest.mark.parametrize("content", [PNG, BIG, b""], ids=["small", "in parts", "empty"])
 def test_what_is_encrypted_comes_back_and_neither_content_nor_name_tells_of_it(
     sealed: Case, content: bytes
@@ -191,14 +204,8 @@ def test_what_is_encrypted_comes_back_and_neither_content_nor_name_tells_of_it(
     assert reference.sha256 != hashlib.sha256(content).hexdigest()
     assert content[:16] not in stored(sealed, reference)[64:] or not content
     assert sealed.read(reference) == content
-
-
-@pytest.mark.parametrize("content", [PNG, BIG], ids=["small", "in parts"])
-def test_an_encrypted_document_is_written_once(sealed: Case, content: bytes) -> None:
-    first = sealed.store.put(content)
-    before = stored(sealed, first)
-    assert sealed.store.put(content) == first
-    assert stored(sealed, first) == before
+    sealed.store.delete(reference)
+    assert sealed.read(from_a_loop(sealed, content)) == content
 
 
 def test_a_decrypted_copy_outlives_one_sweep_and_not_two(sealed: Case, tmp_path: Path) -> None:
@@ -271,13 +278,16 @@ def test_what_was_stored_before_there_were_keys_can_be_read(
     assert open_case(KEYS).read(case.store.put(PNG)) == PNG
 
 
-def test_the_store_knows_what_it_holds(case: Case) -> None:
-    reference = case.store.put(PNG)
-    assert case.store.holds(payload_named(reference.sha256))
-
-    case.store.delete(payload_named(reference.sha256))
-
-    assert not case.store.holds(reference)
+@pytest.mark.parametrize("from_loop", [False, True])
+def test_the_store_knows_what_it_holds(case: Case, from_loop: bool) -> None:
+    name = payload_named(case.store.put(PNG).sha256)
+    for there in (True, False):
+        assert case.store.holds(name) is there
+        assert asyncio.run(case.store.holds_async(name)) is there
+        if from_loop:
+            asyncio.run(case.store.delete_async(name))
+        else:
+            case.store.delete(name)
 
 
 def test_a_worker_keeps_no_copy_of_a_document_that_no_job_holds(case: Case) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -13,9 +16,23 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from pecia_schemas import JobState
-from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel
+from pecia_schemas import JobState, Lane, Stage
+from pecia_schemas.messages import (
+    BEHIND_TURNS,
+    CANCEL_CHANNEL,
+    IN_POSTGRES,
+    TURN,
+    WINDOW,
+    PartMessage,
+    enqueue,
+    job_channel,
+    queue_name,
+    refused,
+    reserve_of,
+    standing_name,
+)
 from pecia_workers.broker.connection import HEALTH_CHECK_S, SOCKET_TIMEOUT_S
+from pecia_workers.broker.lists import QUEUES, RELAYED
 
 log = structlog.get_logger(__name__)
 
@@ -26,10 +43,40 @@ _NOTHING = "pecia:nothing"
 """A key that is never there."""
 
 
+NO_FLOW = UUID(int=0)
+"""Before every flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What one list may take from the relay."""
+
+    stage: Stage
+    lane: Lane
+    parts: int
+    turn: int
+    """Most parts of one flow."""
+    after: UUID
+    """The flow that was served last."""
+    is_waited_for: bool
+    """Whether parts were left to the relay, for the list was full."""
+
+    def as_row(self) -> dict[str, Any]:
+        """Return it as Postgres looks for parts by it."""
+        return {
+            "stage": self.stage,
+            "lane": self.lane,
+            "room": self.parts,
+            "turn": self.turn,
+            "after": str(self.after),
+        }
+
+
 class Bus:
     """A best effort on top of Postgres: who misses an announcement looks there. Ids, states and costs only."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, *, window: int = WINDOW) -> None:
+        self._window = window
         self._redis: Redis = Redis.from_url(
             redis_url,
             socket_timeout=SOCKET_TIMEOUT_S,
@@ -57,11 +104,51 @@ class Bus:
             return True
         return False
 
-    async def publish(self, messages: Iterable[PartMessage]) -> None:
-        """Queue the messages for whoever serves their stage. Raises `redis.RedisError`."""
+    async def rooms(self, *, most: int) -> list[Room]:
+        """Return how many more messages, up to `most`, each list may take from the relay. Raises `RedisError`."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            enqueue(pipe, messages)
-            await pipe.execute()
+            for queue in QUEUES:
+                pipe.llen(queue)
+                pipe.hmget(standing_name(queue), [BEHIND_TURNS, IN_POSTGRES])
+                pipe.hget(RELAYED, queue)
+            replies = await pipe.execute()
+        rooms = []
+        for (stage, lane), length, (behind, left), after in zip(
+            QUEUES.values(), replies[::3], replies[1::3], replies[2::3], strict=True
+        ):
+            free = self._window - length - int(behind or 0)
+            parts = free if free > 0 else max(0, free + reserve_of(self._window))
+            rooms.append(
+                Room(
+                    stage=stage,
+                    lane=lane,
+                    parts=min(parts, most),
+                    turn=most if free > 0 else TURN,
+                    after=_flow_of(after),
+                    is_waited_for=left is not None,
+                )
+            )
+        return rooms
+
+    async def relay(
+        self, messages: Sequence[PartMessage], served: Iterable[tuple[Room, AbstractSet[UUID]]]
+    ) -> list[PartMessage]:
+        """Queue what the relay found for the rooms, and of which flows; return what found no room after all.
+
+        Notes at which flow to go on. Raises `redis.RedisError`.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            packed = enqueue(pipe, messages, window=self._window, reserve=reserve_of(self._window))
+            for room, flows in served:
+                queue = queue_name(room.stage, room.lane)
+                if len(flows) >= room.parts:
+                    pipe.hset(RELAYED, queue, str(max(flows)))
+                elif room.after != NO_FLOW:
+                    pipe.hdel(RELAYED, queue)
+                elif room.is_waited_for and not flows:
+                    pipe.hdel(standing_name(queue), IN_POSTGRES)
+            replies = await pipe.execute() if len(pipe) else []
+        return refused(packed, replies[: len(packed)])
 
     async def hear_cancelled(self, cancelled: Callable[[UUID], None]) -> None:
         """Call `cancelled` with the id of every job that is cancelled, until this is itself cancelled."""
@@ -77,6 +164,12 @@ class Bus:
     async def close(self) -> None:
         """Give the connections back."""
         await self._redis.aclose()
+
+
+def _flow_of(relayed: bytes | None) -> UUID:
+    with suppress(ValueError):  # a hand in Redis
+        return UUID((relayed or b"").decode("ascii", "replace"))
+    return NO_FLOW
 
 
 async def _pass_on(pubsub: PubSub, cancelled: Callable[[UUID], None]) -> None:

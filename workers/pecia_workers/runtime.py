@@ -134,7 +134,7 @@ class Runtime:
         engine = create_engine(settings) if self._stages - {Stage.INGEST} else None
         role = "engine" if engine else "ingest"
         identity = self._identity = WorkerIdentity.new(role, self._stages, engine)
-        self._bus = Bus(settings.redis_url.get_secret_value())
+        self._bus = Bus(settings.redis_url.get_secret_value(), window=settings.window)
         self._resources.push_async_callback(self._bus.close)
         self._database = open_database(settings.database_url.get_secret_value())
         self._resources.push_async_callback(self._database.dispose)
@@ -363,7 +363,7 @@ class Runtime:
     async def _publish_parts(self) -> None:
         """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
         with suppress(RedisError, OSError), outage_suppressed():
-            await relay_due(self._database, self._bus.publish, limit=_PUBLISHED_AT_ONCE)
+            await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
     async def _work(self, part: ClaimedPart) -> Outcome:
         """Run the part's stage, visible to cancellation meanwhile; every error becomes an outcome."""

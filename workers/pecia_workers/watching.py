@@ -72,7 +72,7 @@ async def _publish(database: AsyncEngine, bus: Bus, settings: WorkerSettings, du
             due.clear()
             with _failure_told():
                 await hand_back_of_gone(database, redis)
-                await relay_due(database, bus.publish, limit=_RELAYED_AT_ONCE)
+                await relay_due(database, bus, limit=_RELAYED_AT_ONCE)
 
 
 async def _upkeep_is_on_duty(database: AsyncEngine) -> bool:

@@ -76,7 +76,7 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         self.loop = asyncio.get_running_loop()
         self.trail = AsyncTrail(self._database)
         self.purging = AsyncPurging(self._database, client=self.client)
-        self.bus = AsyncBus(redis_url(settings), connect_timeout=patience)
+        self.bus = AsyncBus(redis_url(settings), connect_timeout=patience, window=settings.window)
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name, to the work of a transaction."""
@@ -93,10 +93,10 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         if not messages:
             return
         with sending(messages):
-            published = await self.bus.publish(messages)
-        if not published:
+            left = await self.bus.publish(messages)
+        if left:
             with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later
-                await self.store.leave_to_relay([message.part for message in messages])
+                await self.store.leave_to_relay([message.part for message in left])
 
     async def close(self) -> None:
         """Close all connections."""

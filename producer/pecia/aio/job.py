@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from pecia import asking, assembly, saving
+from pecia import asking, assembly
 from pecia.aio import streaming
 from pecia.aio.completion import finished, look
 from pecia.completion import Deadline
-from pecia.formats import Format
-from pecia.handles import GroupHandle, JobHandle, R_co, hints_of, waiting
+from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
 from pecia_schemas.events import JobEvent
@@ -26,6 +25,7 @@ from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
+    from pecia.formats import Format
 
 
 class AsyncJob(JobHandle[R_co]):
@@ -72,7 +72,7 @@ class AsyncJob(JobHandle[R_co]):
         path: str | os.PathLike[str],
         format: Format | str | None = None,  # noqa: A002  what everybody calls it
         *,
-        quality: int = saving.QUALITY,
+        quality: int = PDF_QUALITY,
         timeout: float | None = None,
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
@@ -85,10 +85,12 @@ class AsyncJob(JobHandle[R_co]):
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
         `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
+        from pecia import saving  # noqa: PLC0415  most callers write no files
+
         target = Path(path)
         form = saving.form_of(self.kind, target, format, quality)
         result: Any = await self.result(timeout)
-        if form is Format.PDF:
+        if form.is_binary:
             connections = self._open()
             original = await connections.store.original(self.id)
             payloads = connections.payloads

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from redis import RedisError
@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from pecia.aio.cancellation import attentive
 from pecia.completion import CONFIRMATION_S, LOOK_AT, Channels, Deadline
 from pecia.publishing import RETRIES, Breaker, announce, open_redis
-from pecia_schemas.messages import PartMessage, enqueue
+from pecia_schemas.messages import PartMessage, enqueue, refused
 from pecia_schemas.states import JobState
 
 _CONNECTING = 10
@@ -29,32 +29,36 @@ _CONNECTING = 10
 class AsyncBus(Breaker):
     """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
 
-    def __init__(self, redis_url: str, *, connect_timeout: timedelta) -> None:
+    def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
         super().__init__(redis_url)
+        self._window = window
         self.connecting = asyncio.Semaphore(_CONNECTING)
         """To be held while a subscription connects."""
         retry = Retry(NoBackoff(), RETRIES)
         self._redis = open_redis(Redis.from_url, redis_url, connect_timeout, retry)
 
-    async def publish(self, messages: Iterable[PartMessage]) -> bool:
-        """Queue the messages for the fleet; return whether Redis has them for certain."""
-        return await self._send(lambda pipe: enqueue(pipe, messages))
+    async def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
+        """Queue the messages for the fleet; return those that Redis may not have."""
+        packed: list[list[PartMessage]] = []
+        replies = await self._send(lambda pipe: packed.extend(enqueue(pipe, messages, window=self._window)))
+        return messages if replies is None else refused(packed, replies)
 
     async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
         """Tell whoever waits for these jobs, and the workers that run them if they were cancelled."""
         await self._send(lambda pipe: announce(pipe, job_ids, state))
 
-    async def _send(self, fill: Callable[[Pipeline], None]) -> bool:
+    async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
+        """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
         if self.resting:
-            return False
+            return None
         try:
             async with self._redis.pipeline(transaction=False) as pipe:
                 fill(pipe)
-                await attentive(pipe.execute())
+                replies: list[Any] = await attentive(pipe.execute())
         except (RedisError, OSError) as error:
             self.failed(error)
-            return False
-        return True
+            return None
+        return replies
 
     def subscription(self) -> PubSub | None:
         """Return a connection to listen on, None while Redis rests from a failure."""

@@ -8,7 +8,6 @@ import typer
 
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.following import follow
 from pecia.client import Client
 from pecia.errors import JobTimeoutError, RetryRefusedError
 from pecia.job import JobGroup
@@ -36,6 +35,8 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
 
     Example: `pecia wait 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --timeout 60`
     """
+    from pecia.cli.following import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
+
     with Client() as client:
         group = client.group(client.job(job_id) for job_id in values.ids(ids))
         try:

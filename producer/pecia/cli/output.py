@@ -6,13 +6,10 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import BaseModel
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from pecia.job import AnyJob
 from pecia.records import FoundPage
@@ -21,6 +18,10 @@ from pecia_schemas.failures import Failure
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary
 from pecia_schemas.states import JobState
 from pecia_schemas.tasks import CaptionVideo
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _COLOURS = {
     JobState.SUCCEEDED: "green",
@@ -185,6 +186,8 @@ def _clock(moment: timedelta) -> str:
 
 def console() -> Console:
     """Return standard output; wide if no terminal sets its width, and without colours then."""
+    from rich.console import Console  # noqa: PLC0415  JSON takes none
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
@@ -214,6 +217,9 @@ def fitting(
 
 
 def _made(kept: Sequence[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  as above
+    from rich.table import Table  # noqa: PLC0415
+
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in kept:
         made.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")

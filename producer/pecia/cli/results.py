@@ -23,6 +23,7 @@ from pecia.cli.jobs import AsJson, Ids
 from pecia.client import Client
 from pecia.errors import JobError
 from pecia.formats import Format, fields, render
+from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia_schemas.results import Document
 
@@ -56,7 +57,7 @@ class Delivery:
     form: Format | None = None
     target: str | None = None
     force: bool = False
-    quality: int = saving.QUALITY
+    quality: int = PDF_QUALITY
 
     @property
     def is_plain(self) -> bool:
@@ -95,7 +96,7 @@ def result(
     form: Form = None,
     target: Target = None,
     force: Force = False,
-    quality: Quality = saving.QUALITY,
+    quality: Quality = PDF_QUALITY,
     table: OfTable = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -17,7 +17,7 @@ from redis.client import PubSub
 from pecia.aio.publishing import AsyncBus
 from pecia.publishing import Bus
 from pecia.testing.memory import Memory
-from pecia_schemas.messages import PartMessage, job_channel
+from pecia_schemas.messages import WINDOW, PartMessage, job_channel
 from pecia_schemas.states import JobState
 
 Message = dict[str, Any]
@@ -125,16 +125,16 @@ class MemoryBus(Bus):
     """Announcements go out and come in; parts need no queue, for the fleet looks into the same memory."""
 
     def __init__(self, memory: Memory, switchboard: Switchboard) -> None:
-        super().__init__("redis://fake", connect_timeout=timedelta())
+        super().__init__("redis://fake", connect_timeout=timedelta(), window=WINDOW)
         self._memory = memory
         self._switchboard = switchboard
 
-    def publish(self, messages: Iterable[PartMessage]) -> bool:  # noqa: ARG002  they are in the memory
-        """Let the fleet begin, if it can."""
+    def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
+        """Let the fleet begin, if it can: the parts are in the memory."""
         if self._away:
-            return False
+            return messages
         with self._memory.transaction():
-            return True
+            return ()
 
     def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
         """Tell whoever waits for these jobs."""
@@ -155,11 +155,11 @@ class AsyncMemoryBus(AsyncBus):
     """The same for an asynchronous client."""
 
     def __init__(self, bus: MemoryBus, switchboard: Switchboard) -> None:
-        super().__init__("redis://fake", connect_timeout=timedelta())
+        super().__init__("redis://fake", connect_timeout=timedelta(), window=WINDOW)
         self._bus = bus
         self._switchboard = switchboard
 
-    async def publish(self, messages: Iterable[PartMessage]) -> bool:
+    async def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
         """Let the fleet begin, if it can."""
         return self._bus.publish(messages)
 

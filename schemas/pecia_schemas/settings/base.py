@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnparsableError
 
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.messages import WINDOW
 
 PREFIX = "PECIA_"
 
@@ -43,7 +44,6 @@ class ConnectionSettings(BaseSettings):
         env_file=".env",
         extra="ignore",
         frozen=True,
-        use_attribute_docstrings=True,
     )
 
     home: str = ""
@@ -60,6 +60,8 @@ class ConnectionSettings(BaseSettings):
     encryption_keys: SecretStr = SecretStr("")
     """Keys that documents and results are encrypted under, as JSON: `{"name": "32 bytes in base64"}`. The first
     encrypts, the others only decrypt. Empty: nothing is encrypted."""
+    window: int = Field(default=WINDOW, ge=1)
+    """Most parts of a stage and lane that wait in Redis. Further parts wait in Postgres, and their order is kept."""
     tracing: bool = False
     """Whether traces of jobs go to OpenTelemetry, which takes `pecia[otel]`: from the fleet and the `pecia` command to
     where the `OTEL_*` variables say, from an application by its own SDK."""

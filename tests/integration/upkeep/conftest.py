@@ -62,15 +62,13 @@ class Tables:
             Jsonb(notices) if webhook else None,
             expires_in,
         )
-        for ordinal in range(parts):
-            self.query(
-                """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost)
-                   VALUES (%s, %s, %s, %s, 'normal', 7)""",
-                new_id(),
-                job_id,
-                stage,
-                ordinal,
-            )
+        self.query(
+            """INSERT INTO parts (id, job_id, stage, ordinal, lane, cost)
+               SELECT id, %s, %s, nth - 1, 'normal', 7 FROM unnest(%s::uuid[]) WITH ORDINALITY AS new (id, nth)""",
+            job_id,
+            stage,
+            [new_id() for _ in range(parts)],
+        )
         return job_id
 
     def parts(self, job_id: UUID) -> list[dict[str, Any]]:

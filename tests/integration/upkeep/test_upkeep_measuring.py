@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from pecia_schemas.messages import WINDOW
 from pecia_workers.metrics.declared import FLEET
 from pecia_workers.upkeep.measuring import Measurement
 from pecia_workers.upkeep.steps import relay
@@ -28,7 +29,7 @@ def test_what_waits_and_for_how_long(tables: Any, run: Make, claim_all: Make) ->
     run(relay)
     claim_all(slots=2)
 
-    run(Measurement())
+    run(Measurement(window=WINDOW))
 
     assert shown("pecia_queue_parts", stage="read", lane="normal") == 3
     assert shown("pecia_queue_parts", stage="read", lane="urgent") == 0
@@ -46,13 +47,31 @@ def test_what_is_behind(tables: Any, run: Make, redis: Redis) -> None:
     )
     redis.lpush("pecia:dead", "strange")
 
-    run(Measurement())
+    run(Measurement(window=WINDOW))
 
     assert shown("pecia_unpublished_parts") == 3
     assert shown("pecia_unpublished_oldest_seconds") == pytest.approx(60, abs=10)
     assert shown("pecia_documents_awaiting_removal") == 1
     assert shown("pecia_documents_awaiting_removal_oldest_seconds") == pytest.approx(3600, abs=10)
     assert shown("pecia_strange_messages") == 1
+
+
+def test_parts_that_wait_for_room_in_a_list_are_counted_and_behind_nothing(
+    tables: Any, run: Make, redis: Redis
+) -> None:
+    tables.add_job(parts=30)
+    run(relay)
+    tables.query(
+        "UPDATE parts SET published_at = NULL, run_at = now() - interval '1 hour' WHERE ordinal < 20"
+    )
+    redis.ltrim("read.normal", 0, 9)
+
+    run(Measurement(window=20))
+    assert shown("pecia_queue_parts", stage="read", lane="normal") == 30
+    assert shown("pecia_unpublished_parts") == 0
+
+    run(Measurement(window=21))
+    assert shown("pecia_unpublished_parts") == 20
 
 
 def test_receivers_are_counted_that_are_paused_while_something_waits_for_them(tables: Any, run: Make) -> None:
@@ -64,14 +83,14 @@ def test_receivers_are_counted_that_are_paused_while_something_waits_for_them(ta
         """INSERT INTO deliveries (type, url, body)
            VALUES ('webhook.test', 'https://waited.for/hook', '{}'), ('webhook.test', 'https://well/hook', '{}')"""
     )
-    run(Measurement())
+    run(Measurement(window=WINDOW))
     assert shown("pecia_paused_receivers") == 1
 
 
 def test_what_waits_for_its_time_is_not_old(tables: Any, run: Make) -> None:
     tables.add_job()
     tables.query("UPDATE parts SET run_at = now() + interval '1 hour'")
-    run(Measurement())
+    run(Measurement(window=WINDOW))
     assert shown("pecia_queue_oldest_seconds", lane="normal") == 0
 
 
@@ -80,14 +99,14 @@ def test_who_is_on_duty(tables: Any, run: Make) -> None:
     tables.add_worker("silent", silent=timedelta(minutes=5))
     tables.add_worker("gone", stopped=True)
 
-    run(Measurement())
+    run(Measurement(window=WINDOW))
 
     assert shown("pecia_workers_on_duty", role="engine") == 1
     assert shown("pecia_workers_on_duty", role="ingest") == 0
 
 
 def test_it_does_not_look_at_every_round(tables: Any, run: Make) -> None:
-    measurement = Measurement()
+    measurement = Measurement(window=WINDOW)
     run(measurement)
     tables.add_job(parts=2)
     run(measurement)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from pecia_schemas.messages import TURN
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.upkeep.queues import count_waiting
 from pecia_workers.upkeep.steps import Reconciler, Stores, relay
+from relaying import RelayingBus
 
 QUEUE = "read.normal"
 
@@ -49,54 +50,61 @@ def test_more_than_a_batch_is_relayed_at_once(tables: Any, redis: Redis, run: Ca
     assert count_waiting(redis)["read.bulk"] == 2500
 
 
-def test_without_redis_nothing_is_marked_as_published(tables: Any, run: Callable[..., Any]) -> None:
+@pytest.fixture
+def relaying(redis_url: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Relays so many times at once, with `publish` in Redis's place; returns what each relay returned."""
+
+    def relay(publish: Callable[[Any], Awaitable[object]], *, times: int = 1) -> Any:
+        async def story(stores: Stores) -> list[int]:
+            bus = RelayingBus(redis_url, publish)
+            try:
+                return await asyncio.gather(
+                    *(relay_due(stores.database, bus, limit=100) for _ in range(times))
+                )
+            finally:
+                await bus.close()
+
+        return run(story)
+
+    return relay
+
+
+def test_without_redis_nothing_is_marked_as_published(tables: Any, relaying: Callable[..., Any]) -> None:
     job_id = tables.add_job()
 
-    async def story(stores: Stores) -> None:
-        async def refuse(_messages: object) -> None:
-            raise ConnectionError
+    async def refuse(_messages: object) -> None:
+        raise ConnectionError
 
-        with pytest.raises(ConnectionError):
-            await relay_due(stores.database, refuse, limit=10)
-
-    run(story)
+    with pytest.raises(ConnectionError):
+        relaying(refuse)
 
     assert tables.parts(job_id)[0]["published_at"] is None
 
 
 def test_a_part_that_came_back_while_it_was_published_is_published_again(
-    tables: Any, redis: Redis, run: Callable[..., Any]
+    tables: Any, redis: Redis, run: Callable[..., Any], relaying: Callable[..., Any]
 ) -> None:
     job_id = tables.add_job()
 
-    async def story(stores: Stores) -> None:
-        async def publish_to_a_fast_worker(_messages: object) -> None:
-            tables.query(
-                "UPDATE parts SET attempt = attempt + 1 WHERE job_id = %s", job_id
-            )  # claimed and failed
+    async def publish_to_a_fast_worker(_messages: object) -> None:
+        tables.query("UPDATE parts SET attempt = attempt + 1 WHERE job_id = %s", job_id)  # claimed and failed
 
-        await relay_due(stores.database, publish_to_a_fast_worker, limit=10)
-
-    run(story)
+    relaying(publish_to_a_fast_worker)
 
     assert tables.parts(job_id)[0]["published_at"] is None
     assert run(relay) == 1
     assert redis.llen(QUEUE) == 1
 
 
-def test_one_relay_works_at_a_time(tables: Any, run: Callable[..., Any]) -> None:
+def test_one_relay_works_at_a_time(tables: Any, relaying: Callable[..., Any]) -> None:
     tables.add_job(parts=50)
     published: list[object] = []
 
-    async def story(stores: Stores) -> list[int]:
-        async def publish_slowly(messages: Any) -> None:
-            await asyncio.sleep(0.2)
-            published.extend(messages)
+    async def publish_slowly(messages: Any) -> None:
+        await asyncio.sleep(0.2)
+        published.extend(messages)
 
-        relays = (relay_due(stores.database, publish_slowly, limit=100) for _ in range(3))
-        return await asyncio.gather(*relays)
-
-    assert sorted(run(story)) == [0, 0, 50]
+    assert sorted(relaying(publish_slowly, times=3)) == [0, 0, 50]
     assert len(published) == 50
 
 

@@ -68,7 +68,9 @@ local function open_turn(list, flow)
   if not turn or #turn == 0 then return end
   redis.call('LPUSH', list.name, unpack(turn))
   redis.call('HSET', STANDING_PREFIX .. list.name, flow, #turn)
-  if redis.call('EXISTS', rest) == 1 then redis.call('LPUSH', list.name, '{"flow":"' .. flow .. '"}') end
+  local left = redis.call('EXISTS', rest)
+  if left == 1 then redis.call('LPUSH', list.name, '{"flow":"' .. flow .. '"}') end
+  redis.call('HINCRBY', STANDING_PREFIX .. list.name, '#', 1 - #turn - left)
   steps = steps - TURN_STEPS
 end
 

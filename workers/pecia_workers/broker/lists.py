@@ -8,7 +8,9 @@ Keys, beside the lists and bells of `pecia_schemas.messages`:
     pecia:takers             set: workers that took something
     pecia:drainers:<stage>   sorted set: workers that run dry for suspects of the stage, and when they said so
     pecia:dead               list: the last thousand messages that were none
-    pecia:standing:<list>    hash: flow, how many of its messages stand in that list
+    pecia:standing:<list>    hash: flow, how many of its messages stand in that list; `#`: how many stand behind turns,
+                             less their markers
+    pecia:relayed            hash: list, the last flow that the relay has served in it
     pecia:credit             hash: list of a lower lane, tokens that are due to it
     pecia:served             hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
 """
@@ -45,6 +47,7 @@ QUARANTINES: dict[str, Stage] = {quarantine_name(stage): stage for stage in Stag
 
 CREDIT = "pecia:credit"
 DEAD = "pecia:dead"
+RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
 TAKERS = "pecia:takers"
 

@@ -21,7 +21,7 @@ from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import missing_guards
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
-from pecia_workers.ledger.lag import Lag, lag
+from pecia_workers.ledger.lag import Lag, lag, left_in_postgres
 from pecia_workers.ledger.roster import (
     EngineWorker,
     engines_on_duty,
@@ -175,7 +175,7 @@ def _look_at_redis(settings: WorkerSettings) -> str:
             waits[queue.partition(".")[2]] += count
     waiting = ", ".join(f"{waits[name]} {name}" for name in Lane)
     suspects = f", {waits['quarantine']} in quarantine" if waits["quarantine"] else ""
-    return f"version {info['redis_version']}; waiting: {waiting}{suspects}"
+    return f"version {info['redis_version']}; in its lists: {waiting}{suspects}"
 
 
 def _look_at_postgres(engine: Engine) -> str:
@@ -217,21 +217,21 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
 
 
 def _look_at_lag(engine: Engine, settings: WorkerSettings) -> Iterator[Finding]:
-    found = _lag(engine)
+    found = _lag(engine, settings.window)
     if (
         max(found.unpublished_s, found.deliveries_s) > _LATE_S
     ):  # perhaps a part that came back this very moment
         time.sleep(2 * settings.upkeep_interval.total_seconds())
-        found = _lag(engine)
+        found = _lag(engine, settings.window)
     yield _late(
         "relay", "parts wait to be published", found.unpublished, found.unpublished_s, "pecia worker upkeep"
     )
     yield _late("callbacks", "are due", found.deliveries, found.deliveries_s, "pecia worker webhooks")
 
 
-def _lag(engine: Engine) -> Lag:
+def _lag(engine: Engine, window: int) -> Lag:
     with engine.connect() as connection:
-        return lag(connection)
+        return lag(connection, left_in_postgres(connection), window=window)
 
 
 def _late(subject: str, what: str, count: int, oldest_s: float, command: str) -> Finding:

@@ -55,7 +55,7 @@ class _OfLanes(_OfTheFleet):
 
     def get_broker(self) -> Any:
         """Return what Flower asks for the queues."""
-        return Lanes(self.fleet.settings.redis_url.get_secret_value(), self._consumers())
+        return Lanes(self.fleet.settings, self._consumers())
 
     def _consumers(self) -> Counter[str]:
         """Return how many workers that are alive serve each list."""

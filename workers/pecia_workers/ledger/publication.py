@@ -1,22 +1,28 @@
 """What Postgres believes to be in Redis: marks parts as published, takes the mark back if they are not there.
 
-No statement here waits for a row that a worker holds: it comes again with the next look.
+Redis holds a bounded window of each stage and lane; the relay fills it from what waits here. Parts that were claimed
+before come first, then flow after flow, each with as much as the others. No statement here waits for a row that a
+worker holds: it comes again with the next look.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import RowMapping, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.flows import FORGET_FLOWS
 from pecia_schemas.messages import PartMessage
+from pecia_workers.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 
 _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever process
@@ -24,14 +30,52 @@ _ROWS_PER_FETCH = 5_000
 
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 
+# Jobs with a time of their own are out of the relay's way until then.
+_RIPEN = text(
+    """
+    WITH ripe AS (
+        SELECT id FROM parts WHERE state = 'queued' AND early AND run_at <= now()
+        ORDER BY run_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE parts SET early = false FROM ripe WHERE parts.id = ripe.id
+    """
+)
+
+# Looks at as many flows as there is room for, one index entry each, however much waits in them.
 _DUE = text(
     """
-    SELECT parts.id, stage, parts.lane, cost, attempt, deaths, coalesce(jobs.flow, jobs.id) AS flow,
-           jobs.traceparent
-    FROM parts JOIN jobs ON jobs.id = parts.job_id
-    WHERE parts.state = 'queued' AND published_at IS NULL AND run_at <= now()
-    ORDER BY run_at, parts.id
-    LIMIT :limit
+    WITH lists AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:lists AS jsonb)) AS lists (
+            stage text, lane text, room int, turn int, after uuid)
+    )
+    SELECT due.*, lists.stage, lists.lane, coalesce(jobs.flow, jobs.id) AS flow, jobs.traceparent
+    FROM lists CROSS JOIN LATERAL ((
+        SELECT id, job_id, cost, attempt, deaths FROM parts
+        WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
+          AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
+        ORDER BY run_at, id LIMIT lists.room
+    ) UNION ALL (
+        WITH RECURSIVE walk AS (
+            SELECT lists.after AS flow, 0 AS flows
+            UNION ALL
+            SELECT next.flow, flows + 1 FROM walk CROSS JOIN LATERAL (
+                SELECT coalesce(parts.flow, job_id) AS flow FROM parts
+                WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
+                  AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) > walk.flow
+                ORDER BY coalesce(parts.flow, job_id) LIMIT 1
+            ) AS next
+            WHERE flows < lists.room
+        )
+        SELECT turns.* FROM walk CROSS JOIN LATERAL (
+            SELECT id, job_id, cost, attempt, deaths FROM parts
+            WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
+              AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) = walk.flow
+              AND run_at <= now()
+            ORDER BY run_at, id
+            LIMIT least(lists.turn, (SELECT 1 + (lists.room - 1) / greatest(1, max(flows)) FROM walk))
+        ) AS turns
+        WHERE walk.flows > 0
+    )) AS due JOIN jobs ON jobs.id = due.job_id
     """
 )
 
@@ -81,26 +125,39 @@ class Expected:
     """By the clock of Postgres."""
 
 
-async def relay_due(
-    database: AsyncEngine, publish: Callable[[Sequence[PartMessage]], Awaitable[None]], *, limit: int
-) -> int:
-    """Publish up to `limit` parts that are due, oldest first; return how many. 0 while another relay is at it.
+async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
+    """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
 
     Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
     """
+    rooms = [room for room in await bus.rooms(most=limit) if room.parts]
     async with database.begin() as connection:
         if not (await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one():
             return 0
-        due = (await connection.execute(_DUE, {"limit": limit})).mappings().all()
-        if not due:
-            return 0
+        await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
+        due = await _due(connection, rooms)
+        if not due and any(room.after != NO_FLOW for room in rooms):
+            await bus.relay((), [(room, frozenset()) for room in rooms])  # begins anew
+            rooms = [replace(room, after=NO_FLOW) for room in rooms]
+            due = await _due(connection, rooms)
+        flows: defaultdict[tuple[str, str], set[UUID]] = defaultdict(set)
+        for row in due:
+            if row["attempt"] == 0:
+                flows[row["stage"], row["lane"]].add(row["flow"])
         began, messages = time.time_ns(), [_message_of(row) for row in due]
-        await publish(messages)
+        refused = await bus.relay(messages, [(room, flows[room.stage, room.lane]) for room in rooms])
         sent(messages, began)
-        await connection.execute(
-            _MARK, {"ids": [row["id"] for row in due], "attempts": [row["attempt"] for row in due]}
-        )
-        return len(due)
+        left = {message.part for message in refused}
+        marked = [(row["id"], row["attempt"]) for row in due if row["id"] not in left]
+        if marked:
+            ids, attempts = zip(*marked, strict=True)
+            await connection.execute(_MARK, {"ids": list(ids), "attempts": list(attempts)})
+        return len(marked)
+
+
+async def _due(connection: AsyncConnection, rooms: Sequence[Room]) -> Sequence[RowMapping]:
+    lists = json.dumps([room.as_row() for room in rooms])
+    return (await connection.execute(_DUE, {"lists": lists})).mappings().all()
 
 
 def _message_of(row: RowMapping) -> PartMessage:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
 from pecia_schemas import Lane
-from pecia_workers.ledger.lag import Lag, lag
+from pecia_workers.ledger.lag import Lag, Left, lag, left_in_postgres
 from pecia_workers.ledger.roster import roles_on_duty
 
 # The first entry of an index for each lane, however many parts wait.
@@ -43,17 +43,20 @@ class Standing:
     """How long the oldest of them has waited, in seconds; 0 without any."""
     roles: Mapping[str, int]
     """Processes on duty of each role."""
+    left: Sequence[Left]
     lag: Lag
 
 
-def standing(connection: Connection) -> Standing:
-    """Return it; five short look-ups. On an `AsyncConnection`, by its `run_sync`."""
+def standing(connection: Connection, *, window: int) -> Standing:
+    """Return it; six short look-ups. On an `AsyncConnection`, by its `run_sync`."""
     oldest = connection.execute(_OLDEST, {"lanes": [lane.value for lane in Lane]})
     removals = connection.execute(_REMOVALS).one()
+    left = left_in_postgres(connection)
     return Standing(
         oldest_s={row.lane: float(row.seconds) for row in oldest},
         removals=removals.number,
         removals_s=max(0.0, float(removals.seconds)),
         roles=roles_on_duty(connection),
-        lag=lag(connection),
+        left=left,
+        lag=lag(connection, left, window=window),
     )

@@ -173,7 +173,7 @@ WEBHOOK_SECONDS = Histogram(
 
 QUEUE_PARTS = Gauge(
     "pecia_queue_parts",
-    "Messages that wait in Redis; `quarantine`: of parts on which a worker died.",
+    "Parts that wait, in Redis and up to a hundred thousand in Postgres; `quarantine`: on which a worker died.",
     ["stage", "lane"],
     registry=FLEET,
 )
@@ -188,7 +188,9 @@ STRANGE_MESSAGES = Gauge(
     "pecia_strange_messages", "Messages in Redis that were none and were put aside.", registry=FLEET
 )
 UNPUBLISHED = Gauge(
-    "pecia_unpublished_parts", "Parts that could run and are not in Redis: the relay's work.", registry=FLEET
+    "pecia_unpublished_parts",
+    "Parts that could run and are not in Redis although their list is not half full: the relay's work.",
+    registry=FLEET,
 )
 UNPUBLISHED_OLDEST = Gauge(
     "pecia_unpublished_oldest_seconds", "How long the oldest of them has been due.", registry=FLEET

@@ -113,7 +113,7 @@ class Upkeep:
 
 def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
-    seen = {"measure": partial(Measurement(), stores)} if settings.metrics_port else {}
+    seen = {"measure": partial(Measurement(window=settings.window), stores)} if settings.metrics_port else {}
     return {
         "taken": partial(hand_back, stores),
         "expire": partial(expire, stores),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
 
 from pecia_schemas import Lane
 from pecia_workers.broker.lists import DEAD, QUARANTINES, QUEUES
-from pecia_workers.ledger.lag import Lag
+from pecia_workers.ledger.lag import Lag, Left
 from pecia_workers.ledger.standing import Standing, standing
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.upkeep.queues import count_taken, count_waiting
@@ -23,25 +24,30 @@ _ROLES = ("ingest", "engine", "webhooks", "upkeep")
 class Measurement:
     """A step of upkeep that changes nothing. A few short look-ups, every five seconds at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, window: int) -> None:
+        self._window = window
         self._not_before = 0.0
 
     async def __call__(self, stores: Stores) -> int:
         """Look, and return 0."""
         if time.monotonic() < self._not_before:
             return 0
-        await asyncio.to_thread(_show_redis, stores.redis)
         async with stores.database.connect() as connection:
-            _show_postgres(await connection.run_sync(standing))
+            found = await connection.run_sync(standing, window=self._window)
+        await asyncio.to_thread(_show_lists, stores.redis, found.left)
+        _show_postgres(found)
         metrics.MEASURED.set_to_current_time()
         self._not_before = time.monotonic() + _EVERY_S
         return 0
 
 
-def _show_redis(redis: Redis) -> None:
-    for queue, count in count_waiting(redis).items():
-        stage, lane = (QUARANTINES[queue], "quarantine") if queue in QUARANTINES else QUEUES[queue]
-        metrics.QUEUE_PARTS.labels(stage, lane).set(count)
+def _show_lists(redis: Redis, left: Sequence[Left]) -> None:
+    in_postgres = {(one.stage, one.lane): one.parts for one in left}
+    waiting = count_waiting(redis)
+    for queue, (stage, lane) in QUEUES.items():
+        metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
+    for queue, stage in QUARANTINES.items():
+        metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
     strange: Any = redis.llen(DEAD)
     metrics.LEASED_PARTS.set(count_taken(redis).total())
     metrics.STRANGE_MESSAGES.set(strange)

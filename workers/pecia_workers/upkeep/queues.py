@@ -11,7 +11,7 @@ from typing import Any
 
 from redis import Redis
 
-from pecia_schemas.messages import BELL_TTL_MS, bell_name, marker, rest_name
+from pecia_schemas.messages import BEHIND_TURNS, BELL_TTL_MS, bell_name, marker, rest_name, standing_name
 from pecia_workers.broker.lists import QUARANTINES, QUEUES, taken_name, takers
 
 _LISTS = (*QUEUES, *QUARANTINES)
@@ -22,15 +22,16 @@ _MEND = files("pecia_workers.upkeep").joinpath("mend.lua").read_text(encoding="u
 
 def count_waiting(redis: Redis) -> dict[str, int]:
     """Return how many messages wait in the list of each stage and lane, and in each quarantine."""
-    rests = list(_rests(redis))
     with redis.pipeline(transaction=False) as pipe:
-        for queue in (*_LISTS, *(rest_name(*rest) for rest in rests)):
+        for queue in _LISTS:
             pipe.llen(queue)
-        lengths = pipe.execute()
-    counts = dict(zip(_LISTS, lengths, strict=False))
-    for (queue, _), length in zip(rests, lengths[len(_LISTS) :], strict=True):
-        counts[queue] += length - 1  # its marker was counted too
-    return counts
+            pipe.hget(standing_name(queue), BEHIND_TURNS)
+        replies = pipe.execute()
+    lengths = zip(replies[::2], replies[1::2], strict=True)
+    return {
+        queue: max(0, length + int(behind or 0))
+        for queue, (length, behind) in zip(_LISTS, lengths, strict=True)
+    }
 
 
 def count_taken(redis: Redis) -> Counter[str]:

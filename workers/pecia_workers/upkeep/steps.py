@@ -58,7 +58,7 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
             settings.database_url.get_secret_value(), connections=4, patience=LONG_PATIENCE
         ),
         redis=connect(redis_url),
-        bus=Bus(redis_url),
+        bus=Bus(redis_url, window=settings.window),
     )
     try:
         yield stores
@@ -116,9 +116,9 @@ async def forget_finished_flows(stores: Stores) -> int:
 
 async def relay(stores: Stores) -> int:
     """Publish what is due and not in Redis: a submit without Redis, a retry, a part that got lost."""
-    total = relayed = await relay_due(stores.database, stores.bus.publish, limit=_BATCH)
-    while relayed == _BATCH:
-        relayed = await relay_due(stores.database, stores.bus.publish, limit=_BATCH)
+    total = relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
+    while relayed >= _BATCH:
+        relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
         total += relayed
     return total
 

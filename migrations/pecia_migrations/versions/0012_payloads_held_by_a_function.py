@@ -3,15 +3,15 @@
 A function that may change the database sees with each of its statements what was committed until then; a statement by
 itself would look with eyes from before it waited for the locks.
 
-Revision: 0011, after 0010.
+Revision: 0012, after 0011.
 """
 
 from __future__ import annotations
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 branch_labels = None
 depends_on = None
 
