@@ -48,9 +48,10 @@ _DUE = text(
         SELECT * FROM jsonb_to_recordset(CAST(:lists AS jsonb)) AS lists (
             stage text, lane text, room int, turn int, after uuid)
     )
-    SELECT due.*, lists.stage, lists.lane, coalesce(jobs.flow, jobs.id) AS flow, jobs.traceparent
+    SELECT due.id, cost, attempt, deaths, lists.stage, lists.lane, coalesce(due.flow, job_id) AS flow,
+           (SELECT traceparent FROM jobs WHERE jobs.id = job_id) AS traceparent
     FROM lists CROSS JOIN LATERAL ((
-        SELECT id, job_id, cost, attempt, deaths FROM parts
+        SELECT id, job_id, flow, cost, attempt, deaths FROM parts
         WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
           AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
         ORDER BY run_at, id LIMIT lists.room
@@ -67,7 +68,7 @@ _DUE = text(
             WHERE flows < lists.room
         )
         SELECT turns.* FROM walk CROSS JOIN LATERAL (
-            SELECT id, job_id, cost, attempt, deaths FROM parts
+            SELECT id, job_id, parts.flow, cost, attempt, deaths FROM parts
             WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
               AND parts.stage = lists.stage AND parts.lane = lists.lane AND coalesce(parts.flow, job_id) = walk.flow
               AND run_at <= now()
@@ -75,7 +76,7 @@ _DUE = text(
             LIMIT least(lists.turn, (SELECT 1 + (lists.room - 1) / greatest(1, max(flows)) FROM walk))
         ) AS turns
         WHERE walk.flows > 0
-    )) AS due JOIN jobs ON jobs.id = due.job_id
+    )) AS due
     """
 )
 
