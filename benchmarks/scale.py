@@ -6,8 +6,8 @@ that is rolled back. Pages are the 8 kB buffers that its statements touch: unlik
 machine. A step whose pages grow with what waits or is over, and not with what it changes, would show here.
 
 Caveats. Jobs have one page each; rows are copies but for ids and times. What is over ended evenly over thirty days, so
-that retention by age finds its share; it erases a batch of those. A table that is scanned from end to end is named; if it
-has a few pages, Postgres should. The plans are in the report's figures.
+that retention by age finds its share; it erases a batch of those. A table that is scanned from end to end is named; if
+it has a few pages, Postgres should. The plans are in the report's figures.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Explained:
     milliseconds: float
     scanned: list[str]
     """Tables that were read from end to end."""
-    plans: list[Any] = field(repr=False)
+    plans: list[list[str]] = field(repr=False)
+    """A line for each node of each statement's plan."""
 
 
 class Explaining:
@@ -121,7 +122,7 @@ class Explaining:
             pages=sum(_pages(plan["Plan"]) for plan in plans),
             milliseconds=sum(plan["Execution Time"] for plan in plans),
             scanned=sorted({table for plan in plans for table in _scanned(plan["Plan"])}),
-            plans=plans,
+            plans=[list(_lines(plan["Plan"])) for plan in plans],
         )
 
 
@@ -134,6 +135,14 @@ def _scanned(plan: Mapping[str, Any]) -> Iterator[str]:
         yield plan["Relation Name"]
     for below in plan.get("Plans", ()):
         yield from _scanned(below)
+
+
+def _lines(plan: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    on = plan.get("Index Name") or plan.get("Relation Name") or plan.get("CTE Name") or ""
+    rows = f"{plan['Actual Rows']:g} rows, {plan['Actual Loops']} times"
+    yield f"{'  ' * depth}{plan['Node Type']} {on}: {rows}, {_pages(plan):,} pages"
+    for below in plan.get("Plans", ()):
+        yield from _lines(below, depth + 1)
 
 
 def fill(database_url: str, *, waiting: int, over: int) -> None:

@@ -99,8 +99,19 @@ CATALOGUE = (
         name="depth",
         script="depth.py",
         heading="A job's cost by what waits",
-        about="From `submit_many` to the committed row, with so many others behind; Redis's memory for each of them.",
-        sizes=_sizes("--depths 100 --jobs 50 --rounds 1", "--depths 1000 50000 1000000"),
+        about="From `submit_many` to the row, with so many others behind; Redis's memory, a relay, an urgent job.",
+        sizes=_sizes(
+            "--depths 100 --jobs 50 --rounds 1", "--depths 1000 50000", "--depths 1000 50000 1000000"
+        ),
+    ),
+    Benchmark(
+        name="scale",
+        script="scale.py",
+        heading="What Postgres reads by what waits and is over",
+        about="Pages that the statements of each step touch, and their milliseconds; 10 M and 30 M with `--full`.",
+        sizes=_sizes(
+            "--waiting 2000 --over 2000 --less 2", "--waiting 200000 --over 600000 --less 10", "--less 100"
+        ),
     ),
     Benchmark(
         name="lanes",
