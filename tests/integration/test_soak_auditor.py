@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from redis import Redis
-from tests.soak.auditor import Auditor, Finding, keys_left
+from tests.soak.auditor import Auditor, Finding, judge_logs, keys_left
 from tests.soak.observer import Observer
 from tests.soak.producer import Accepted
 from tests.soak.receiver import Call
@@ -166,6 +167,15 @@ def test_it_sees_what_producers_and_receivers_know_otherwise(
     auditor: Auditor, jobs: list[Accepted], how: dict[str, Any], promise: str
 ) -> None:
     assert {one.promise for one in judged(auditor, *jobs, **how) if not one.kept} == {promise}
+
+
+@pytest.mark.parametrize("line", ["part 1 thrown out: KeyError", "[error] thrown_out  error=KeyError"])
+def test_it_sees_what_a_worker_threw_out(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "engine-1.log"
+    log.write_text("[info] engine-1 ready.\n")
+    assert judge_logs(tmp_path)[0].kept
+    log.write_text(f"[info] engine-1 ready.\n{line}\n")
+    assert judge_logs(tmp_path)[0].broken_by == (line,)
 
 
 def test_it_sees_any_key_in_redis_but_celerys_own_and_workers_that_have_nothing(redis_url: str) -> None:

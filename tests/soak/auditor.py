@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pecia_schemas import JobState
 from pecia_workers.broker.lists import TAKERS, taken_name
 
 _SHOWN = 3
+_THROWN_OUT = re.compile(r"thrown[ _]out")
 _KOMBU = b"_kombu."
 """Bindings of remote control, which Celery's workers keep as long as they live."""
 
@@ -199,6 +201,12 @@ def keys_left(redis: Redis) -> list[str]:
     keys = [key for key in found if not key.startswith(_KOMBU) and key != TAKERS.encode()]
     left = [key for key in keys if not key.startswith(_TAKEN) or redis.hkeys(key) != [b"#"]]
     return sorted(key.decode(errors="replace") for key in left)
+
+
+def judge_logs(logs: Path) -> list[Finding]:
+    """Judge what workers say of themselves: what they throw out for a fault of their own is read again."""
+    lines = (line for log in sorted(logs.glob("*.log")) for line in log.read_text().splitlines())
+    return [finding("no worker threw out a part", (line for line in lines if _THROWN_OUT.search(line)))]
 
 
 def orphans(home: Path) -> list[str]:

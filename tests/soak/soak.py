@@ -63,7 +63,7 @@ def soak(task: Task, watcher: Watcher) -> Report:
     with running(engine=task.engine, lease=task.lease, seed=task.seed) as rig:
         watcher.began()
         run = _Run(rig, task, watcher)
-        findings = [*run.strike(), *run.settle(), *run.judge()]
+        findings = [*run.strike(), *run.settle(), *run.judge(), *auditor.judge_logs(rig.logs)]
         figures, rows, home, orphans = run.figures(), run.rows(), rig.home, auditor.orphans(rig.home)
         if task.logs:
             shutil.copytree(rig.logs, task.logs, dirs_exist_ok=True)
