@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kombu import Connection
+from kombu.connection import Connection
 from kombu.pidbox import Mailbox
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -404,11 +404,11 @@ def test_a_worker_starts_to_listen_on_a_full_redis(redis_server: Callable[..., A
     """One that did not could not make room either."""
     transport.install()
     url = redis_server().url
-    with connect(url) as redis, Connection(celery_settings(url)["broker_url"]) as broker:
+    with connect(url) as redis, Connection(celery_settings(url)["broker_url"]) as broker:  # type: ignore[no-untyped-call]
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", 1)
 
-        channel = broker.channel()
-        Mailbox("celery", queue_expires=10.0).Node("worker", channel=channel).listen(channel=channel)
+        channel, mailbox = broker.channel(), Mailbox("celery", queue_expires=10.0)  # type: ignore[no-untyped-call]
+        mailbox.Node("worker").listen(channel=channel)  # type: ignore[no-untyped-call]
 
         redis.config_set("maxmemory", 0)

@@ -102,15 +102,15 @@ class Channel(stock.Channel):
         """What this process has taken."""
         return Keeper.of(self.keeper_key)
 
-    def _queue_bind(self, *binding: Any) -> None:
+    def _queue_bind(self, exchange: Any, routing_key: Any, pattern: Any, queue: Any) -> None:
         """Note who listens to what, if Redis has room for it: a worker must start to make room, and needs no note."""
         with suppress(ResponseError):
-            super()._queue_bind(*binding)  # type: ignore[no-untyped-call]
+            super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[no-untyped-call]
 
-    def _size(self, queue: str) -> int:
+    def _size(self, queue: str) -> Any:
         """Count what waits, outside a transaction: a full Redis of version 6 takes no command in one."""
         with self.conn_or_acquire() as client:
-            return int(client.llen(queue))
+            return client.llen(queue)
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()  # type: ignore[no-untyped-call]
