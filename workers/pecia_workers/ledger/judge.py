@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _PARTS = 1_000
 
-# While nobody can write a beat, one that stands still says nothing.
+# While no beat can be written, one that stands still says nothing.
 _BEATS = text(
     "SELECT name, seen_at FROM workers WHERE stopped_at IS NULL AND (lost_at IS NULL OR lost_at < seen_at)"
     " AND cardinality(stages) > 0 AND current_setting('transaction_read_only') = 'off'"
