@@ -11,13 +11,16 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.connection import Connection
+from kombu.pidbox import Mailbox
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.broker import Capacity, Ended, Keeper, Lists, connect, hand_back
+from pecia_workers.broker import Capacity, Ended, Keeper, Lists, connect, hand_back, transport
+from pecia_workers.broker.connection import celery_settings
 from pecia_workers.broker.lists import taken_name, takers
 from pecia_workers.upkeep.queues import count_taken, count_waiting
 
@@ -395,3 +398,17 @@ def test_a_full_redis_lets_workers_claim_and_settle(redis_server: Callable[..., 
         keeper.stop()
 
         assert (waiting(redis), takers(redis)) == (2, set())
+
+
+def test_a_worker_starts_to_listen_on_a_full_redis(redis_server: Callable[..., Any]) -> None:
+    """One that did not could not make room either."""
+    transport.install()
+    url = redis_server().url
+    with connect(url) as redis, Connection(celery_settings(url)["broker_url"]) as broker:  # type: ignore[no-untyped-call]
+        redis.config_set("maxmemory-policy", "noeviction")
+        redis.config_set("maxmemory", 1)
+
+        channel, mailbox = broker.channel(), Mailbox("celery", queue_expires=10.0)  # type: ignore[no-untyped-call]
+        mailbox.Node("worker").listen(channel=channel)  # type: ignore[no-untyped-call]
+
+        redis.config_set("maxmemory", 0)

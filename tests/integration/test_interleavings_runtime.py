@@ -12,6 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from celery.exceptions import Ignore
 from pydantic import SecretStr
 from redis import Redis
 
@@ -212,6 +213,31 @@ def test_what_began_without_a_message_goes_back_when_the_worker_stops(
 
     assert asyncio.run(story()) < 1, "it takes room from what comes by messages"
     assert state_of(part, database_url) == "queued"
+
+
+def test_the_message_of_a_part_that_began_without_it_changes_nothing(
+    settings: WorkerSettings, part: UUID, database_url: str
+) -> None:
+    """Redis is back, and its message comes to the worker that runs the part already."""
+    away = settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
+
+    async def story() -> None:
+        runtime, reader = Runtime(away, {Stage.READ}), Reader()
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        await asyncio.wait_for(reader.began.wait(), WAIT_S)
+        with pytest.raises(Ignore):
+            await runtime.run(part, deaths=0)
+        reader.may_end.set()
+        async with asyncio.timeout(WAIT_S):
+            while state_of(part, database_url) == "running":  # noqa: ASYNC110  the other side is a database
+                await asyncio.sleep(0.02)
+        await runtime.stop()
+
+    asyncio.run(story())
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute("SELECT state, attempt FROM parts WHERE id = %s", (part,)).fetchone()
+    assert found == ("done", 1)
 
 
 def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(

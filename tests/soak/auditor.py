@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pecia_schemas import JobState
 from pecia_workers.broker.lists import TAKERS, taken_name
 
 _SHOWN = 3
+_THROWN_OUT = re.compile(r"thrown[ _]out")
 _KOMBU = b"_kombu."
 """Bindings of remote control, which Celery's workers keep as long as they live."""
 
@@ -41,6 +43,20 @@ _ENDS = """
     SELECT parts.id FROM parts LEFT JOIN job_events AS told ON told.part_id = parts.id AND told.state = 'done'
     GROUP BY parts.id HAVING count(told.state) <> CAST(parts.state = 'done' AS int)
 """
+_READ_AGAIN = """
+    SELECT DISTINCT part_id FROM job_events AS told JOIN job_events AS again USING (part_id)
+    WHERE told.state = 'done' AND again.state IN ('queued', 'running') AND again.sequence > told.sequence
+"""
+_LOSSES = "reason IN ('worker_lost', 'engine_lost', 'poisoned')"
+_LOST_BY = f"""
+    SELECT begun.actor, count(*) FROM job_events AS begun
+    JOIN (SELECT part_id, attempt FROM job_events WHERE {_LOSSES}) AS lost USING (part_id, attempt)
+    WHERE begun.state = 'running' AND begun.actor <> ALL(%s) GROUP BY begun.actor
+"""  # noqa: S608  a constant of this module
+_DEATHS = f"""
+    SELECT id FROM parts
+    WHERE deaths > (SELECT count(*) FROM job_events WHERE part_id = parts.id AND {_LOSSES})
+"""  # noqa: S608  a constant of this module
 _COUNTERS = """
     SELECT jobs.id FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id AND parts.stage <> 'ingest'
     GROUP BY jobs.id
@@ -124,7 +140,18 @@ class Auditor:
         return [
             finding("one result for each part that is done, of its last attempt", self._ids(_RESULTS)),
             finding("every part was committed once", self._ids(_ENDS)),
+            finding("nothing finished was begun again", self._ids(_READ_AGAIN)),
             finding("every job's counters equal its parts", self._ids(_COUNTERS)),
+        ]
+
+    def judge_deaths(self, struck: Collection[str]) -> list[Finding]:
+        """Judge the deaths that were counted, given the workers that were killed or stopped."""
+        lost = self._observer.rows(_LOST_BY, list(struck))
+        return [
+            finding(
+                "no worker that lived was taken for dead", (f"{name} {parts} parts" for name, parts in lost)
+            ),
+            finding("no death was counted that was none", self._ids(_DEATHS)),
         ]
 
     def judge_callbacks(self, calls: Sequence[Call], *, forged: int) -> list[Finding]:
@@ -174,6 +201,12 @@ def keys_left(redis: Redis) -> list[str]:
     keys = [key for key in found if not key.startswith(_KOMBU) and key != TAKERS.encode()]
     left = [key for key in keys if not key.startswith(_TAKEN) or redis.hkeys(key) != [b"#"]]
     return sorted(key.decode(errors="replace") for key in left)
+
+
+def judge_logs(logs: Path) -> list[Finding]:
+    """Judge what workers say of themselves: what they throw out for a fault of their own is read again."""
+    lines = (line for log in sorted(logs.glob("*.log")) for line in log.read_text().splitlines())
+    return [finding("no worker threw out a part", (line for line in lines if _THROWN_OUT.search(line)))]
 
 
 def orphans(home: Path) -> list[str]:

@@ -6,11 +6,14 @@ import os
 import random
 import shutil
 import signal
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
+import psycopg
 from redis import RedisError
 from tests.soak.faults import (
     BEYOND_LEASE,
@@ -35,6 +38,8 @@ from tests.soak.surroundings import CannotInjectError
 _DELAY_S = 0.1
 _SLOW = timedelta(seconds=5)
 _FULL = timedelta(seconds=3)
+_LOSING = timedelta(seconds=5)
+_OVER_ONE_LEASE, _FOUR_LEASES = 4 / 3, 4.0
 _JUMPS_S = (-3_600.0, -30.0, 30.0, 3_600.0, 86_400.0)
 
 # Processes: killed, or stopped for longer than a lease.
@@ -43,28 +48,31 @@ _JUMPS_S = (-3_600.0, -30.0, 30.0, 3_600.0, 86_400.0)
 def _kill_engine(rig: Rig, chance: random.Random) -> Blow:
     """An engine worker is gone from one moment to the next, with all it ran."""
     service = chance.choice(ENGINES)
-    held = held_by(rig, worker_of(rig, service))
-    _end(service, signal.SIGKILL, rig)
-    return Blow(limit=rig.lease + BEYOND_LEASE, recovered=taken_over(held), held=held)
+    worker = worker_of(rig, service)
+    held = held_by(rig, worker)
+    _send(service, signal.SIGKILL, rig)
+    return Blow(limit=rig.lease + BEYOND_LEASE, recovered=taken_over(held), held=held, worker=worker)
 
 
 def _kill_ingest(rig: Rig, _: random.Random) -> Blow:
     """The only worker that cuts documents is gone: they wait for the next."""
-    held = held_by(rig, worker_of(rig, "ingest"))
-    _end("ingest", signal.SIGKILL, rig)
-    return Blow(limit=REPAIRED, recovered=taken_over(held), held=held)
+    worker = worker_of(rig, "ingest")
+    held = held_by(rig, worker)
+    _send("ingest", signal.SIGKILL, rig)
+    return Blow(limit=REPAIRED, recovered=taken_over(held), held=held, worker=worker)
 
 
 def _kill_service(service: str, rig: Rig, _: random.Random) -> Blow:
     """The worker that calls back, or the one that repairs, is gone."""
-    _end(service, signal.SIGKILL, rig)
+    _send(service, signal.SIGKILL, rig)
     return Blow(limit=REPAIRED, recovered=replaced(service), held=Held([]))
 
 
 def _kill_inner(rig: Rig, chance: random.Random) -> Blow:
     """A process that decodes, or that the engine computes in, is gone; its worker lives."""
     service = chance.choice(ENGINES)
-    held = held_by(rig, worker_of(rig, service))
+    worker = worker_of(rig, service)
+    held = held_by(rig, worker)
     started = children(rig.pid(service) or 0)
     forked = [inner for child in started for inner in children(child.pid)]
     inner = [process for process in (*started, *forked) if process.is_worker]
@@ -72,24 +80,31 @@ def _kill_inner(rig: Rig, chance: random.Random) -> Blow:
         raise NotNowError
     with suppress(ProcessLookupError):
         os.kill(chance.choice(inner).pid, signal.SIGKILL)
-    return Blow(limit=REPAIRED, recovered=committing(), held=held)
+    return Blow(limit=REPAIRED, recovered=committing(), held=held, worker=worker)
 
 
 def _pause_engine(rig: Rig, chance: random.Random) -> Blow:
     """An engine worker stands still for longer than its lease, then wakes up and thinks that nothing happened."""
     service = chance.choice(ENGINES)
-    held = held_by(rig, worker_of(rig, service))
-    pid = rig.pid(service)
-    if pid is None:
-        raise NotNowError
-    os.kill(pid, signal.SIGSTOP)
-
-    def wake() -> None:
-        if rig.pid(service) == pid:
-            os.kill(pid, signal.SIGCONT)
-
+    worker = worker_of(rig, service)
+    held = held_by(rig, worker)
+    wake = _pause(service, rig)
     past = rig.lease + BEYOND_LEASE
-    return Blow(limit=past + LONGEST_PAGE, recovered=taken_over(held), held=held, lasts=past, heal=wake)
+    return Blow(
+        limit=past + LONGEST_PAGE,
+        recovered=taken_over(held),
+        held=held,
+        lasts=past,
+        heal=wake,
+        worker=worker,
+    )
+
+
+def _pause_upkeep(rig: Rig, _: random.Random) -> Blow:
+    """Upkeep stands still for longer than a lease: it has watched no one, and must bury no one when it wakes up."""
+    blow = everyone_hit(rig, REPAIRED)
+    wake = _pause("upkeep", rig)
+    return replace(blow, lasts=rig.lease + BEYOND_LEASE, heal=wake, outage=True)
 
 
 # Servers: killed, restarted, robbed of their data.
@@ -98,7 +113,7 @@ def _pause_engine(rig: Rig, chance: random.Random) -> Blow:
 def _end_server(server: Server, number: signal.Signals, rig: Rig, _: random.Random) -> Blow:
     """A server ends, in an orderly way or not, and comes back with its data."""
     blow = everyone_hit(rig, REPAIRED)
-    _end(server, number, rig)
+    _send(server, number, rig)
     return blow
 
 
@@ -107,19 +122,56 @@ def _lose_redis(rig: Rig, _: random.Random) -> Blow:
     blow = everyone_hit(rig, REPAIRED)
     for path in rig.redis_data.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    _end(Server.REDIS, signal.SIGKILL, rig)
+    _send(Server.REDIS, signal.SIGKILL, rig)
     return blow
 
 
 def _flush_redis(rig: Rig, _: random.Random) -> Blow:
     """Redis is emptied while it runs."""
     blow = everyone_hit(rig, REPAIRED)
-    try:
-        with rig.redis() as redis:
-            redis.flushall()
-    except RedisError:
-        raise NotNowError from None
+    with _answering(), rig.redis() as redis:
+        redis.flushall()
     return blow
+
+
+# Servers that are there and do nothing, or refuse to, for longer than leases or parts last.
+
+
+def _freeze_redis(leases: float, rig: Rig, _: random.Random) -> Blow:
+    """Redis stands still, as under a snapshot or a failover: the fleet works on without it."""
+    blow = everyone_hit(rig, REPAIRED)
+    return replace(blow, lasts=leases * rig.lease, heal=_pause(Server.REDIS, rig))
+
+
+def _fill_redis(rig: Rig, _: random.Random) -> Blow:
+    """Redis has no memory left: it refuses what it would have to store."""
+    blow = everyone_hit(rig, REPAIRED)
+    before = _limit_redis(rig, "1")
+    return replace(blow, lasts=_OVER_ONE_LEASE * rig.lease, heal=partial(_limit_redis, rig, before))
+
+
+def _keep_postgres_away(rig: Rig, _: random.Random) -> Blow:
+    """Postgres refuses connections for longer than a part may take, and a lease: what is finished waits for it."""
+    blow = everyone_hit(rig, REPAIRED)
+    proxy = rig.proxies[Server.POSTGRES]
+    proxy.close()
+    return replace(blow, lasts=rig.part_timeout + 2 * rig.lease, heal=proxy.open, outage=True)
+
+
+def _freeze_postgres(rig: Rig, _: random.Random) -> Blow:
+    """Postgres stands still: connections are made, and nothing comes back."""
+    blow = everyone_hit(rig, REPAIRED)
+    proxy = rig.proxies[Server.POSTGRES]
+    proxy.hold()
+    return replace(blow, lasts=_FOUR_LEASES * rig.lease, heal=proxy.open, outage=True)
+
+
+def _protect_postgres(rig: Rig, _: random.Random) -> Blow:
+    """Postgres lets nothing be written, as a standby does, or a service whose disk is nearly full."""
+    blow = everyone_hit(rig, REPAIRED)
+    lasts = _OVER_ONE_LEASE * rig.lease
+    _set_read_only(rig, "on")
+    return replace(blow, lasts=lasts, heal=partial(_set_read_only, rig, "off"), outage=True)
 
 
 # The network between the fleet and its servers, by the proxies.
@@ -137,6 +189,14 @@ def _silence(server: Server, rig: Rig, _: random.Random) -> Blow:
     blow = everyone_hit(rig, RECONNECTED)
     rig.proxies[server].silence()
     return blow
+
+
+def _lose_replies(server: Server, to: bytes, rig: Rig, _: random.Random) -> Blow:
+    """On each connection the server carries something out, and the connection breaks before it has said so."""
+    blow = everyone_hit(rig, RECONNECTED)
+    proxy = rig.proxies[server]
+    proxy.lose_replies(to)
+    return replace(blow, lasts=_LOSING, heal=partial(proxy.lose_replies, None))
 
 
 def _slow(rig: Rig, _: random.Random) -> Blow:
@@ -165,6 +225,7 @@ def _fill_disk(rig: Rig, _: random.Random) -> Blow:
         held=Held([]),
         lasts=_FULL,
         heal=rig.disk.empty,
+        outage=True,
         of_submits=True,
     )
 
@@ -176,9 +237,46 @@ def _jump_clock(rig: Rig, chance: random.Random) -> Blow:
     return blow
 
 
-def _end(service: str, number: signal.Signals, rig: Rig) -> None:
+def _jump_clocks(rig: Rig, chance: random.Random) -> Blow:
+    """The clocks of all machines are set, each by another step, and stay as they are."""
+    blow = everyone_hit(rig, RECONNECTED)
+    for clock in rig.clocks.values():
+        clock.jump(chance.choice(_JUMPS_S))
+    return blow
+
+
+def _send(service: str, number: signal.Signals, rig: Rig) -> None:
     if not rig.signal(service, number):
         raise NotNowError
+
+
+def _pause(service: str, rig: Rig) -> Callable[[], object]:
+    """Stop a process; return what wakes it up, and does no harm to the next one if it was killed meanwhile."""
+    _send(service, signal.SIGSTOP, rig)
+    return partial(rig.signal, service, signal.SIGCONT)
+
+
+def _limit_redis(rig: Rig, memory: str) -> str:
+    """Set how much memory Redis may take; return what it was before."""
+    with _answering(), rig.redis() as redis:
+        before: Any = redis.config_get("maxmemory")
+        redis.config_set("maxmemory", memory)
+    return str(before["maxmemory"])
+
+
+def _set_read_only(rig: Rig, switch: str) -> None:
+    """Let every session of Postgres, those there are too, write nothing: `on`, or write again: `off`."""
+    with _answering(), rig.postgres() as postgres:
+        postgres.execute(f"ALTER SYSTEM SET default_transaction_read_only = {switch}".encode())
+        postgres.execute("SELECT pg_reload_conf()")
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, psycopg.Error):
+        raise NotNowError from None
 
 
 FAULTS: dict[str, Fault] = {
@@ -188,17 +286,29 @@ FAULTS: dict[str, Fault] = {
     "kill-upkeep": Fault("upkeep killed", partial(_kill_service, "upkeep")),
     "kill-inner": Fault("decoding or engine process killed", _kill_inner),
     "pause-engine": Fault("engine worker paused", _pause_engine),
+    "pause-upkeep": Fault("upkeep paused", _pause_upkeep),
     "kill-redis": Fault("Redis killed, data kept", partial(_end_server, Server.REDIS, signal.SIGKILL)),
     "lose-redis": Fault("Redis killed, data lost", _lose_redis),
     "restart-redis": Fault("Redis restarted", partial(_end_server, Server.REDIS, signal.SIGTERM)),
     "flush-redis": Fault("Redis emptied (FLUSHALL)", _flush_redis),
+    "freeze-redis": Fault("Redis frozen for over a lease", partial(_freeze_redis, _OVER_ONE_LEASE)),
+    "suspend-redis": Fault("Redis frozen for four leases", partial(_freeze_redis, _FOUR_LEASES)),
+    "fill-redis": Fault("Redis full", _fill_redis),
     "kill-postgres": Fault("Postgres killed", partial(_end_server, Server.POSTGRES, signal.SIGKILL)),
     "restart-postgres": Fault("Postgres restarted", partial(_end_server, Server.POSTGRES, signal.SIGINT)),
+    "away-postgres": Fault("Postgres away for long", _keep_postgres_away),
+    "freeze-postgres": Fault("Postgres frozen for four leases", _freeze_postgres),
+    "protect-postgres": Fault("Postgres read-only", _protect_postgres),
     "cut-redis": Fault("connections to Redis cut", partial(_cut, Server.REDIS)),
     "cut-postgres": Fault("connections to Postgres cut", partial(_cut, Server.POSTGRES)),
     "silence-redis": Fault("connections to Redis half-open", partial(_silence, Server.REDIS)),
     "silence-postgres": Fault("connections to Postgres half-open", partial(_silence, Server.POSTGRES)),
+    "lose-replies-redis": Fault("replies of Redis lost", partial(_lose_replies, Server.REDIS, b"EVAL")),
+    "lose-replies-postgres": Fault(
+        "commits' replies lost", partial(_lose_replies, Server.POSTGRES, b"COMMIT")
+    ),
     "slow": Fault("connections slow", _slow),
     "fill-disk": Fault("disk of the documents full", _fill_disk),
     "jump-clock": Fault("clock jumped", _jump_clock),
+    "jump-clocks": Fault("all clocks jumped", _jump_clocks),
 }

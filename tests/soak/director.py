@@ -82,6 +82,11 @@ class Director:
         return [strike.fault for strike in (*self._impossible, *self._ahead)]
 
     @property
+    def struck_workers(self) -> set[str]:
+        """The workers that were killed or stopped."""
+        return {blow.worker for one in self.injections if (blow := one.blow) and blow.worker}
+
+    @property
     def wants_submits(self) -> bool:
         """Whether a fault is pending that only those feel who submit."""
         return any(injection.blow and injection.blow.of_submits for injection in self._pending)
@@ -146,8 +151,11 @@ class Director:
         if blow is None or injection.healed is not None or not (due or now):
             return
         if blow.heal:
-            blow.heal()
-            if blow.of_submits:
+            try:
+                blow.heal()
+            except NotNowError:
+                return
+            if blow.outage:
                 injection.since = self._rig.observer.now() or injection.since
         injection.healed = time.monotonic()
 
@@ -155,7 +163,7 @@ class Director:
         blow, since = injection.blow, injection.since
         if blow is None or since is None or injection.recovered_s is not None:
             return
-        begun = injection.healed if blow.of_submits else injection.struck
+        begun = injection.healed if blow.outage else injection.struck
         if begun is None:
             return
         if blow.recovered(self._rig.observer, since):

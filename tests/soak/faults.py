@@ -38,9 +38,13 @@ class Blow:
     """The parts that it may have interrupted."""
     lasts: timedelta = timedelta()
     heal: Callable[[], object] | None = None
-    """Ends the fault after `lasts`."""
+    """Ends the fault after `lasts`. Raises `NotNowError` while what it mends is away: then it is called again."""
+    outage: bool = False
+    """Whether nothing can recover before the healing: then the time to recover counts from there."""
     of_submits: bool = False
-    """Whether only those feel it who submit; then the time to recover counts from the healing."""
+    """Whether only those feel it who submit."""
+    worker: str | None = None
+    """The worker that it killed or stopped: only of those may deaths be counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""A TCP proxy before a server's socket, whose connections can be cut, fall silent without being closed, or be slow."""
+"""A TCP proxy before a server's socket.
+
+Its connections can be cut, refused, held, fall silent without being closed, lose a reply, or be slow.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,10 @@ class _Connection:
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
     silent: bool = False
+    doomed: bytes | None = None
+    """The reply to the next request that contains these words is lost."""
+    losing: bool = False
+    """Whether that request has passed."""
 
     def abort(self) -> None:
         for writer in (self.near, self.far):
@@ -28,6 +35,9 @@ class _Connection:
 
     def silence(self) -> None:
         self.silent = True
+
+    def hears(self, request: bytes) -> None:
+        self.losing = self.losing or (self.doomed is not None and self.doomed in request)
 
 
 class Proxy:
@@ -37,6 +47,9 @@ class Proxy:
         self._target = target
         self._connections: set[_Connection] = set()
         self._delay_s = 0.0
+        self._away = False
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"proxy-{target.name}", daemon=True
@@ -66,6 +79,31 @@ class Proxy:
         """
         return self._do(_Connection.silence)
 
+    def lose_replies(self, to: bytes | None) -> None:
+        """Let the server carry out the next request of each connection that contains these words, then cut it.
+
+        None: lose no reply that is not lost yet.
+        """
+
+        def doom(connection: _Connection) -> None:
+            connection.doomed = to
+
+        self._do(doom)
+
+    def close(self) -> None:
+        """Cut every connection and refuse new ones, as a server that is away."""
+        self._away = True
+        self.cut()
+
+    def hold(self) -> None:
+        """Hold back whatever comes, on new connections too, as a server that stands still."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
+    def open(self) -> None:
+        """Let through again what was held or refused."""
+        self._away = False
+        self._loop.call_soon_threadsafe(self._flowing.set)
+
     def delay(self, seconds: float) -> None:
         """Hold back whatever passes, in both directions, for so long; 0: no longer."""
         self._delay_s = seconds
@@ -84,12 +122,16 @@ class Proxy:
 
     async def _close(self) -> None:
         self._server.close()
+        self._flowing.set()
         for connection in tuple(self._connections):
             connection.abort()
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
     async def _serve(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         near.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if self._away:
+            near.transport.abort()
+            return
         try:
             far_reader, far = await asyncio.open_unix_connection(self._target)
         except OSError:  # the server is away
@@ -112,6 +154,11 @@ class Proxy:
             while data := await reader.read(_CHUNK):
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
+                await self._flowing.wait()
+                if writer is connection.far:
+                    connection.hears(data)
+                elif connection.losing:
+                    break
                 if not connection.silent:
                     writer.write(data)
                     await writer.drain()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import psycopg
 from pydantic import SecretStr
 from redis import Redis
 from tests.soak.observer import Observer
@@ -29,6 +30,7 @@ from pecia_workers.local.scratch import ScratchDirectory
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _DISK_MEGABYTES = 96
 _SLOTS = 16
+_PART_TIMEOUT = timedelta(seconds=60)
 ENGINES = ("engine-1", "engine-2")
 
 
@@ -59,6 +61,11 @@ class Rig:
         """How long a silent worker keeps its parts."""
         return self.workers.settings.lease
 
+    @property
+    def part_timeout(self) -> timedelta:
+        """How long a part may take."""
+        return self.workers.settings.part_timeout
+
     def pid(self, service: str) -> int | None:
         """Return the process of a service; None while its supervisor starts it again."""
         services = (*self.servers.services(), *self.workers.services())
@@ -75,6 +82,11 @@ class Rig:
     def redis(self) -> Redis:
         """Return a client of Redis, past the proxy."""
         return Redis.from_url(self.servers.settings.redis_url.get_secret_value(), socket_timeout=5)
+
+    def postgres(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """Return a connection to Postgres, past the proxy. Raises `psycopg.Error`."""
+        url = self.servers.settings.database_url.get_secret_value()
+        return psycopg.connect(url, autocommit=True, connect_timeout=5)
 
     @property
     def logs(self) -> Path:
@@ -139,6 +151,7 @@ def _settings(engine: str, lease: timedelta, documents: Path) -> WorkerSettings:
         "decode_processes": 1,
         "max_in_flight": _SLOTS,
         "lease": lease,
+        "part_timeout": _PART_TIMEOUT,
         "max_deaths": 100,  # who is struck by several of our kills is no poison
         "payload_url": str(documents),
         "webhook_secret": SecretStr(_SECRET),

@@ -25,8 +25,8 @@ from pecia_workers.local.process import wait_until
 _BACKLOG = 150
 """Most parts that wait or run while faults strike, so that there is always something to lose."""
 _TICK_S = 0.1
-_STALLED_S = 150.0
-"""Without a page that is over: longer than the fleet needs to recover from anything."""
+_STALLED_S = 240.0
+"""Without a page that is over: longer than anything lasts and the fleet needs to recover from it."""
 _SETTLED_S = 240.0
 _EMPTY_S = 60.0
 _GONE_S = 10.0
@@ -63,7 +63,7 @@ def soak(task: Task, watcher: Watcher) -> Report:
     with running(engine=task.engine, lease=task.lease, seed=task.seed) as rig:
         watcher.began()
         run = _Run(rig, task, watcher)
-        findings = [*run.strike(), *run.settle(), *run.judge()]
+        findings = [*run.strike(), *run.settle(), *run.judge(), *auditor.judge_logs(rig.logs)]
         figures, rows, home, orphans = run.figures(), run.rows(), rig.home, auditor.orphans(rig.home)
         if task.logs:
             shutil.copytree(rig.logs, task.logs, dirs_exist_ok=True)
@@ -131,6 +131,7 @@ class _Run:
         return [
             *self._auditor.judge_jobs(self._producer.accepted),
             *self._auditor.judge_parts(),
+            *self._auditor.judge_deaths(self._director.struck_workers),
             *self._auditor.judge_callbacks(receiver.calls, forged=receiver.forged),
         ]
 

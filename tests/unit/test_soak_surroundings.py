@@ -77,6 +77,46 @@ def test_silence_closes_nothing_and_lets_nothing_through(echo: Path) -> None:
             assert _said_back(new, b"words") == b"words"
 
 
+def test_a_lost_reply_is_one_to_these_words_and_costs_the_connection(echo: Path) -> None:
+    with Proxy(echo) as proxy, _connect(proxy) as doomed, _connect(proxy) as spared:
+        _said_back(doomed, b"words")
+        _said_back(spared, b"words")
+        proxy.lose_replies(b"COMMIT")
+        assert _said_back(doomed, b"other words") == b"other words"
+        with pytest.raises(ConnectionResetError):
+            _said_back(doomed, b"COMMIT")
+        proxy.lose_replies(None)
+        assert _said_back(spared, b"COMMIT") == b"COMMIT"
+
+
+def test_what_is_held_comes_through_as_soon_as_it_is_let_through(echo: Path) -> None:
+    with Proxy(echo) as proxy, _connect(proxy) as old:
+        proxy.hold()
+        with _connect(proxy) as new:
+            for connection in (old, new):
+                connection.sendall(b"words")
+                connection.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    connection.recv(1024)
+            proxy.open()
+            for connection in (old, new):
+                connection.settimeout(WAIT_S)
+                assert connection.recv(1024) == b"words"
+
+
+def test_a_proxy_that_is_closed_cuts_and_refuses_until_it_is_opened(echo: Path) -> None:
+    with Proxy(echo) as proxy, _connect(proxy) as old:
+        _said_back(old, b"words")
+        proxy.close()
+        with pytest.raises(ConnectionResetError):
+            _said_back(old, b"words")
+        with _connect(proxy) as refused, pytest.raises(ConnectionResetError):
+            _said_back(refused, b"words")
+        proxy.open()
+        with _connect(proxy) as new:
+            assert _said_back(new, b"words") == b"words"
+
+
 def test_a_server_that_is_away_is_no_connection(short_path: Path) -> None:
     with (
         Proxy(short_path / "away") as proxy,

@@ -313,6 +313,8 @@ class Runtime:
             raise
 
     async def _run(self, part: UUID, *, deaths: int) -> None:
+        if part in self._claimed:
+            raise Ignore("it runs here already, claimed without a message")
         asked = time_ns()
         claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
         if claimed is None:

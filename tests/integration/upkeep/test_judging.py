@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Stage
@@ -78,6 +79,28 @@ def test_after_a_gap_in_which_the_judge_saw_nothing_it_believes_everybody_for_a_
     clock.now += 60  # an outage of Postgres, or of the judge
 
     assert looks(16, lambda _: {"silent": at(0)}) == [[]] * 15 + [["silent"]]
+
+
+def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
+    tables: Any, play: Callable[..., Any], clock: Clock, database_url: str
+) -> None:
+    tables.add_worker("alive")
+    options = {"options": "-c default_transaction_read_only=on"}
+    url = make_url(database_url).update_query_dict(options).render_as_string(hide_password=False)
+
+    async def story(database: AsyncEngine) -> list[bool]:
+        judge = Judge(database, LEASE, max_deaths=3)
+        judge._watch = Watch(LEASE, clock=clock)
+        lost = []
+        read_only = open_database(url)
+        for judge._database in (*[read_only] * 30, *[database] * 17):
+            clock.now += 1
+            await judge.judge()
+            lost.append(tables.query("SELECT lost_at FROM workers")[0]["lost_at"] is not None)
+        await read_only.dispose()
+        return lost
+
+    assert play(story) == [False] * 45 + [True] * 2
 
 
 def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:

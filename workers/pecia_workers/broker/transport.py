@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,16 @@ class Channel(stock.Channel):
     def keeper(self) -> Keeper:
         """What this process has taken."""
         return Keeper.of(self.keeper_key)
+
+    def _queue_bind(self, exchange: Any, routing_key: Any, pattern: Any, queue: Any) -> None:
+        """Note who listens to what, if Redis has room for it: a worker must start to make room, and needs no note."""
+        with suppress(ResponseError):
+            super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[no-untyped-call]
+
+    def _size(self, queue: str) -> Any:
+        """Count what waits, outside a transaction: a full Redis of version 6 takes no command in one."""
+        with self.conn_or_acquire() as client:
+            return client.llen(queue)
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
 """The failure detector: a worker is dead if its heartbeat stood still over a lease of uninterrupted watching.
 
 Or at once, if its process is gone from this machine. Only the judge's own monotonic clock is read. An outage of
-Postgres interrupts the watch: for one lease after it no worker is taken for dead, and one that lives has beaten since.
+Postgres interrupts the watch, and so does a Postgres that is read-only: for one lease after it no worker is taken for
+dead, and one that lives has beaten since.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ log = structlog.get_logger(__name__)
 
 _PARTS = 1_000
 
+# While no beat can be written, one that stands still says nothing.
 _BEATS = text(
     "SELECT name, seen_at FROM workers WHERE stopped_at IS NULL AND (lost_at IS NULL OR lost_at < seen_at)"
-    " AND cardinality(stages) > 0"
+    " AND cardinality(stages) > 0 AND current_setting('transaction_read_only') = 'off'"
 )
 _BURY = text(
     "UPDATE workers SET lost_at = greatest(now(), seen_at)"
