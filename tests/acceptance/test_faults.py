@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -63,21 +64,41 @@ def test_a_redis_that_forgot_everything_loses_nothing(
     expect_all_read_once(fleet, jobs, "flushed")
 
 
-@pytest.mark.gate
-def test_a_fleet_works_on_from_postgres_while_redis_stands_still(
-    fleet: Any, drawn: Callable[..., bytes]
-) -> None:
-    """What is handed over, cut and read meanwhile goes through Postgres alone, and nothing counts as a death."""
+@contextmanager
+def frozen(fleet: Any) -> Iterator[None]:
     redis = fleet.pid("redis")
     os.kill(redis, signal.SIGSTOP)
     try:
-        jobs = submit(fleet, drawn, "frozen")
-        expect_all_read_once(fleet, jobs, "frozen")
+        yield
     finally:
         os.kill(redis, signal.SIGCONT)
+
+
+@contextmanager
+def full(fleet: Any) -> Iterator[None]:
+    """Full with what is not the fleet's: nothing that it takes out makes room."""
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+        most = redis.config_get("maxmemory")["maxmemory"]
+        redis.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            redis.config_set("maxmemory", most)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("trouble", [frozen, full])
+def test_a_fleet_works_on_from_postgres_without_redis(
+    fleet: Any, drawn: Callable[..., bytes], trouble: Callable[[Any], AbstractContextManager[None]]
+) -> None:
+    """What is handed over, cut and read meanwhile goes through Postgres alone, and nothing counts as a death."""
+    name = trouble.__name__
+    with trouble(fleet):
+        jobs = submit(fleet, drawn, name)
+        expect_all_read_once(fleet, jobs, name)
     ids = [job.id for job in jobs]
     assert fleet.query("SELECT max(deaths), max(attempt) FROM parts WHERE job_id = ANY(%s)", ids) == [(0, 1)]
-    expect_all_read_once(fleet, submit(fleet, drawn, "thawed"), "thawed")
+    expect_all_read_once(fleet, submit(fleet, drawn, f"after {name}"), f"after {name}")
 
 
 def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., Any]) -> None:

@@ -40,7 +40,7 @@ _RETRY_S = 1.0
 _REST_S = 5.0
 """How long a Redis that failed is told nothing: commits do not wait for it again and again."""
 _NOTHING = "pecia:nothing"
-"""A key that is never there."""
+"""A key that is gone at once."""
 
 
 NO_FLOW = UUID(int=0)
@@ -98,9 +98,9 @@ class Bus:
             self._rests_until = monotonic() + _REST_S
 
     async def answers(self) -> bool:
-        """Return whether Redis does. Takes seconds if it hangs."""
+        """Return whether Redis does, and takes what is new. Takes seconds if it hangs."""
         with suppress(RedisError, OSError):
-            await self._redis.get(_NOTHING)
+            await self._redis.set(_NOTHING, "", px=1)
             return True
         return False
 
