@@ -21,10 +21,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 from redis import Redis
 from rich.console import Console
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from harness.report import Report, Table, parser
@@ -32,6 +31,7 @@ from harness.servers import Servers, servers
 from pecia import Client
 from pecia_schemas import Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring
 from pecia_workers.bus import Bus
 from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger, retention
@@ -148,19 +148,16 @@ def _lines(plan: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
 def fill(database_url: str, *, waiting: int, over: int) -> None:
     """Write so many jobs that wait and that are over."""
     values = {"waiting": waiting, "all": waiting + over, "page": PAGE.model_dump_json()}
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE jobs, workers, discarded_payloads CASCADE")
-        for statement in _FILL:
-            connection.execute(_for_psycopg(statement, values))
-        connection.execute("VACUUM ANALYZE")
-        connection.execute("CHECKPOINT")
-
-
-def _for_psycopg(statement: str, values: Mapping[str, object]) -> str:
-    for name, value in values.items():
-        literal = f"'{value}'" if isinstance(value, str) else str(value)
-        statement = statement.replace(f":{name}", literal)
-    return statement
+    engine = create_engine(sqlalchemy_url(database_url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in (
+            "TRUNCATE jobs, workers, discarded_payloads CASCADE",
+            *_FILL,
+            "VACUUM ANALYZE",
+            "CHECKPOINT",
+        ):
+            connection.execute(text(statement), values if ":" in statement else {})
+    engine.dispose()
 
 
 async def explain(shared: Servers) -> dict[str, Explained]:

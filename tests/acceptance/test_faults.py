@@ -78,7 +78,7 @@ def frozen(fleet: Any) -> Iterator[None]:
 def full(fleet: Any) -> Iterator[None]:
     """Full with what is not the fleet's: nothing that it takes out makes room."""
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
-        most = redis.config_get("maxmemory")["maxmemory"]
+        most = redis.config_get("maxmemory")["maxmemory"] or 0
         redis.config_set("maxmemory", 1)
         try:
             yield
