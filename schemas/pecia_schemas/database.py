@@ -52,9 +52,9 @@ def close_after(engine: Engine, patience: timedelta) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
     The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
-    a primary which was demoted. A connection that comes back after the engine was disposed of is closed, for nobody
-    else would. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has forgotten the
-    connection, and on the server's side frees the locks of a client that fell silent.
+    a primary which was demoted. A connection that comes back after the engine was disposed of is closed: its pool is
+    no longer in use. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has
+    forgotten the connection, and on the server's side frees the locks of a client that fell silent.
 
     The server's limits come with the BEGIN of each transaction: that costs no round trip, and leaves nothing on a
     server connection that a pooler gives to others next. That BEGIN is also what a pool that pings sends to see whether

@@ -44,7 +44,7 @@ _NOTHING = "pecia:nothing"
 
 
 NO_FLOW = UUID(int=0)
-"""Before every flow."""
+"""Smaller than the id of any flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Room:
     after: UUID
     """The flow that was served last."""
     is_waited_for: bool
-    """Whether parts were left to the relay, for the list was full."""
+    """Whether clients left parts to the relay because the list was full."""
 
     def as_row(self) -> dict[str, Any]:
         """Return it as Postgres looks for parts by it."""
@@ -98,7 +98,7 @@ class Bus:
             self._rests_until = monotonic() + _REST_S
 
     async def answers(self) -> bool:
-        """Return whether Redis does, and takes what is new. Takes seconds if it hangs."""
+        """Return whether Redis answers and accepts writes. Takes seconds if it hangs."""
         with suppress(RedisError, OSError):
             await self._redis.set(_NOTHING, "", px=1)
             return True
@@ -133,9 +133,10 @@ class Bus:
     async def relay(
         self, messages: Sequence[PartMessage], served: Iterable[tuple[Room, AbstractSet[UUID]]]
     ) -> list[PartMessage]:
-        """Queue what the relay found for the rooms, and of which flows; return what found no room after all.
+        """Queue the messages, and return those that found no room.
 
-        Notes at which flow to go on. Raises `redis.RedisError`.
+        `served` has each room with the flows that were found for it: the last of them is where the relay goes on.
+        Raises `redis.RedisError`.
         """
         async with self._redis.pipeline(transaction=False) as pipe:
             packed = enqueue(pipe, messages, window=self._window, reserve=reserve_of(self._window))
@@ -167,7 +168,7 @@ class Bus:
 
 
 def _flow_of(relayed: bytes | None) -> UUID:
-    with suppress(ValueError):  # a hand in Redis
+    with suppress(ValueError):  # written by hand
         return UUID((relayed or b"").decode("ascii", "replace"))
     return NO_FLOW
 

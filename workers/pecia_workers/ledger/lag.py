@@ -15,24 +15,23 @@ _MOST = 100_000
 # One entry of an index for each part that is counted.
 _LEFT = text(
     """
-    SELECT lists.stage, lists.lane, count(*) AS parts, extract(epoch FROM now() - min(due.run_at)) AS seconds,
+    SELECT stages.stage, lanes.lane, count(*) AS parts, extract(epoch FROM now() - min(due.run_at)) AS seconds,
            (SELECT count(*) FROM parts WHERE state = 'queued' AND published_at IS NOT NULL
-            AND parts.stage = lists.stage AND parts.lane = lists.lane) AS published
-    FROM unnest(CAST(:stages AS text[])) AS lists_of (stage)
-    CROSS JOIN unnest(CAST(:lanes AS text[])) AS lanes_of (lane)
-    CROSS JOIN LATERAL (SELECT lists_of.stage, lanes_of.lane) AS lists
+            AND parts.stage = stages.stage AND parts.lane = lanes.lane) AS published
+    FROM unnest(CAST(:stages AS text[])) AS stages (stage)
+    CROSS JOIN unnest(CAST(:lanes AS text[])) AS lanes (lane)
     CROSS JOIN LATERAL ((
         SELECT run_at FROM parts
         WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
-          AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
+          AND parts.stage = stages.stage AND parts.lane = lanes.lane AND run_at <= now()
         LIMIT :most
     ) UNION ALL (
         SELECT run_at FROM parts
         WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
-          AND parts.stage = lists.stage AND parts.lane = lists.lane AND run_at <= now()
+          AND parts.stage = stages.stage AND parts.lane = lanes.lane AND run_at <= now()
         LIMIT :most
     )) AS due
-    GROUP BY lists.stage, lists.lane
+    GROUP BY stages.stage, lanes.lane
     """
 )
 
