@@ -192,7 +192,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
         f"claim {BATCH} parts": lambda: claim_parts(database, "bench", requests, Keyring()),
         f"claim and commit {BATCH} parts": commit,
         f"claim {BATCH} without Redis": lambda: claim_waiting(
-            database, "bench", [Stage.READ], BATCH, Keyring()
+            database, "bench", [Stage.READ], BATCH, keys=Keyring()
         ),
         f"relay {ROOM} parts": lambda: relay_due(database, bus, limit=ROOM),
         "look for orphans": lambda: find_orphaned(database, limit=1_000),

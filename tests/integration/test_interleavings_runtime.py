@@ -28,7 +28,7 @@ from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineReq
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.errors import PartCancelledError
-from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.ledger import ClaimedPart, Done, claim, ledger
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.judge import Judge
 from pecia_workers.runtime import Runtime, failure_of
@@ -105,6 +105,22 @@ def state_of(part: UUID, database_url: str) -> Any:
     with psycopg.connect(database_url) as connection:
         row = connection.execute("SELECT state FROM parts WHERE id = %s", (part,)).fetchone()
     return row and row[0]
+
+
+def attempts_of(part: UUID, database_url: str) -> Any:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT attempt FROM parts WHERE id = %s", (part,)).fetchone()
+    return row and row[0]
+
+
+async def done(part: UUID, database_url: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while state_of(part, database_url) != "done":  # noqa: ASYNC110  the other side is a database
+            await asyncio.sleep(0.02)
+
+
+def without_redis(settings: WorkerSettings) -> WorkerSettings:
+    return settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
 
 
 def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
@@ -199,10 +215,8 @@ def claim_long_ago(part: UUID, worker: str | None, database_url: str) -> None:
 def test_what_began_without_a_message_goes_back_when_the_worker_stops(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
-    away = settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
-
     async def story() -> float:
-        runtime, reader = Runtime(away, {Stage.READ}), Reader()
+        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
         await runtime.start()
         runtime._handlers[Stage.READ] = reader
         try:
@@ -215,29 +229,74 @@ def test_what_began_without_a_message_goes_back_when_the_worker_stops(
     assert state_of(part, database_url) == "queued"
 
 
-def test_the_message_of_a_part_that_began_without_it_changes_nothing(
-    settings: WorkerSettings, part: UUID, database_url: str
+@pytest.mark.parametrize("is_reply_late", [False, True])
+def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
+    settings: WorkerSettings,
+    part: UUID,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_reply_late: bool,
 ) -> None:
-    """Redis is back, and its message comes to the worker that runs the part already."""
-    away = settings.model_copy(update={"redis_url": SecretStr("unix:///nowhere/redis.sock")})
+    """Redis is back, and its message comes to the worker that has claimed the part already, or is about to hear so."""
 
     async def story() -> None:
-        runtime, reader = Runtime(away, {Stage.READ}), Reader()
+        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+        claimed, may_be_told = asyncio.Event(), asyncio.Event()
+
+        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+            parts = await claim.claim_waiting(*args, **kwargs)
+            claimed.set()
+            await may_be_told.wait()
+            return parts
+
+        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
         await runtime.start()
         runtime._handlers[Stage.READ] = reader
-        await asyncio.wait_for(reader.began.wait(), WAIT_S)
+        await asyncio.wait_for(claimed.wait(), WAIT_S)
+        if not is_reply_late:
+            may_be_told.set()
+            await asyncio.wait_for(reader.began.wait(), WAIT_S)
+        message = asyncio.ensure_future(runtime.run(part, deaths=0))
+        await asyncio.wait([message], timeout=0.2)
+        may_be_told.set()
         with pytest.raises(Ignore):
-            await runtime.run(part, deaths=0)
+            await asyncio.wait_for(message, WAIT_S)
         reader.may_end.set()
-        async with asyncio.timeout(WAIT_S):
-            while state_of(part, database_url) == "running":  # noqa: ASYNC110  the other side is a database
-                await asyncio.sleep(0.02)
+        await done(part, database_url)
         await runtime.stop()
 
     asyncio.run(story())
-    with psycopg.connect(database_url) as connection:
-        found = connection.execute("SELECT state, attempt FROM parts WHERE id = %s", (part,)).fetchone()
-    assert found == ("done", 1)
+    assert attempts_of(part, database_url) == 1
+
+
+def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
+    settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis froze a moment ago, when it had handed over the message."""
+
+    async def story() -> None:
+        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+        looked = asyncio.Event()
+
+        async def claim_late(*args: Any, **kwargs: Any) -> Any:
+            await looked.wait()
+            return await claim.claim_parts(*args, **kwargs)
+
+        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+            parts = await claim.claim_waiting(*args, **kwargs)
+            looked.set()
+            return parts
+
+        monkeypatch.setattr(ledger, "claim_parts", claim_late)
+        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+        await runtime.start()
+        runtime._handlers[Stage.READ] = reader
+        reader.may_end.set()
+        await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
+        await runtime.stop()
+
+    asyncio.run(story())
+    assert attempts_of(part, database_url) == 1
 
 
 def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(

@@ -6,14 +6,13 @@ By lane and age, without turns and shares. Suspects wait for Redis, and Celery a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from pecia_schemas import Stage
 from pecia_schemas.sqlstates import name_of
 from pecia_workers.bus import Bus
-from pecia_workers.ledger import ClaimedPart, Ledger
+from pecia_workers.ledger import ClaimedPart
 
 log = structlog.get_logger(__name__)
 
@@ -25,17 +24,16 @@ class DirectClaims:
 
     def __init__(
         self,
-        ledger: Ledger,
         bus: Bus,
-        stages: Collection[Stage],
         *,
+        claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]],
         free: Callable[[], int],
         run: Callable[[ClaimedPart], Awaitable[None]],
     ) -> None:
-        """`free` tells how many parts may begin now; `run` runs one to its end and raises nothing."""
-        self._ledger = ledger
+        """`claim` claims up to so many, `free` tells how many may begin, `run` runs one to its end without raising."""
         self._bus = bus
-        self._stages = stages
+        self._claim = claim
+        self._claiming = asyncio.Lock()
         self._free = free
         self._run = run
         self._running: set[asyncio.Task[None]] = set()
@@ -55,6 +53,11 @@ class DirectClaims:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def idle(self) -> None:
+        """Return once no claim is under way: a message's claim beside it could take the same part."""
+        async with self._claiming:
+            pass
+
     async def _look(self) -> None:
         away = False
         while True:
@@ -72,7 +75,8 @@ class DirectClaims:
         """Begin what fits; return whether more may."""
         if (slots := self._free()) <= 0:
             return False
-        parts = await self._ledger.claim_waiting(self._stages, slots)
+        async with self._claiming:
+            parts = await self._claim(slots)
         for part in parts:
             task = asyncio.ensure_future(self._run(part))
             self._running.add(task)

@@ -109,7 +109,7 @@ class Runtime:
         self._handlers: dict[Stage, Handler] = {}
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._claimed: set[UUID] = set()
-        """Parts from their claim to their commit."""
+        """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
         self._turned_at = monotonic()
         self._cancelled: set[UUID] = set()
         self._engine: Engine | None = None
@@ -159,7 +159,7 @@ class Runtime:
         self._in_background(self._keep_sight())
         self._slots = min(budget.slots, settings.max_in_flight or budget.slots)
         self._direct = DirectClaims(
-            self._ledger, self._bus, self._stages, free=self._free, run=self._run_without_message
+            self._bus, claim=self._claim_waiting, free=self._free, run=self._run_without_message
         )
         self._direct.start()
         self._resources.push_async_callback(self._direct.stop)
@@ -313,13 +313,23 @@ class Runtime:
             raise
 
     async def _run(self, part: UUID, *, deaths: int) -> None:
+        await self._direct.idle()
         if part in self._claimed:
             raise Ignore("it runs here already, claimed without a message")
-        asked = time_ns()
-        claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
-        if claimed is None:
-            raise Ignore("nothing to do: done, cancelled or another worker's")
-        await self._run_claimed(claimed, asked)
+        self._claimed.add(part)
+        try:
+            asked = time_ns()
+            claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
+            if claimed is None:
+                raise Ignore("nothing to do: done, cancelled or another worker's")
+            await self._run_claimed(claimed, asked)
+        finally:
+            self._claimed.discard(part)
+
+    async def _claim_waiting(self, slots: int) -> list[ClaimedPart]:
+        parts = await self._ledger.claim_waiting(self._stages, slots, without=self._claimed)
+        self._claimed.update(part.id for part in parts)
+        return parts
 
     async def _run_without_message(self, part: ClaimedPart) -> None:
         """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
@@ -333,15 +343,12 @@ class Runtime:
             log.error("thrown_out", part=str(part.id), error=type(error).__name__)  # noqa: TRY400  it quotes data
             await asyncio.sleep(_LOOK_S)
             await self.give_back([part.id])
-
-    async def _run_claimed(self, part: ClaimedPart, asked: int) -> None:
-        about = about_part(part.job_id, part.id, part.attempt)
-        self._claimed.add(part.id)
-        try:
-            with about, clocked(part.id), processing(part, asked):
-                await self._run_to_commit(part)
         finally:
             self._claimed.discard(part.id)
+
+    async def _run_claimed(self, part: ClaimedPart, asked: int) -> None:
+        with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, asked):
+            await self._run_to_commit(part)
 
     async def _run_to_commit(self, part: ClaimedPart) -> None:
         recording.begun(part)

@@ -119,7 +119,7 @@ _CLAIM_WAITING = moving(
     chosen AS (
         SELECT id, state AS former, 'running' AS state, CAST(NULL AS text) AS reason FROM parts
         WHERE state = 'queued' AND lane = :lane AND run_at <= now() AND deaths = 0
-          AND stage = ANY(CAST(:stages AS text[])) AND {_ALIVE}
+          AND stage = ANY(CAST(:stages AS text[])) AND id <> ALL(CAST(:without AS uuid[])) AND {_ALIVE}
         ORDER BY run_at, id LIMIT :slots FOR NO KEY UPDATE SKIP LOCKED
     )
     """,  # noqa: S608  constants of this module
@@ -148,15 +148,27 @@ async def claim_parts(
 
 
 async def claim_waiting(
-    database: AsyncEngine, worker: str, stages: Collection[Stage], slots: int, keys: Keyring
+    database: AsyncEngine,
+    worker: str,
+    stages: Collection[Stage],
+    slots: int,
+    *,
+    without: Collection[UUID] = (),
+    keys: Keyring,
 ) -> list[ClaimedPart]:
     """Return up to so many parts of these stages that are now this worker's: the first lane first, the oldest first.
 
-    Without a message: for a Redis that is away. Parts on which a worker died are left out.
+    Without a message: for a Redis that is away. Parts on which a worker died are left out, and those in `without`.
     """
     claimed: list[ClaimedPart] = []
     for lane in Lane:
-        asked = {"actor": worker, "lane": lane, "stages": list(stages), "slots": slots - len(claimed)}
+        asked = {
+            "actor": worker,
+            "lane": lane,
+            "stages": list(stages),
+            "slots": slots - len(claimed),
+            "without": list(without),
+        }
         async with database.begin() as connection:
             rows = await connection.execute(_CLAIM_WAITING, asked)
             claimed += [_part_of(row, keys) for row in rows.mappings()]

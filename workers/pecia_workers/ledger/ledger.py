@@ -58,9 +58,13 @@ class Ledger:
         """Return the part if it is now this worker's to run; None if there is nothing to do for it."""
         return await self._claims(request)
 
-    async def claim_waiting(self, stages: Collection[Stage], slots: int) -> list[ClaimedPart]:
-        """Return parts that wait and are now this worker's, without a message of Redis."""
-        return await claim_waiting(self._database, self._worker, stages, slots, self._keys)
+    async def claim_waiting(
+        self, stages: Collection[Stage], slots: int, *, without: Collection[UUID] = ()
+    ) -> list[ClaimedPart]:
+        """Return parts that wait and are now this worker's, `without` those that it claims by their messages."""
+        return await claim_waiting(
+            self._database, self._worker, stages, slots, without=without, keys=self._keys
+        )
 
     async def commit(self, finished: Finished) -> Outcome | None:
         """Write down what came of a part and return it; None if the part was no longer this worker's.
