@@ -25,7 +25,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers import runtime as runtimes
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines import EngineDeadError, EngineRefusedError, EngineRequest, Load
-from pecia_workers.engines.base import Generation
+from pecia_workers.engines.base import Budget, Generation
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.errors import PartCancelledError
 from pecia_workers.ledger import ClaimedPart, Done, claim, ledger
@@ -414,32 +414,71 @@ def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
     assert failure.message.startswith("It is 9 tokens.")
 
 
-def test_a_part_that_is_stopped_because_the_engine_died_counts_the_death(
-    settings: WorkerSettings, part: UUID, database_url: str
+@pytest.mark.parametrize("is_watch_first", [False, True])
+def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  # noqa: PLR0917  fixtures
+    client: Client,
+    settings: WorkerSettings,
+    printed: bytes,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_watch_first: bool,
 ) -> None:
-    """The watch over the engine is faster than the engine's own answer to the part."""
-
-    class Dying(InstantEngine):
-        def load(self) -> Load:
-            raise EngineDeadError
+    """The watch over the engine may be faster than the engine's own answer to the part."""
+    client.submit_many(ReadDocument(printed) for _ in range(2))
+    with psycopg.connect(database_url) as connection:
+        parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
+    engine = Mortal()
 
     async def story() -> None:
-        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+        runtime = Runtime(settings, {Stage.READ})
         await runtime.start()
-        runtime._handlers[Stage.READ] = reader
         try:
-            running = asyncio.ensure_future(runtime.run(part, deaths=0))
-            await asyncio.wait_for(reader.began.wait(), 20)
-            runtime._engine = Dying()
-            await asyncio.wait_for(runtime.lost(), 5)
-            running.cancel()
-            await asyncio.wait([running])
-            await runtime.give_back([part])
+            runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
+            async with asyncio.timeout(WAIT_S):
+                while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
+                    await asyncio.sleep(0.01)
+            engine.is_dead = True
+            if is_watch_first:
+                await asyncio.wait_for(runtime.lost(), WAIT_S)
+            else:
+                engine.answers.set()
+                await asyncio.wait(runs)
+            for run in runs:
+                run.cancel()
+            await asyncio.wait(runs)
+            await runtime.give_back(parts)
         finally:
             await runtime.stop()
 
+    monkeypatch.setattr(runtimes, "create_engine", lambda _: engine)
     asyncio.run(story())
 
     with psycopg.connect(database_url) as connection:
-        found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
-    assert found == ("queued", 1)
+        found = connection.execute("SELECT state, deaths FROM parts ORDER BY deaths").fetchall()
+    assert found == [("queued", 0), ("queued", 1)]
+
+
+class Mortal(InstantEngine):
+    """Takes one page at a time, and dies when the test says so."""
+
+    def __init__(self) -> None:
+        self.priced = 0
+        self.answers = asyncio.Event()
+        self.is_dead = False
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(slots=1, tokens=None)
+
+    def cost(self, request: EngineRequest) -> int:
+        self.priced += 1
+        return super().cost(request)
+
+    async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002
+        await self.answers.wait()
+        raise EngineDeadError
+
+    def load(self) -> Load:
+        if self.is_dead:
+            raise EngineDeadError
+        return super().load()

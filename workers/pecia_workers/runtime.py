@@ -296,7 +296,9 @@ class Runtime:
                 if self._engine and self._engine_seen:
                     self._engine_seen.saw(self._engine.load(), self._memory)
                 await asyncio.sleep(_LOOK_S)
-        self._died_on.update(self._running)  # the pool may cancel them before they find out
+        if self._admission:  # the pool may cancel the parts before they find out
+            self._admission.found_dead()
+            self._died_on.update(self._admission.died_on or ())
 
     async def run(self, part: UUID, *, deaths: int) -> None:
         """Run one part to its commit. It is not run if more workers died on it than its message tells.
@@ -393,7 +395,10 @@ class Runtime:
         except PartLostError:
             raise Ignore("the part was cancelled or taken over meanwhile") from None
         except EngineDeadError as error:
-            self._died_on.add(part.id)
+            died_on = self._admission.died_on if self._admission else None
+            self._died_on.update(
+                [part.id] if died_on is None else died_on
+            )  # None: the fallback died, of this one
             raise RuntimeLostError("the engine is gone") from error
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
             return self._failed(part, error)

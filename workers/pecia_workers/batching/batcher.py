@@ -54,7 +54,10 @@ class Batcher:
         self._memory = memory or Memory()
         self._entering: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._inside: dict[str, UUID | None] = {}
         self.packing = Packing()
+        self.died_on: frozenset[UUID] | None = None
+        """Parts that were in the engine when it was found dead; None while it lives."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -96,8 +99,14 @@ class Batcher:
                         raise
                     log.warning("engine_out_of_memory", request=request.id, share=self._memory.share)
                 except EngineDeadError:
+                    self.found_dead()
                     self._memory.died(request.id)
                     raise
+
+    def found_dead(self) -> None:
+        """Note which parts the engine died on: those inside, and none that waits for room."""
+        if self.died_on is None:
+            self.died_on = frozenset(part for part in self._inside.values() if part)
 
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
@@ -118,9 +127,11 @@ class Batcher:
             if oversize:
                 log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
             self._memory.enter(request.id, tokens)
+            self._inside[request.id] = request.part
             yield
         finally:
             self._memory.leave(request.id)
+            self._inside.pop(request.id, None)
             self._entering.pop(request.id, None)
             self._policy.withdraw(request.id)
             self.packing.ended(request.id, loop.time(), self._policy.waiting)
