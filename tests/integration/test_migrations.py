@@ -29,6 +29,16 @@ def test_the_migrations_make_the_tables_of_the_code(database_url: str) -> None:
     assert not pecia_migrations.has_pending_changes(database_url)
 
 
+def test_the_tables_are_stored_and_vacuumed_as_the_code_says(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute(
+            "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions <> '{}'"
+        )
+        found = {name: dict(option.split("=") for option in options) for name, options in rows}
+    wanted = {name: table.kwargs.get("postgresql_with") for name, table in Base.metadata.tables.items()}
+    assert found == {name: options for name, options in wanted.items() if options}
+
+
 def test_up_down_up_leads_back_to_where_it_was(empty_database_url: str) -> None:
     pecia_migrations.upgrade(empty_database_url)
     first = tables_in(empty_database_url)
