@@ -1,4 +1,4 @@
-"""Tiny checkpoints of a real architecture, Qwen2.5-VL, with random weights: made in seconds, without a download.
+"""Tiny checkpoints of real architectures, with random weights: made in seconds, without a download.
 
 `python tests/engine/checkpoints.py DIRECTORY [--hidden 1024] [--layers 12] [--awq]` makes one by hand.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GenerationConfig,
+    GlmOcrConfig,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -38,6 +39,13 @@ You are a helpful assistant.<|im_end|>
 {% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+_GLM_MARKS = (
+    *("<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
+    *("<|begin_of_video|>", "<|video|>", "<|end_of_video|>"),
+)
+_GLM_TEMPLATE = _TEMPLATE.replace(
+    "<|vision_start|><|image_pad|><|vision_end|>", "<|begin_of_image|><|image|><|end_of_image|>"
+).replace("<|vision_start|><|video_pad|><|vision_end|>", "<|begin_of_video|><|video|><|end_of_video|>")
 _CORPUS = (
     "You are a helpful assistant. Transcribe this prescription as Markdown. system user assistant",
     "| test | value | unit | reference |\n|---|---|---|---|\n| Glucose | 5.4 | mmol/L | 3.9 - 5.6 |",
@@ -95,6 +103,71 @@ def make_checkpoint(
     return directory
 
 
+def make_glm_ocr(directory: Path) -> Path:
+    """Write what an engine needs of GLM-OCR to start without weights (`load_format: dummy`), and return the directory.
+
+    For this family there is no formula of ours.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer((*_SPECIAL, *_GLM_MARKS), _GLM_TEMPLATE)
+    tokenizer.image_token, tokenizer.video_token = "<|image|>", "<|video|>"
+    ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in _GLM_MARKS}
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    text = {
+        "vocab_size": -(-len(tokenizer) // 64) * 64,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 32768,
+        "num_nextn_predict_layers": 1,
+        "pad_token_id": end,
+        "eos_token_id": [end],
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [4, 6, 6],
+            "partial_rotary_factor": 1.0,
+        },
+    }
+    vision = {
+        "depth": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 2,
+        "out_hidden_size": 128,
+        "patch_size": _PATCH,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "image_size": 336,
+    }
+    config = GlmOcrConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=ids["<|image|>"],
+        video_token_id=ids["<|video|>"],
+        image_start_token_id=ids["<|begin_of_image|>"],
+        image_end_token_id=ids["<|end_of_image|>"],
+        video_start_token_id=ids["<|begin_of_video|>"],
+        video_end_token_id=ids["<|end_of_video|>"],
+        architectures=["GlmOcrForConditionalGeneration"],
+        dtype="bfloat16",
+    )
+    config.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    sizes = {"shortest_edge": 16 * 28 * 28, "longest_edge": 12288 * 28 * 28}
+    for name, kind in (
+        ("image_processor_type", "preprocessor"),
+        ("video_processor_type", "video_preprocessor"),
+    ):
+        processor = "Glm46VImageProcessor" if kind == "preprocessor" else "Glm46VVideoProcessor"
+        content = {**_PICTURE, "size": sizes, "processor_class": "Glm46VProcessor", name: processor}
+        (directory / f"{kind}_config.json").write_text(json.dumps(content, indent=1))
+    return directory
+
+
 def quantize(source: Path, directory: Path) -> Path:
     """Write an AWQ copy, 4 bits in groups of 128, and return its directory.
 
@@ -147,7 +220,7 @@ def make_adapter(checkpoint: Path, directory: Path, *, rank: int = 8) -> Path:
     return directory
 
 
-def _tokenizer() -> Any:
+def _tokenizer(special: Sequence[str] = _SPECIAL, template: str = _TEMPLATE) -> Any:
     """Return a byte-level BPE trained on a few lines, with the special tokens of the published checkpoints."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -156,14 +229,14 @@ def _tokenizer() -> Any:
         vocab_size=960, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     trained.train_from_iterator(_CORPUS * 50, trainer)
-    trained.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL])
+    trained.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return PreTrainedTokenizerFast(
         tokenizer_object=trained,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         clean_up_tokenization_spaces=False,
         model_max_length=32768,
-        chat_template=_TEMPLATE,
+        chat_template=template,
     )
 
 

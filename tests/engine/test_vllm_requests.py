@@ -17,9 +17,9 @@ import torch
 
 import offline
 from asking_openai import started
-from checkpoints import make_adapter
+from checkpoints import make_adapter, make_glm_ocr
 from offline import SCHEMA, SIZES
-from pecia_schemas import FailureCode
+from pecia_schemas import DocumentType, FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
 from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
@@ -232,10 +232,35 @@ def test_an_engine_whose_formula_is_wrong_does_not_start(
             runner.run(engine.stop())
 
 
-def test_an_engine_without_a_formula_counts_by_itself(
+def test_what_nothing_counts_before_the_engine_is_priced_as_the_last_of_its_size(
     make_vllm: Callable[..., Engine], checkpoint: Path
 ) -> None:
     engine = make_vllm(checkpoint, exact_cost=False)
 
     with started(engine) as runner:
-        assert runner.run(engine.generate(asked(0))).text
+        answer = runner.run(engine.generate(asked(0)))
+        assert answer.text
+        again = replace(asked(0), id="again")
+        assert engine.cost(again) == answer.usage.prompt + asked.keywords["max_output_tokens"]
+
+
+def test_a_family_without_a_formula_is_priced_by_its_processor(
+    make_vllm: Callable[..., Engine], tmp_path: Path
+) -> None:
+    checkpoint = make_glm_ocr(tmp_path / "glm-ocr")
+    engine = make_vllm(checkpoint, engine_options={"load_format": "dummy"})
+    sizes = ((96, 160), (420, 298), (700, 1100), (2000, 1400))
+    pages = [
+        EngineRequest(id=str(number), images=(np.zeros((*size, 3), np.uint8),), workload=DocumentType.MIXED)
+        for number, size in enumerate(sizes)
+    ]
+
+    with started(engine) as runner:
+        for page in pages:
+            fitted = runner.run(engine.fit(replace(page, max_output_tokens=4)))
+            cost = engine.cost(fitted)
+            assert cost == runner.run(engine.generate(fitted)).usage.prompt + 4
+        assert engine.load().drifted == 0
+        largest = runner.run(engine.generate(replace(pages[-1], id="shrunk", max_output_tokens=4)))
+
+    assert largest.shrunk_to, "it is more than the context"

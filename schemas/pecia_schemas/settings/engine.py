@@ -52,8 +52,8 @@ class EngineSettings(ConnectionSettings):
     enforce_eager: bool = False
     """Start without compiling the model: sooner ready, slower on a GPU."""
     exact_cost: bool = True
-    """Price each request by its model's own token formula, which is held against the engine at its start. Off: the
-    engine counts once it holds the request."""
+    """Price each request by its model's own token formula, or by its processor's count; either is held against the
+    engine at its start. Off: a request costs what the engine counted for the last of its size."""
     adapters: dict[str, str] = Field(default_factory=dict)
     """LoRA adapters that tasks may name, as JSON: name and directory, `{"radiology": "/models/radiology"}`."""
     max_lora_rank: int = Field(default=64, ge=1)

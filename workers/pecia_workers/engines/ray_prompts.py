@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoProcessor
 from vllm.sampling_params import RepetitionDetectionParams
 
-from pecia_workers.batching.cost import UnknownFamilyError, counter_for
+from pecia_workers.batching.cost import UnknownFamilyError, counter_for, processor_counter
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.loops import LOOPS
 from pecia_workers.engines.vllm_fitting import Room
@@ -121,8 +121,8 @@ def _text_tokens(tokenizer: Any, words: str) -> int:
 def _counter(processor: Any, directory: Path, options: dict[str, Any]) -> TokenCounter | None:
     try:
         return counter_for(directory, options, text_tokens=partial(_text_tokens, processor.tokenizer))
-    except UnknownFamilyError:
-        return None
+    except UnknownFamilyError as error:
+        return processor_counter(processor, error.model_type)
 
 
 def _context(directory: Path) -> int:

@@ -27,6 +27,8 @@ from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest, Generation
     from pecia_workers.engines.vllm_pricing import PromptPrice
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.2
+_REMEMBERED_SIZES = 4096
 
 
 class VllmEngine:
@@ -48,7 +51,7 @@ class VllmEngine:
         self._device: str | None = None
         self._revision: str | None = None
         self._in_flight = InFlight()
-        self._prompts: dict[str, int] = {}
+        self._seen: dict[Hashable, int] = {}
         self._drifted = 0
 
     @property
@@ -107,7 +110,7 @@ class VllmEngine:
 
         Raises `EngineRefusedError`.
         """
-        session, price = self._session, self._price
+        session, price = self._session, self._price_of(request)
         if session is None or price is None or fits(request, price, session.room):
             return request
         return await asyncio.to_thread(fitted, request, price, session.room)
@@ -115,14 +118,22 @@ class VllmEngine:
     def cost(self, request: EngineRequest) -> int:
         """Return the prompt's exact length plus the expected output.
 
-        For a family without a formula the engine's own count, and before it has that, the fleet's asking price.
+        Where nothing counts it before, the length that the engine counted for the last request of this size; for the
+        first of a size the fleet's asking price.
         """
         return self._prompt(request) + expected_output(self._bounded(request))
 
     def _prompt(self, request: EngineRequest) -> int:
-        if self._price:
-            return self._price.tokens(request)
-        return self._prompts.get(request.id) or prompt_tokens(request)
+        if price := self._price_of(request):
+            return price.tokens(request)
+        return self._seen.get(_size_of(request)) or prompt_tokens(request)
+
+    def _price_of(self, request: EngineRequest) -> PromptPrice | None:
+        """Return the exact price; None without one, or for a clip if only pictures are counted."""
+        price, session = self._price, self._session
+        if price and request.clip and session and session.takes_clips and not price.counter.takes_video:
+            return None
+        return price
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
@@ -132,10 +143,7 @@ class VllmEngine:
 
     async def _fit_and_generate(self, session: VllmSession, asked: EngineRequest) -> Generation:
         request = await self.fit(asked)
-        try:
-            generation = await self._generate(session, request)
-        finally:
-            self._prompts.pop(request.id, None)
+        generation = await self._generate(session, request)
         return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     async def _generate(self, session: VllmSession, request: EngineRequest) -> Generation:
@@ -151,8 +159,10 @@ class VllmEngine:
 
     def _compare(self, request: EngineRequest, rendered: Rendered) -> None:
         """Hold the price against the engine's count: a difference is an alarm, for the budget rests on it."""
-        self._prompts[request.id] = rendered.tokens
-        if self._price and (predicted := self._price.tokens(request)) != rendered.tokens:
+        price = self._price_of(request)
+        if price is None:
+            self._see(request, rendered.tokens)
+        elif (predicted := price.tokens(request)) != rendered.tokens:
             self._drifted += 1
             log.error(
                 "cost_drifted",
@@ -161,6 +171,13 @@ class VllmEngine:
                 counted=rendered.tokens,
                 drifted=self._drifted,
             )
+
+    def _see(self, request: EngineRequest, tokens: int) -> None:
+        size = _size_of(request)
+        self._seen.pop(size, None)
+        self._seen[size] = tokens
+        if len(self._seen) > _REMEMBERED_SIZES:
+            del self._seen[next(iter(self._seen))]
 
     def _bounded(self, request: EngineRequest) -> EngineRequest:
         return bounded(request, self._settings.max_output_tokens)
@@ -181,6 +198,12 @@ class VllmEngine:
             return replace(told, running=0, waiting=0, kv_used=0.0, drifted=self._drifted)
         running = min(told.running, len(self._in_flight))
         return replace(told, running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
+
+
+def _size_of(request: EngineRequest) -> Hashable:
+    """Return what the length of a prompt depends on."""
+    shapes = tuple(image.shape for image in request.images)
+    return shapes, request.clip, request.instruction
 
 
 def _device(session: VllmSession, settings: WorkerSettings) -> str:

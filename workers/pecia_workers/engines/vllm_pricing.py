@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pecia_workers.batching.cost import TokenCounter
 
 _WORDS: Final = "Read this."
-_PROBES: Final = ((84, 112), (280, 196))
-"""Heights and widths, in pixels, of the pictures that the formula is held against."""
+_PROBES: Final = ((84, 112), (280, 196), (1100, 850))
+"""Heights and widths, in pixels, of the pictures that a count is held against."""
 _CLIP_FRAMES: Final = 4
 _REMEMBERED_TEXTS: Final = 1024
 
@@ -83,11 +83,23 @@ class PromptPrice:
 
 async def calibrated(
     counter: TokenCounter, text_tokens: Callable[[str], int], renderer: Renderer, modalities: Modalities
-) -> PromptPrice:
-    """Return prices that agree with the engine's own count on pictures and clips of two sizes.
+) -> PromptPrice | None:
+    """Return prices that agree with the engine's own count on pictures and clips of some sizes.
 
-    Raises `EngineUnavailableError` if the formula does not.
+    None if a processor that counts for itself does not agree: the engine has another. Raises `EngineUnavailableError`
+    if a formula does not.
     """
+    try:
+        return await _calibrated(counter, text_tokens, renderer, modalities)
+    except EngineUnavailableError:
+        if not counter.by_processor:
+            raise
+        return None
+
+
+async def _calibrated(
+    counter: TokenCounter, text_tokens: Callable[[str], int], renderer: Renderer, modalities: Modalities
+) -> PromptPrice:
     count = lru_cache(maxsize=_REMEMBERED_TEXTS)(text_tokens)
     images = [_probe([_picture(size)]) for size in _PROBES]
     with_image = await _frame_of(images, counter, count, renderer)
@@ -95,7 +107,7 @@ async def calibrated(
     if modalities.images > 1:
         pairs = [_probe([_picture(size), _picture(size)]) for size in _PROBES]
         per_image = await _frame_of(pairs, counter, count, renderer) - with_image
-    if modalities.clips:
+    if modalities.clips and counter.takes_video:
         times = ClipTimes(fps=2.0, indices=tuple(range(_CLIP_FRAMES)), duration=_CLIP_FRAMES / 2)
         clips = [_probe([_picture(size)] * _CLIP_FRAMES, times) for size in _PROBES]
         with_clip = await _frame_of(clips, counter, count, renderer)

@@ -16,13 +16,14 @@ from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
 from vllm.renderers import ChatParams
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
+from vllm.transformers_utils.processor import cached_processor_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_workers.batching.cost import UnknownFamilyError, counter_for
+from pecia_workers.batching.cost import UnknownFamilyError, counter_for, processor_counter
 from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,
@@ -123,12 +124,13 @@ class VllmSession:
     @property
     def takes_clips(self) -> bool:
         """Whether a clip's frames go in as one video."""
-        return bool(self._limit("video")) and (self._counter is None or self._counter.takes_video)
+        counter = self._counter
+        return bool(self._limit("video")) and (not counter or counter.by_processor or counter.takes_video)
 
     async def price(self) -> PromptPrice | None:
-        """Return exact prices that agree with the engine's own count; None if its family has no formula.
+        """Return exact prices that agree with the engine's own count; None if neither formula nor processor counts.
 
-        Raises `EngineUnavailableError` if they do not agree.
+        Raises `EngineUnavailableError` if a formula does not agree.
         """
         if self._counter is None:
             return None
@@ -291,7 +293,10 @@ def _preempted(iteration_stats: Any) -> int:
 
 
 def _counter(llm: Any) -> TokenCounter | None:
-    """Return the formula of the model's family, with the options that the engine was started with."""
+    """Return the formula of the model's family, with the options that the engine was started with.
+
+    For one without a formula the checkpoint's processor counts, if it can.
+    """
     config = llm.model_config
     multimodal = config.multimodal_config
     try:
@@ -302,7 +307,17 @@ def _counter(llm: Any) -> TokenCounter | None:
             video_pruning_rate=multimodal.video_pruning_rate or 0.0,
         )
     except UnknownFamilyError as error:
-        log.warning("cost_is_counted_by_the_engine", family=error.model_type)
+        counter = _processors_counter(config, error.model_type)
+        if counter is None:
+            log.warning("cost_is_counted_by_the_engine", family=error.model_type)
+        return counter
+
+
+def _processors_counter(config: Any, family: str) -> TokenCounter | None:
+    try:
+        return processor_counter(cached_processor_from_config(config), family)
+    except Exception as error:  # noqa: BLE001  a checkpoint may bring code of its own
+        log.warning("processor_unusable", family=family, error=type(error).__name__)
         return None
 
 

@@ -11,6 +11,7 @@ from pecia_workers.batching.cost.base import (
     UnknownFamilyError,
 )
 from pecia_workers.batching.cost.families import counter_for
+from pecia_workers.batching.cost.processor import processor_counter
 
 __all__ = [
     "CheckpointError",
@@ -22,4 +23,5 @@ __all__ = [
     "TooManyTokensError",
     "UnknownFamilyError",
     "counter_for",
+    "processor_counter",
 ]

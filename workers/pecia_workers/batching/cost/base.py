@@ -81,7 +81,12 @@ class TokenCounter(Protocol):
 
     @property
     def takes_video(self) -> bool:
-        """Whether the family has a video input; if not, frames go as single pictures."""
+        """Whether clips can be counted; if a formula cannot, the family has no video input: frames go as pictures."""
+        ...
+
+    @property
+    def by_processor(self) -> bool:
+        """Whether the checkpoint's processor counts, and no formula: it may not be the engine's own."""
         ...
 
     def image_tokens(self, width: int, height: int) -> int:

@@ -17,11 +17,13 @@ class FamilyCounter:
     image: Callable[[int, int], int]
     """Tokens of a picture of (width, height)."""
     video: Callable[[Clip], int] | None = None
-    """Tokens of a clip; None: the family has no video input."""
+    """Tokens of a clip; None: the family has no video input, or nothing counts its clips."""
+    by_processor: bool = False
+    """Whether the checkpoint's processor counts, and no formula."""
 
     @property
     def takes_video(self) -> bool:
-        """Whether the family has a video input."""
+        """Whether clips can be counted."""
         return self.video is not None
 
     def image_tokens(self, width: int, height: int) -> int:
