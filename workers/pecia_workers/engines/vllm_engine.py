@@ -23,6 +23,7 @@ from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.stages import LANGUAGE_MODEL
+from pecia_workers.engines.turns import Turns
 from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
 
@@ -51,6 +52,7 @@ class VllmEngine:
         self._device: str | None = None
         self._revision: str | None = None
         self._in_flight = InFlight()
+        self._preparing = Turns()
         self._seen: dict[Hashable, int] = {}
         self._drifted = 0
 
@@ -147,7 +149,9 @@ class VllmEngine:
         return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     async def _generate(self, session: VllmSession, request: EngineRequest) -> Generation:
-        rendered = await session.render(request)
+        # vLLM's renderer has one thread, and no order of its own.
+        async with self._preparing.turn(request.priority):
+            rendered = await session.render(request)
         self._compare(request, rendered)
         room = session.context - rendered.tokens
         if room < 1:
