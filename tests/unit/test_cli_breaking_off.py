@@ -78,11 +78,6 @@ def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tm
     assert written.name == f"{fleet.submitted[0].id}.txt"
 
 
-def test_a_word_that_is_too_long_for_a_name_is_no_file() -> None:
-    with pytest.raises(typer.BadParameter, match="there is no file"):
-        inputs(["a" * 400], lambda _media: True)
-
-
 def test_a_pipe_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "scan").write_bytes(b"%PDF-1.7")

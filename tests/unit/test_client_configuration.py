@@ -26,7 +26,7 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 
 
 @pytest.fixture
-def fleets() -> Iterator[list[RunningFleet]]:
+def fleets() -> Iterator[None]:
     """Two fleets of this machine."""
     fleets = [
         RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
@@ -34,16 +34,9 @@ def fleets() -> Iterator[list[RunningFleet]]:
     ]
     for fleet in fleets:
         running.announce(fleet)
-    yield fleets
+    yield
     for fleet in fleets:
         running.withdraw(fleet.home, fleet.pid)
-
-
-def test_the_only_fleet_of_this_machine_is_found(fleets: list[RunningFleet]) -> None:
-    running.withdraw(fleets[1].home, os.getpid())
-    settings = Client()._settings
-    assert settings.database_url.get_secret_value() == URLS["database_url"]
-    assert settings.payload_url == "one"
 
 
 @pytest.mark.usefixtures("fleets")

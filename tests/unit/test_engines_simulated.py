@@ -59,16 +59,6 @@ def test_real_time_passes_as_the_model_says_and_a_late_wake_up_is_made_good(
     assert 0 < sum(waits) < 0.01 * len(waits)
 
 
-def test_continuous_batching_reads_side_by_side() -> None:
-    ends = []
-    for pages in (1, 16):
-        clock = VirtualClock()
-        asyncio.run(read_pages(SimulatedEngine(lengths=FixedLength(200), clock=clock), pages))
-        ends.append(clock.now)
-
-    assert ends[1] < 2 * ends[0]
-
-
 def test_an_answer_cut_short_says_so_and_counts_its_tokens() -> None:
     async def story() -> None:
         engine = SimulatedEngine(lengths=FixedLength(50), clock=VirtualClock())

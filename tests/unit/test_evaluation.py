@@ -15,7 +15,7 @@ from hand_made_pdfs import text_pdf, typeset, written_pdf
 from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
 from pecia.cli.evaluation import figures
 from pecia.evaluation.report import Report, hand_over, report
-from pecia.evaluation.truth import Exhibit, Truth, TruthError, exhibits
+from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 from pecia.testing import FakeFleet
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.tasks import Prefer
@@ -159,12 +159,6 @@ def test_captions_are_held_against_the_reference_most_alike(lay: Callable[..., l
     assert 0.5 < score.meteor < 1
 
 
-def test_a_report_comes_back_from_its_json(lay: Callable[..., list[Exhibit]]) -> None:
-    found = read(lay("scan.png", ".txt", "one two"), "one")
-
-    assert Report.model_validate_json(found.model_dump_json()) == found
-
-
 def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scan.png").write_bytes(PICTURE)
 
@@ -172,14 +166,6 @@ def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
 
     assert ran.returncode == 2
     assert "has a truth beside it" in ran.stderr
-
-
-def test_the_truth_that_the_documentation_shows_is_one() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
-    shown = Truth.model_validate_json(page.partition("```json\n")[2].partition("```")[0])
-
-    assert shown.pages[0].tables
-    assert shown.pages[0].marks
 
 
 def test_two_runs_stand_side_by_side_where_they_differ(lay: Callable[..., list[Exhibit]]) -> None:

@@ -99,13 +99,6 @@ def test_no_two_pages_are_the_same_so_that_no_cache_knows_them() -> None:
     assert len(seen) == 20
 
 
-def test_an_engine_that_is_not_there_is_told_in_a_sentence() -> None:
-    result = typed("--real", "--pages", "1", engine="openai")
-
-    assert result.returncode == 4
-    assert "PECIA_ENGINE_URL" in result.stderr
-
-
 def test_a_table_and_a_picture(tmp_path: Path) -> None:
     result = typed("--pages", "10", "--size", "4", "--plot", str(tmp_path))
 

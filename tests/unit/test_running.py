@@ -45,7 +45,8 @@ def test_nothing_is_found_before_anything_runs() -> None:
         running.find()
 
 
-def test_an_announced_fleet_is_found_until_it_is_withdrawn(fleet: RunningFleet) -> None:
+def test_an_announced_fleet_is_found_until_its_own_supervisor_withdraws_it(fleet: RunningFleet) -> None:
+    running.withdraw(fleet.home, fleet.pid + 1)
     assert running.find().redis_url == fleet.redis_url
     running.withdraw(fleet.home, fleet.pid)
     assert running.running_fleets() == []
@@ -73,11 +74,6 @@ def test_a_home_in_which_no_fleet_runs_is_told_beside_those_in_which_one_does() 
 
 def test_the_note_is_for_its_user_alone(note: Path) -> None:
     assert note.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_fleet_is_not_withdrawn_by_another_supervisor(fleet: RunningFleet) -> None:
-    running.withdraw(fleet.home, fleet.pid + 1)
-    assert running.find()
 
 
 def test_the_fleet_of_a_dead_process_is_not_found() -> None:
