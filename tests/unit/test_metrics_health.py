@@ -103,17 +103,11 @@ def test_a_worker_is_not_blamed_for_a_store_that_is_away(around: Surroundings, a
     around.waiting, around.database = (None, True) if away == "redis" else (5, False)
     around.pass_time(health, 10_000)
     assert health.live().ok
+    assert health.ready().ok is (away == "postgres")
 
     around.waiting, around.database = 5, True
     around.pass_time(health, 60)
     assert health.live().ok, "it was given no time to go on"
-
-
-def test_without_redis_a_worker_is_not_ready(around: Surroundings) -> None:
-    health = around.health()
-    around.waiting = None
-    around.pass_time(health, 5)
-    assert not health.ready().ok
 
 
 def test_a_worker_that_starts_for_an_hour_is_healthy_and_not_ready(around: Surroundings) -> None:

@@ -74,11 +74,8 @@ def test_health_and_readiness_are_told_by_the_status(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/../etc/passwd", "/admin"])
-def test_there_is_nothing_else(port: int, path: str) -> None:
+def test_there_is_nothing_else_and_nothing_can_be_sent(port: int, path: str) -> None:
     assert get(port, path)[0] == 404
-
-
-def test_nothing_can_be_sent(port: int) -> None:
     assert get(port, "/metrics", "POST")[0] == 405
 
 

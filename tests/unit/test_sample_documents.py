@@ -19,17 +19,6 @@ from pecia_workers.local.sample_documents import (
 )
 
 
-def test_there_is_one_document_of_each_type_and_the_chart_has_several_pages() -> None:
-    pages = {document.document_type: len(document.pages) for document in sample_documents()}
-
-    assert pages == {
-        DocumentType.PRESCRIPTION: 1,
-        DocumentType.DIAGNOSIS: 1,
-        DocumentType.LAB_RESULT: 1,
-        DocumentType.CHART: 4,
-    }
-
-
 def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> None:
     first, again, other = (sample_document(DocumentType.LAB_RESULT, seed) for seed in (1, 1, 2))
 
