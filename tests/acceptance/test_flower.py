@@ -250,19 +250,16 @@ def _says(page: Page, place: str, word: str) -> bool:
     return word in page.locator(place).inner_text()
 
 
-def test_the_workers_are_on_duty_and_told_apart(page: Page) -> None:
+def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_and_takes_no_orders(
+    page: Page, ward: Ward, eventually: Callable[..., Any]
+) -> None:
     go(page, "Workers")
     for worker in ("engine@", "ingest@"):
         expect(row(page, "workers-table", worker)).to_contain_text("Online")
     keep(page, "flower-workers")
-
-
-def test_a_worker_shows_its_pool_and_what_it_has_in_flight(
-    page: Page, ward: Ward, eventually: Callable[..., Any]
-) -> None:
-    go(page, "Workers")
     page.get_by_role("link", name="engine@").click()
     expect(page.locator("#workername")).to_contain_text("engine@")
+    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
     eventually(lambda: _pool(page)["In flight"] == "2")
     keep(page, "flower-worker")
     shown = _pool(page)
@@ -279,18 +276,6 @@ def _pool(page: Page) -> dict[str, str]:
     page.reload()
     rows = page.locator("#tab-pool tr").filter(has=page.locator("td + td")).all()
     return dict(row.locator("td").all_inner_texts() for row in rows)
-
-
-def test_a_worker_cannot_be_told_to_do_anything(page: Page) -> None:
-    go(page, "Workers")
-    page.get_by_role("link", name="engine@").click()
-    expect(page.locator("#workername")).to_contain_text("engine@")
-
-    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
-    for tab in ("Pool", "Queues", "Limits"):
-        page.get_by_role("tab", name=tab).click()
-        expect(page.locator(f"#tab-{tab.lower()}")).to_be_visible()
-        expect(page.locator(f"#tab-{tab.lower()} button")).to_have_count(0)
 
 
 def test_the_broker_page_shows_what_waits_in_each_lane(

@@ -11,14 +11,7 @@ import pytest
 from PIL import Image
 
 from limits import WAIT_S
-from pecia import (
-    Document,
-    Job,
-    JobCancelledError,
-    JobState,
-    Lane,
-    ReadDocument,
-)
+from pecia import Document, Job, JobCancelledError, JobState, Lane, ReadDocument
 
 pytestmark = pytest.mark.gate
 
@@ -55,9 +48,6 @@ def count_results(fleet: Any, job: Job[Any]) -> int:
     return count
 
 
-# Lanes
-
-
 def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
     fleet: Any, drawn: Draw, under_way: Job[Document]
 ) -> None:
@@ -67,9 +57,6 @@ def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
 
     assert under_way.refresh().progress.finished < SHEETS
     assert len(under_way.result(WAIT_S).pages) == SHEETS
-
-
-# Cancel and retry
 
 
 def test_a_cancelled_job_stops_and_its_pages_stay(fleet: Any, drawn: Draw, under_way: Job[Document]) -> None:
@@ -83,6 +70,3 @@ def test_a_cancelled_job_stops_and_its_pages_stay(fleet: Any, drawn: Draw, under
     assert [event.reason for event in under_way.events()][-1] == "sent twice"
     with pytest.raises(JobCancelledError):
         under_way.result(timeout=0)
-
-
-# Time

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psycopg
 import pytest
 from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
-from pecia_schemas import running
 
 pytestmark = pytest.mark.gate
 
@@ -156,7 +154,11 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 # While it runs
 
 
-def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
+def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next(desk: Desk) -> None:
+    told = desk.screen.partition("service ")[0].splitlines()
+    assert told[0].startswith("A fleet in ")
+    assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
+    assert {f"{service}: ready" for service in SERVICES} <= set(told)
     table = [row.split() for row in desk.screen.splitlines()]
 
     for service in SERVICES:
@@ -166,14 +168,6 @@ def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
     assert "http://127.0.0.1:" in desk.screen
     for command in ("pecia read", "pecia watch", "pecia doctor", "Ctrl-C"):
         assert command in desk.screen
-
-
-def test_the_start_tells_each_step_before_it_is_done(desk: Desk) -> None:
-    told = desk.screen.partition("service ")[0].splitlines()
-
-    assert told[0].startswith("A fleet in ")
-    assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
-    assert {f"{service}: ready" for service in SERVICES} <= set(told)
 
 
 def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
@@ -204,18 +198,6 @@ def test_the_screen_goes_on_to_say_how_the_jobs_stand(
 
     shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
     eventually(lambda: re.search(shown, desk.screen), what="A line about the job")
-
-
-def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
-    [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    [path] = (desk.state / "pecia" / "fleets").iterdir()
-    note = running.RunningFleet.model_validate_json(path.read_bytes())
-
-    with psycopg.connect(note.database_url) as connection:
-        rows = connection.execute(
-            "SELECT content->'packed'->0->>'text' FROM results WHERE job_id = %s", [job["job"]]
-        )
-        assert rows.fetchall() == [("Scanned at the desk",)]
 
 
 def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: Path) -> None:

@@ -162,18 +162,6 @@ def test_a_checkpoint_that_lies_elsewhere_is_priced_by_the_servers_tokenizer(
     assert engine.load().drifted == 0
 
 
-def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
-    asking: tuple[asyncio.Runner, Engine],
-) -> None:
-    runner, engine = asking
-    many = asked(0, images=(np.zeros((1400, 700, 3), dtype=np.uint8),) * 3, max_output_tokens=40)
-
-    answer = runner.run(engine.generate(many))
-
-    assert answer.shrunk_to
-    assert answer.usage.output == 40
-
-
 def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 
@@ -189,16 +177,6 @@ def test_an_adapter_changes_the_answer(asking: tuple[asyncio.Runner, Engine]) ->
     plain, loud = (runner.run(engine.generate(asked(1, adapter=name))).text for name in (None, "loud"))
 
     assert plain != loud
-
-
-def test_a_loop_is_cut_early(asking: tuple[asyncio.Runner, Engine]) -> None:
-    runner, engine = asking
-    white = np.full((1754, 1240, 3), 255, dtype=np.uint8)
-
-    answer = runner.run(engine.generate(asked(0, images=(white,), instruction="", max_output_tokens=600)))
-
-    assert answer.verdict is Verdict.REPETITION
-    assert answer.usage.output < 200
 
 
 def test_a_request_given_up_ends_in_the_server(

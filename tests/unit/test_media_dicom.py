@@ -69,18 +69,14 @@ def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -
     assert sniff(b"II*\0" + content[4:HEAD_BYTES]) is MediaType.DICOM
 
 
-def test_grey_is_read_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
-    assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
-
-
-def test_rescaling_that_changes_nothing_leaves_grey_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
+def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(
+    file: Callable[[bytes], Path],
+) -> None:
     pale = 200 + RAMP // 16
-    path = file(secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0"))
+    rescaled = secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0")
 
-    assert (shades(path) == pale).all()
-
-
-def test_where_low_values_are_light_grey_is_inverted(file: Callable[[bytes], Path]) -> None:
+    assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
+    assert (shades(file(rescaled)) == pale).all()
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
 
 
@@ -97,14 +93,10 @@ def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
 
 def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> None:
     signed = RAMP.astype(np.int16) - 100
-    asked: dict[str, Any] = {
-        "RescaleSlope": 2,
-        "RescaleIntercept": 50,
-        "WindowCenter": 104.5,
-        "WindowWidth": 511,
-    }
+    rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50}
+    content = secondary_capture(signed, **rescaled, WindowCenter=104.5, WindowWidth=511)
 
-    assert np.abs(shades(file(secondary_capture(signed, **asked))).astype(int) - RAMP).max() <= 1
+    assert np.abs(shades(file(content)).astype(int) - RAMP).max() <= 1
 
 
 def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(
@@ -194,12 +186,7 @@ def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
     with pytest.raises(MediaError, match="no_such_page"):
         page_pixels(path, 3, LIMITS)
-
-
-def test_less_than_no_frames_are_no_pages(file: Callable[[bytes], Path]) -> None:
-    path = file(secondary_capture(RAMP, NumberOfFrames=-1))
-
-    assert failure(path).code is FailureCode.EMPTY
+    assert failure(file(secondary_capture(RAMP, NumberOfFrames=-1))).code is FailureCode.EMPTY
 
 
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:
