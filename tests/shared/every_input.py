@@ -114,11 +114,9 @@ def _archive(name: str) -> bytes:
 
 
 def pictures_that_are_read() -> Iterator[Input]:
-    """Every form of picture."""
+    """Every form of picture; what becomes of their pixels is in tests/unit/test_media_kinds.py."""
     for mode in ("RGB", "L", "P", "1", "LA"):
         yield good(f"PNG, {mode}", _picture("PNG", mode))
-    yield good("PNG, 16 bits", lambda: pictures.encoded(pictures.deep_grey(), "PNG"))
-    yield good("PNG, see-through", lambda: pictures.encoded(pictures.see_through(), "PNG"))
     for mode in ("RGB", "L", "CMYK"):
         yield good(f"JPEG, {mode}", _picture("JPEG", mode))
     yield good("JPEG, progressive", _picture("JPEG", progressive=True))
@@ -127,8 +125,6 @@ def pictures_that_are_read() -> Iterator[Input]:
     yield good("BMP", _picture("BMP"))
     yield good("BMP, 1 bit", _picture("BMP", "1"))
     yield good("GIF", _picture("GIF", "P"))
-    yield good("animated GIF, of which the first picture counts", partial(pictures.animation, "GIF"))
-    yield good("animated WebP, of which the first picture counts", partial(pictures.animation, "WEBP"))
     yield good("JPEG 2000", _picture("JPEG2000"))
     yield good("JPEG 2000, a bare codestream", _picture("JPEG2000", "L", no_jp2=True))
     for form, mode in {"PBM": "1", "PGM": "L", "PPM": "RGB"}.items():
@@ -141,7 +137,6 @@ def pictures_that_are_read() -> Iterator[Input]:
         yield good(f"TIFF of 3 frames, {form}", partial(pictures.fax, 3, form), 3)
     yield good("TIFF of 3 frames, JPEG", partial(pictures.fax, 3, "jpeg", "RGB"), 3)
     yield good("TIFF, CMYK", _picture("TIFF", "CMYK"))
-    yield good("TIFF, 16 bits", lambda: pictures.encoded(pictures.deep_grey(), "TIFF"))
     yield good(f"TIFF of {MANY} frames", partial(pictures.tiff_of, MANY, form="group4"), MANY)
 
 

@@ -295,13 +295,10 @@ def test_words_picked_by_chance_are_shared_if_a_seed_says_which() -> None:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_only_a_good_result_is_kept(verdict: Verdict) -> None:
+def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     outcome = KEYED.done(PAGE.model_copy(update={"verdict": verdict}))
 
     assert outcome.cache_key == (b"key" if verdict is Verdict.OK else None)
-
-
-def test_a_result_that_lacks_something_is_not_kept() -> None:
     assert KEYED.done(PAGE, whole=False).cache_key is None
 
 
@@ -356,21 +353,16 @@ def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     asyncio.run(story())
 
 
-def test_a_part_does_not_wait_for_one_of_a_lower_lane() -> None:
+@pytest.mark.parametrize(
+    ("lane", "limit"),
+    [(Lane.BULK, {}), (Lane.URGENT, {"part_timeout": 0.4})],
+    ids=["one of a lower lane", "one that takes too long"],
+)
+def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
     async def story() -> None:
-        cache = cache_of(Kept())
-        await cache.look(claimed(lane=Lane.BULK), [REQUEST], Page)
+        cache = cache_of(Kept(), **limit)
+        await cache.look(claimed(lane=lane), [REQUEST], Page)
 
         await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
-
-    asyncio.run(story())
-
-
-def test_no_wait_is_without_end() -> None:
-    async def story() -> None:
-        cache = cache_of(Kept(), part_timeout=0.4)
-        await cache.look(claimed(), [REQUEST], Page)
-
-        await asyncio.wait_for(cache.look(claimed(), [REQUEST], Page), 5)
 
     asyncio.run(story())

@@ -10,7 +10,6 @@ from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -26,7 +25,6 @@ from compose_stack import (
     variables_used,
 )
 from pecia_schemas.settings import known_names
-from snippets import blocks
 
 pytestmark = pytest.mark.gate
 
@@ -70,19 +68,6 @@ def test_without_a_secret_compose_says_how_to_make_it(missing: str) -> None:
     variables = dict.fromkeys(SECRETS, "given") | {missing: ""}
     with pytest.raises(MissingVariableError, match=rf"{missing} is missing a value: run \./new-env\.sh"):
         stack(variables)
-
-
-def test_a_collector_as_the_page_has_it_is_where_every_process_sends_its_traces(
-    variables: dict[str, str],
-) -> None:
-    page = (ROOT / "docs" / "containers.md").read_text()
-    read = stack(variables)
-    for name, collector in yaml.safe_load(blocks(page, "yaml")[0])["services"].items():
-        assert set(collector["networks"]) <= read["networks"].keys()
-        for service in read["services"].values():
-            if "PECIA_TRACING" in service.get("environment", ()):
-                assert urlsplit(service["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]).hostname == name
-                assert set(collector["networks"]) & set(service["networks"])
 
 
 def test_what_is_read_is_in_the_example_and_nothing_else() -> None:
