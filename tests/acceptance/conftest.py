@@ -100,7 +100,6 @@ def fleet(run_fleet: Callable[..., AbstractContextManager[RunningFleet]]) -> Ite
 
 
 def draw(text: str, size: tuple[int, int] = (600, 120)) -> bytes:
-    """Return a PNG with one line of print."""
     image = Image.new("RGB", size, "white")
     ImageDraw.Draw(image).text((30, 40), text, fill="black", font=ImageFont.load_default(28))
     buffer = io.BytesIO()
@@ -116,6 +115,5 @@ def drawn() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="module")
 def open_receiver() -> Iterator[Callable[[], Receiver]]:
-    """Opens webhook receivers on loopback."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(receiving())

@@ -65,7 +65,6 @@ def up(
 
 
 def redis_admits(running: RunningStack, user: str, password: str) -> bool:
-    """Return whether Redis lets this account in."""
     once = Retry(NoBackoff(), 0)
     with Redis(port=running.ports["redis"], username=user, password=password, retry=once) as client:
         try:

@@ -111,7 +111,6 @@ def test_every_snippet_and_command_prints_what_the_page_shows(desk: Desk, name: 
 def desk_with_a_model(
     run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> Iterator[Desk]:
-    """The desk of a user whose fleet has its model on a server."""
     note().save(tmp_path / "scan.png")
     schema = {"type": "object", "properties": {"drug": {"type": "string"}, "refills": {"type": "integer"}}}
     (tmp_path / "prescription.json").write_text(json.dumps(schema))

@@ -60,7 +60,6 @@ class SealedFleet:
         )
 
     def pecia(self, *words: str, **keys: str) -> CompletedProcess[str]:
-        """Run a command against this fleet, with these keys."""
         given = {"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {}
         return run_pecia(*words, env=self.running.environment | given)
 

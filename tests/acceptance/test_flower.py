@@ -54,7 +54,6 @@ class Ward:
     jobs: dict[str, Job[Any]]
 
     def part(self, name: str, stage: Stage = Stage.READ) -> str:
-        """A part of a job."""
         [(part,)] = self.fleet.query(
             "SELECT id::text FROM parts WHERE job_id = %s AND stage = %s LIMIT 1", self.jobs[name].id, stage
         )
@@ -65,7 +64,6 @@ class Ward:
         return str(state)
 
     def parts(self, lane: Lane, *states: str) -> int:
-        """How many pages of a lane are due, and in one of these states."""
         [(count,)] = self.fleet.query(
             "SELECT count(*) FROM parts WHERE stage = 'read' AND lane = %s AND run_at <= now() AND state = ANY(%s)",
             lane,
@@ -203,7 +201,6 @@ def go(page: Page, tab: str) -> None:
 
 
 def row(page: Page, table: str, key: str) -> Locator:
-    """The row of a table that holds this."""
     return page.locator(f"#{table} tbody tr").filter(has_text=key)
 
 

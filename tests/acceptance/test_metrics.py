@@ -77,7 +77,6 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Client, Pages]]:
-    """A fleet whose every process has a page."""
     port = 20_000 + os.getpid() % 700 * 16  # below those that the system hands out, and nobody else's
     with run_fleet("metrics", engine="simulated", metrics_port=port, log_format="json") as fleet:
         yield fleet.client, Pages(port, fleet.fleet.home.log)

@@ -68,7 +68,6 @@ class Desk:
         return process
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Type a command in the other terminal."""
         with chdir(self.directory):
             return run_pecia(*arguments, env=self._own)
 
@@ -129,7 +128,6 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 
 @pytest.fixture(scope="module")
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
-    """A user whose fleet runs."""
     desk = make_desk("up")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -46,7 +46,6 @@ def picture(number: int) -> NDArray[np.uint8]:
 
 
 def png(number: int, *, side: int | None = None) -> bytes:
-    """Return the picture of that number as a file, square if it has a side."""
     from PIL import Image  # noqa: PLC0415  only fleets are sent files
 
     drawn, file = Image.fromarray(picture(number)), io.BytesIO()
@@ -55,7 +54,6 @@ def png(number: int, *, side: int | None = None) -> bytes:
 
 
 def asked(number: int, **changes: Any) -> EngineRequest:
-    """Return a request for the picture of that number, read as a prescription."""
     request = EngineRequest(
         id=str(number),
         images=(picture(number),),

@@ -25,8 +25,6 @@ _END_S = 30
 
 @dataclass(frozen=True)
 class VllmServer:
-    """One that is ready."""
-
     root: str
 
     @property

@@ -47,8 +47,6 @@ def only_page(job: Job[Document]) -> Page:
 
 @dataclass
 class Behaviour:
-    """What a server is like."""
-
     text: str = "Amoxicillin 500 mg"
     form: str = "{}"
     """What a request with a schema gets instead."""
@@ -270,7 +268,6 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
 
 
 def picture_of(part: dict[str, Any]) -> Image.Image:
-    """Return the picture that a data URL holds."""
     _, _, encoded = part["image_url"]["url"].partition(";base64,")
     return Image.open(io.BytesIO(base64.b64decode(encoded)))
 

@@ -47,7 +47,6 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """Have a server answer for the length of a block."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -16,7 +16,6 @@ Object = dict[str, Any]
 
 @cache
 def read(file: Path) -> list[Object]:
-    """Return the objects of a file."""
     return [found for found in yaml.safe_load_all(file.read_text()) if found]
 
 

@@ -9,7 +9,6 @@ _SESSION = 3  # of /proc/PID/stat, counted from 0 behind the program's name
 
 
 def processes_of(session: int) -> set[int]:
-    """Return the processes of a session."""
     running = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {process for process in running if _session_of(process) == session}
 

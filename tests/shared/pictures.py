@@ -50,7 +50,6 @@ def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
 
 
 def tiff_of(frames: int, *, side: int = 40, form: str | None = None) -> bytes:
-    """A TIFF of blank frames."""
     blank = Image.new("1", (side, side), 1)
     return encoded(blank, "TIFF", save_all=True, append_images=[blank] * (frames - 1), compression=form)
 

@@ -51,16 +51,12 @@ SETTINGS = WorkerSettings()
 
 
 class OneFile:
-    """A spool that holds one file, whatever is asked of it."""
-
     @asynccontextmanager
     async def open(self, _payload: PayloadRef) -> AsyncIterator[Path]:
         yield Path("clip")
 
 
 class OneVideo:
-    """A decoder that knows one video of so many seconds."""
-
     def __init__(self, duration: float, *, damaged: bool = False) -> None:
         self._duration = duration
         self._damaged = damaged

@@ -27,7 +27,6 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 
 @pytest.fixture
 def fleets() -> Iterator[None]:
-    """Two fleets of this machine."""
     fleets = [
         RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
         for n in ("one", "two")

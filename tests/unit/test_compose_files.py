@@ -50,7 +50,6 @@ def seconds(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Return bytes, of 512m as of 256MB."""
     return int(text.rstrip("BbKkMmGg")) << BYTES[text.lower().rstrip("b")[-1]]
 
 

@@ -34,7 +34,6 @@ def counter(family: str, **overrides: object) -> TokenCounter:
 
 
 def counted(tokens: Callable[..., int], *arguments: float, **keywords: Any) -> int | None:
-    """Return the count, None for a size that is refused."""
     try:
         return tokens(*arguments, **keywords)
     except RefusedSizeError:

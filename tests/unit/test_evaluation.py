@@ -43,7 +43,6 @@ def lay(tmp_path: Path) -> Callable[..., list[Exhibit]]:
 
 
 def read(shown: list[Exhibit], *pages: str | Page | FailureCode) -> Report:
-    """What is found if the fleet reads so."""
     with FakeFleet() as fleet:
         fleet.answers(ReadDocument, pages=pages)
         jobs = hand_over(fleet.client(), shown)

@@ -24,8 +24,6 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 def answering(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[str]]]:
-    """A resolver that knows one answer."""
-
     async def answer(_host: str, _port: int) -> Sequence[str]:
         return addresses
 

@@ -33,7 +33,6 @@ RED = np.full((100, 60, 3), (200, 0, 0), dtype=np.uint8)
 
 
 def shades(path: Path) -> NDArray[Any]:
-    """The one page of a grey picture."""
     (page,) = inspect_file(path, LIMITS)
     assert (page.width, page.height) == (60, 100)
     pixels = page_pixels(path, 0, LIMITS)

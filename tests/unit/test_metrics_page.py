@@ -21,8 +21,6 @@ from pecia_workers.metrics.page import serve_page
 
 @dataclass
 class Told:
-    """A process that is as the test says."""
-
     alive: Condition = field(default_factory=lambda: Condition(ok=True, reason="working"))
     willing: Condition = field(default_factory=lambda: Condition(ok=False, reason="starting"))
 

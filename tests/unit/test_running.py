@@ -26,7 +26,6 @@ def _fleet(pid: int, home: str = "/h") -> RunningFleet:
 
 @pytest.fixture
 def fleet() -> RunningFleet:
-    """One that is announced."""
     fleet = _fleet(os.getpid())
     running.announce(fleet)
     return fleet
@@ -34,7 +33,6 @@ def fleet() -> RunningFleet:
 
 @pytest.fixture
 def note(fleet: RunningFleet) -> Path:
-    """The file by which it is found."""
     [path] = running.notes().iterdir()
     assert fleet.home in path.read_text()
     return path

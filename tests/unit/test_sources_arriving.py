@@ -12,8 +12,6 @@ from pecia_workers.sources.arriving import Arriving
 
 
 class Counting(io.BytesIO):
-    """A file that counts how often it is written to."""
-
     writes = 0
 
     def write(self, content: Any, /) -> int:
