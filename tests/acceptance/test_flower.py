@@ -5,9 +5,7 @@ With SCREENSHOTS=docs/images in the environment the pages are kept there as pict
 
 from __future__ import annotations
 
-import io
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from http_doubles import free_port
 from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from overhearing import hears
@@ -82,10 +81,8 @@ def ward(
     run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
 ) -> Iterator[Ward]:
     """Of each way in which a part can stand there is one, and behind two that are held waits a long document."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     own = {
-        "flower_port": port,
+        "flower_port": free_port(),
         "flower_url_prefix": "fleet",
         "remote_control": "revoke",
         "max_in_flight": 2,
@@ -158,10 +155,8 @@ def _picture() -> bytes:
 
 
 def _document(*, pages: int) -> bytes:
-    file = io.BytesIO()
     first, *others = map(note, range(pages))
-    first.save(file, "PDF", save_all=True, append_images=others)
-    return file.getvalue()
+    return encoded(first, "PDF", save_all=True, append_images=others)
 
 
 @pytest.fixture(scope="module")

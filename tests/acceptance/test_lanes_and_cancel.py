@@ -12,6 +12,7 @@ from PIL import Image
 
 from limits import WAIT_S
 from pecia import Document, Job, JobCancelledError, JobState, Lane, ReadDocument
+from pictures import encoded
 
 pytestmark = pytest.mark.gate
 
@@ -23,9 +24,7 @@ Draw = Callable[[str], bytes]
 @pytest.fixture(scope="module")
 def long_document(drawn: Draw) -> bytes:
     sheets = [Image.open(io.BytesIO(drawn(f"Sheet number {number}"))) for number in range(SHEETS)]
-    buffer = io.BytesIO()
-    sheets[0].save(buffer, "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_deflate")
-    return buffer.getvalue()
+    return encoded(sheets[0], "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_deflate")
 
 
 @pytest.fixture
@@ -35,11 +34,6 @@ def under_way(fleet: Any, long_document: bytes, eventually: Callable[..., Any]) 
     eventually(lambda: job.refresh().progress.done >= 2)
     assert not job.done
     return job
-
-
-def expect_fleet_goes_on(fleet: Any, drawn: Draw) -> None:
-    document = fleet.client.submit(ReadDocument(drawn("The fleet goes on"))).result(WAIT_S)
-    assert document.text == "The fleet goes on"
 
 
 def count_results(fleet: Any, job: Job[Any]) -> int:
@@ -62,7 +56,7 @@ def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
 def test_a_cancelled_job_stops_and_its_pages_stay(fleet: Any, drawn: Draw, under_way: Job[Document]) -> None:
     assert under_way.cancel(reason="sent twice")
     read = count_results(fleet, under_way)
-    expect_fleet_goes_on(fleet, drawn)
+    assert fleet.client.submit(ReadDocument(drawn("And on"))).result(WAIT_S).text == "And on"
 
     assert under_way.state is JobState.CANCELLED
     assert count_results(fleet, under_way) == under_way.refresh().progress.done == read

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,11 +19,13 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
+from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
+from pictures import encoded
 from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured
 
@@ -59,8 +59,6 @@ def stores(session_directory: Path, session_postgres: EmbeddedPostgres) -> Itera
 @pytest.fixture(scope="module")
 def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
     """A fleet on locked servers that says all it has to say."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     settings = {
         "database_url": SecretStr(stores.database_url()),
         "redis_url": SecretStr(stores.redis_url()),
@@ -69,7 +67,7 @@ def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManage
         "webhook_secret": SecretStr(WEBHOOK),
         "payload_options": {"secret_access_key": S3_KEY},
         "log_level": "debug",
-        "flower_port": port,
+        "flower_port": free_port(),
     }
     with run_fleet("locked-fleet", **settings) as fleet:
         yield fleet
@@ -92,9 +90,7 @@ def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) ->
 
 
 def _document(form: str) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (80, 60), 128).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("L", (80, 60), 128), form)
 
 
 def _shown(browser: httpx2.Client, path: str) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,9 @@ import pytest
 from PIL import Image
 
 from command import run_pecia
+from http_doubles import free_port
 from limits import WAIT_S
+from memory import processes_with
 
 pytestmark = pytest.mark.gate
 
@@ -89,20 +90,7 @@ class Desk:
         return {"XDG_STATE_HOME": str(self.state)}
 
     def processes(self) -> dict[int, str]:
-        """Every process that has to do with this fleet, by its number: its command line."""
-        found: dict[int, str] = {}
-        for process in Path("/proc").iterdir():
-            with suppress(OSError):
-                if process.name.isdigit() and self._is_ours(process):
-                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(process.name)] = command.decode().strip()
-        return found
-
-    def _is_ours(self, process: Path) -> bool:
-        """By what it was given, where it works, or what it was told; a zombie has none of these any more."""
-        said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-        working_in = (process / "cwd").readlink()
-        return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
+        return processes_with(self.directory)
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +117,7 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 @pytest.fixture(scope="module")
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
     desk = make_desk("up")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    desk.up(PECIA_WEBHOOK_LISTENER=str(port))
+    desk.up(PECIA_WEBHOOK_LISTENER=str(free_port()))
     return desk
 
 

@@ -212,18 +212,17 @@ def test_files_in_the_hubs_cache_are_told_by_their_names_there(
     assert len(told) == 2
 
 
-def test_another_adapter_under_the_same_name_is_another_revision(checkpoint: Callable[..., Path]) -> None:
+def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoint_none(
+    checkpoint: Callable[..., Path],
+) -> None:
     model = str(checkpoint("model"))
+    assert revision_of(WorkerSettings(model=f"{model}/gone")) is None
     revisions = {
         revision_of(WorkerSettings(model=model, adapters=adapters))
         for adapters in ({}, {"a": str(checkpoint("one", b"1"))}, {"a": str(checkpoint("two", b"2"))})
     }
     assert len(revisions) == 3
     assert None not in revisions
-
-
-def test_a_checkpoint_that_is_not_here_has_no_revision(tmp_path: Path) -> None:
-    assert revision_of(WorkerSettings(model=str(tmp_path / "gone"))) is None
 
 
 # Looking

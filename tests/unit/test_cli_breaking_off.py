@@ -130,17 +130,15 @@ def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_pa
         values.password(file, ask=False)
 
 
-def test_a_segment_beyond_all_lengths_is_refused(fleet: FakeFleet, scans: list[str]) -> None:
-    told = CliRunner().invoke(app, ["caption", scans[0], "--segments", "1e300"])
-    assert told.exit_code == 2
-    assert fleet.submitted == []
-
-
-def test_a_distance_beyond_all_dates_is_refused(fleet: FakeFleet) -> None:
+def test_a_distance_beyond_all_dates_and_a_segment_beyond_all_lengths_are_refused(
+    fleet: FakeFleet, scans: list[str]
+) -> None:
     with pytest.raises(typer.BadParameter, match="30m"):
         values.moment("9999999999d", "--since")
     with pytest.raises(InvalidOptionError, match="since"):
         list(fleet.client().jobs(since=timedelta(days=9_999_999)))
+    assert CliRunner().invoke(app, ["caption", scans[0], "--segments", "1e300"]).exit_code == 2
+    assert fleet.submitted == []
 
 
 def test_two_that_save_to_one_file_do_not_share_a_half_written_one(

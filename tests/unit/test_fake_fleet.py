@@ -84,7 +84,7 @@ def test_one_answer_is_given_at_a_time(fleet: FakeFleet) -> None:
         fleet.answers(ReadDocument)
 
 
-def test_what_takes_time_runs_until_the_time_has_passed(fleet: FakeFleet) -> None:
+def test_what_takes_time_runs_until_the_time_has_passed_or_is_waited_for(fleet: FakeFleet) -> None:
     fleet.answers(ReadDocument, text="late", takes=timedelta(minutes=5))
     job = fleet.client().submit(ReadDocument(b"scan"))
     assert job.refresh().state is JobState.RUNNING
@@ -92,9 +92,6 @@ def test_what_takes_time_runs_until_the_time_has_passed(fleet: FakeFleet) -> Non
     assert job.refresh().state is JobState.RUNNING
     fleet.advance(timedelta(minutes=6))
     assert job.wait(0).state is JobState.SUCCEEDED
-
-
-def test_what_takes_a_moment_is_waited_for(fleet: FakeFleet) -> None:
     fleet.answers(ReadDocument, text="soon", takes=timedelta(milliseconds=60))
     assert fleet.client().submit(ReadDocument(b"scan")).result(timeout=WAIT_S).text == "soon"
 

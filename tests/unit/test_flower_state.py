@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from celery.events.state import Task
 
@@ -23,17 +21,10 @@ class Watched:
     def hear(self, *kinds: str, part: str = PART, worker: str = "engine@one") -> Task:
         for kind in kinds:
             self.clock += 1
-            event: dict[str, Any] = {
-                "type": f"task-{kind}",
-                "uuid": part,
-                "hostname": worker,
-                "timestamp": float(self.clock),
-                "local_received": float(self.clock),
-                "clock": self.clock,
-            }
-            if kind == "received":
-                event["name"] = "pecia.read"
-            self.state.event(event)
+            at = float(self.clock)
+            times = {"timestamp": at, "local_received": at, "clock": self.clock}
+            name = {"name": "pecia.read"} if kind == "received" else {}
+            self.state.event({"type": f"task-{kind}", "uuid": part, "hostname": worker, **times, **name})
         return self.state.tasks[part]
 
 

@@ -96,17 +96,10 @@ def test_a_listener_on_this_machine_is_called_at_its_port_alone(receiver: Receiv
     assert len(receiver.hits) == 2
 
 
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        ("127.0.0.2",),
-        ("10.0.0.1",),
-        ("169.254.169.254",),
-        ("93.184.216.34",),
-        ("::ffff:127.0.0.1",),
-        ("127.0.0.1", "10.0.0.1"),
-    ],
-)
+OTHERS = ("127.0.0.2", "10.0.0.1", "169.254.169.254", "93.184.216.34", "::ffff:127.0.0.1")
+
+
+@pytest.mark.parametrize("addresses", [*((one,) for one in OTHERS), ("127.0.0.1", "10.0.0.1")])
 def test_a_listeners_port_opens_no_other_address(addresses: tuple[str, ...]) -> None:
     let_in = GuardedBackend(listener=8787, resolve=answering(*addresses))
     assert refusal_of("http://rebound.example:8787/", let_in) == "refused_port"
@@ -118,18 +111,12 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
+NUMBERS = ("2130706433", "0x7f000001", "127.1")
+"""Old spellings, which resolvers understand."""
+
+
 @pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1",
-        "localhost",
-        "2130706433",  # 127.0.0.1 as one decimal number
-        "0x7f000001",
-        "127.1",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::127.0.0.1]",
-    ],
+    "host", ["127.0.0.1", "localhost", *NUMBERS, "[::1]", "[::ffff:127.0.0.1]", "[::127.0.0.1]"]
 )
 def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> None:
     assert refusal_of(receiver.url(host), GuardedBackend(ports=())) == "refused_address"

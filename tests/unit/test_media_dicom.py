@@ -26,6 +26,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pictures import encoded
 
 LIMITS = Limits.of(WorkerSettings())
 RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)
@@ -41,9 +42,10 @@ def shades(path: Path) -> NDArray[Any]:
 
 
 def jpeg(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)
-    return buffer.getvalue()
+    return encoded(Image.fromarray(pixels), kind, **options)
+
+
+JPEG2000 = jpeg(RED, "JPEG2000", no_jp2=True)
 
 
 def with_palette(red: bytes) -> bytes:
@@ -123,15 +125,7 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
         (secondary_capture(RED.astype(np.uint16) * 257, "RGB"), 0),
         (secondary_capture(np.full_like(RED, (60, 94, 228)), "YBR_FULL"), 1),
         (secondary_capture(RED, "YBR_FULL_422", compressed=[jpeg(RED)], syntax=uid.JPEGBaseline8Bit), 2),
-        (
-            secondary_capture(
-                RED,
-                "YBR_RCT",
-                compressed=[jpeg(RED, "JPEG2000", no_jp2=True)],
-                syntax=uid.JPEG2000Lossless,
-            ),
-            0,
-        ),
+        (secondary_capture(RED, "YBR_RCT", compressed=[JPEG2000], syntax=uid.JPEG2000Lossless), 0),
         (with_palette(b"\0\0\xff\xc8"), 0),
         (with_palette(b"\0\0\xc8\0"), 0),
     ],

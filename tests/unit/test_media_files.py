@@ -64,20 +64,16 @@ def test_exif_orientation_is_applied(
     assert page.rotation == 0
 
 
-def test_pdf_pages_are_rendered_at_the_fleets_resolution(
+def test_pdf_pages_are_rendered_at_the_fleets_resolution_and_rotated_as_they_say(
     file: Callable[[bytes], Path], limits: Limits
 ) -> None:
     path = file(pdf((72, 144), (720, 360)))
 
     assert sizes(inspect_file(path, limits)) == [(150, 300), (1500, 750)]
     assert load_page(path, 1, limits).pixels.shape == (750, 1500, 3)
-
-
-def test_a_pdfs_rotate_is_honoured(file: Callable[[bytes], Path], limits: Limits) -> None:
-    path = file(pdf((72, 144), rotate=90))
-
-    assert sizes(inspect_file(path, limits)) == [(300, 150)]
-    assert load_page(path, 0, limits).pixels.shape == (150, 300, 3)
+    rotated = file(pdf((72, 144), rotate=90))
+    assert sizes(inspect_file(rotated, limits)) == [(300, 150)]
+    assert load_page(rotated, 0, limits).pixels.shape == (150, 300, 3)
 
 
 @pytest.mark.parametrize("size", [(14_400.0, 14_400.0), (1e7, 1e7), (1e7, 1.0), (0.01, 0.01)])

@@ -1,6 +1,5 @@
 """A PDF page's own text: exact where it is trusted, and not trusted where it may be wrong."""
 
-import io
 import string
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from pecia_workers.media.limits import Limits
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
 from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
+from pictures import encoded
 
 PROSE = [
     "The patient was seen in clinic with cough and fever for 3 days; pressure 140/90",
@@ -54,9 +54,7 @@ def read(pdf: bytes, directory: Path, plan: Plan | None = None) -> PageImage:
 def picture_of(lines: list[str]) -> bytes:
     image = Image.new("L", (1000, 400), 255)
     ImageDraw.Draw(image).multiline_text((10, 10), "\n".join(lines), fill=0, font=ImageFont.load_default(24))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=95)
-    return file.getvalue()
+    return encoded(image, "JPEG", quality=95)
 
 
 @pytest.mark.parametrize("size", [6, 11, 24])

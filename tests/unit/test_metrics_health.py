@@ -48,9 +48,12 @@ def test_a_worker_with_nothing_to_do_is_healthy_for_ever(around: Surroundings) -
     around.pass_time(health, 100_000)
     assert health.live().ok
     assert health.ready().ok
+    around.waiting = 1
+    around.pass_time(health, 30)
+    assert health.live().ok, "the long rest was counted"
 
 
-def test_a_worker_that_claims_nothing_of_what_waits_is_not(around: Surroundings) -> None:
+def test_a_worker_that_claims_nothing_of_what_waits_is_not_until_it_moves(around: Surroundings) -> None:
     health = around.health()
     around.waiting = 3
     around.pass_time(health, 55)
@@ -58,13 +61,8 @@ def test_a_worker_that_claims_nothing_of_what_waits_is_not(around: Surroundings)
     around.pass_time(health, 15)
     assert not health.live().ok
     assert not health.ready().ok
-
-
-def test_work_that_comes_after_a_long_rest_is_waited_for_anew(around: Surroundings) -> None:
-    health = around.health()
-    around.pass_time(health, 10_000)
-    around.waiting = 1
-    around.pass_time(health, 30)
+    around.moved_at = around.now
+    around.pass_time(health, 5)
     assert health.live().ok
 
 
@@ -84,16 +82,6 @@ def test_a_busy_worker_behind_which_others_wait_is_healthy(around: Surroundings)
         around.pass_time(health, 60)
         around.moved_at = around.now
         assert health.live().ok
-
-
-def test_one_that_moves_again_is_healthy_again(around: Surroundings) -> None:
-    health = around.health()
-    around.waiting = 3
-    around.pass_time(health, 100)
-    assert not health.live().ok
-    around.moved_at = around.now
-    around.pass_time(health, 5)
-    assert health.live().ok
 
 
 @pytest.mark.parametrize("away", ["redis", "postgres"])

@@ -44,18 +44,9 @@ def test_an_answer_that_follows_the_schema_is_an_object(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"drug": "Aspi',
-        "[]",
-        '"Aspirin"',
-        "{}",
-        '{"drug": 1}',
-        '{"drug": "a", "refills": 10}',
-        '{"drug": "a", "extra": 1}',
-        '{"drug": "a", "refills": NaN}',
-        '{"drug": "a", "refills": -1e999}',
-        '{"drug": ' * 500,
-        "Sure! Here it is.",
-        "",
+        *('{"drug": "Aspi', "[]", '"Aspirin"', "{}", '{"drug": 1}', "Sure! Here it is.", ""),
+        *('{"drug": "a", "refills": 10}', '{"drug": "a", "extra": 1}', '{"drug": ' * 500),
+        *('{"drug": "a", "refills": NaN}', '{"drug": "a", "refills": -1e999}'),
     ],
 )
 def test_any_other_answer_is_none(text: str) -> None:
