@@ -249,22 +249,19 @@ def cache_of(kept: Kept, **settings: Any) -> ResultCache:
     return ResultCache(kept.find, WorkerSettings(**settings), [MODEL])
 
 
-def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        kept.keep(await cache.look(first, [REQUEST], Page), first)
-        cache.ended(first.id)
+async def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    kept.keep(await cache.look(first, [REQUEST], Page), first)
+    cache.ended(first.id)
 
-        found = (await cache.look(claimed(), [REQUEST], Page)).found
+    found = (await cache.look(claimed(), [REQUEST], Page)).found
 
-        assert found
-        assert (found.text, found.usage) == (PAGE.text, TokenUsage())
-        assert found.cached_from
-        assert (found.cached_from.part, found.cached_from.read_at) == (first.id, READ_AT)
-        assert found.cached_from.usage == PAGE.usage
-
-    asyncio.run(story())
+    assert found
+    assert (found.text, found.usage) == (PAGE.text, TokenUsage())
+    assert found.cached_from
+    assert (found.cached_from.part, found.cached_from.read_at) == (first.id, READ_AT)
+    assert found.cached_from.usage == PAGE.usage
 
 
 @pytest.mark.parametrize(
@@ -301,55 +298,46 @@ def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     assert KEYED.done(PAGE, whole=False).cache_key is None
 
 
-def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        look = await cache.look(first, [REQUEST], Page)
-        assert look.key
-        kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
-        cache.ended(first.id)
+async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    look = await cache.look(first, [REQUEST], Page)
+    assert look.key
+    kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
+    cache.ended(first.id)
 
-        again = await cache.look(claimed(), [REQUEST], Page)
-        assert (again.key, again.found) == (look.key, None)
-
-    asyncio.run(story())
+    again = await cache.look(claimed(), [REQUEST], Page)
+    assert (again.key, again.found) == (look.key, None)
 
 
 # Waiting
 
 
-def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        read = await cache.look(first, [REQUEST], Page)
-        others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-        different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
-        assert (read.found, different.found) == (None, None)
-        await asyncio.wait(others, timeout=0.3)
-        assert kept.looks == 5
-        assert not any(other.done() for other in others)
+async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    read = await cache.look(first, [REQUEST], Page)
+    others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
+    different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
+    assert (read.found, different.found) == (None, None)
+    await asyncio.wait(others, timeout=0.3)
+    assert kept.looks == 5
+    assert not any(other.done() for other in others)
 
-        kept.keep(read, first)
-        cache.ended(first.id)
-        assert [bool((await other).found) for other in others] == [True] * 3
-
-    asyncio.run(story())
+    kept.keep(read, first)
+    cache.ended(first.id)
+    assert [bool((await other).found) for other in others] == [True] * 3
 
 
-def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
-    async def story() -> None:
-        cache, first = cache_of(Kept()), claimed()
-        await cache.look(first, [REQUEST], Page)
-        others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
+    cache, first = cache_of(Kept()), claimed()
+    await cache.look(first, [REQUEST], Page)
+    others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
+    await asyncio.sleep(0.05)
 
-        cache.ended(first.id)
-        looks = await asyncio.wait_for(asyncio.gather(*others), 5)
-        assert [look.found for look in looks] == [None] * 3
-
-    asyncio.run(story())
+    cache.ended(first.id)
+    looks = await asyncio.wait_for(asyncio.gather(*others), 5)
+    assert [look.found for look in looks] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -357,11 +345,8 @@ def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     [(Lane.BULK, {}), (Lane.URGENT, {"part_timeout": 0.4})],
     ids=["one of a lower lane", "one that takes too long"],
 )
-def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
-    async def story() -> None:
-        cache = cache_of(Kept(), **limit)
-        await cache.look(claimed(lane=lane), [REQUEST], Page)
+async def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
+    cache = cache_of(Kept(), **limit)
+    await cache.look(claimed(lane=lane), [REQUEST], Page)
 
-        await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
-
-    asyncio.run(story())
+    await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
