@@ -230,7 +230,7 @@ def test_a_summary_is_asked_for_with_every_caption_and_its_time() -> None:
     assert (request.images, request.workload, request.max_output_tokens) == ((), "summary", 512)
 
 
-def test_captions_beyond_the_context_are_summarised_by_halves_and_their_summaries_then() -> None:
+def test_captions_beyond_the_context_are_summarised_by_halves_down_to_two() -> None:
     def at_most_two(request: EngineRequest) -> Generation | Exception:
         lines = [line for line in request.instruction.splitlines() if line.startswith("[")]
         if len(lines) > 2:
@@ -243,13 +243,10 @@ def test_captions_beyond_the_context_are_summarised_by_halves_and_their_summarie
 
     assert summary.text == "a+b+c+d+e"
     assert summary.usage.output == 50, "a+b, c, d+e, c+(d+e) and the whole"
-
-
-def test_two_captions_that_do_not_fit_fail() -> None:
-    engine = ScriptedEngine(lambda _: EngineRefusedError("too long", FailureCode.TOO_LARGE))
-
     with pytest.raises(EngineRefusedError):
-        summarize(wanted(), ["a", "b"], engine)
+        summarize(
+            wanted(), ["a", "b"], ScriptedEngine(lambda _: EngineRefusedError("", FailureCode.TOO_LARGE))
+        )
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

@@ -77,8 +77,10 @@ def test_a_gpu_is_known_by_its_name_or_else_by_its_memory(name: str, gib: float,
     assert profile_of([gpu(name, gib)]) is profile_named(profile)
 
 
-def test_without_a_gpu_there_is_the_cpu() -> None:
-    assert profile_of([]) is profile_named("cpu")
+def test_without_a_driver_there_is_no_gpu_and_without_a_gpu_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert profile_of(visible_gpus()) is profile_named("cpu")
 
 
 @pytest.mark.parametrize("profile", profile_file().profiles)
@@ -246,12 +248,6 @@ def test_a_quantisation_that_leads_nowhere_is_explained(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "awq", "awq_marlin", "fp8", "compressed-tensors", "of_a_plugin"])
 def test_every_other_quantisation_is_vllms_to_judge(name: str) -> None:
     check_quantization(name)
-
-
-def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-
-    assert visible_gpus() == ()
 
 
 def test_the_driver_tells_of_its_gpus(driver: Callable[..., None]) -> None:
