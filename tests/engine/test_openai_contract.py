@@ -21,11 +21,11 @@ from asking_openai import started
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
 from fleets import READY_S
-from offline import SCHEMA, picture
+from offline import SCHEMA, clip, picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest, Generation, create_engine, openai_engine
-from pecia_workers.engines.base import ClipTimes, Sampling
+from pecia_workers.engines import Engine, Generation, create_engine, openai_engine
+from pecia_workers.engines.base import Sampling
 from pecia_workers.engines.openai_requests import EXTRAS
 from vllm_server import KEY, VllmServer, serving
 
@@ -83,12 +83,6 @@ def asking(make: Callable[..., Engine]) -> Iterator[tuple[asyncio.Runner, Engine
 def counted(answer: Generation) -> TokenUsage:
     """Return what does not depend on who asked before."""
     return answer.usage.model_copy(update={"cached": 0})
-
-
-def clip() -> EngineRequest:
-    frames = np.random.default_rng(1).integers(0, 255, (7, 112, 112, 3), dtype=np.uint8)
-    times = ClipTimes(fps=10.0, indices=tuple(range(0, 35, 5)), duration=3.5)
-    return asked(0, images=tuple(frames), clip=times, workload="caption-brief", instruction="Describe it.")
 
 
 def test_it_says_what_vllm_in_our_process_says(

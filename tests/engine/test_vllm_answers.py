@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asking_openai import started
-from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, asked, picture
+from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
 from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
@@ -19,8 +19,6 @@ from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
-NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
-"""Keys and values of two layers with two heads of 64 numbers each."""
 
 CONTEXT, BLOCK, BLOCKS = 640, 32, 200
 

@@ -80,7 +80,7 @@ def test_without_a_size_a_fleet_is_small(tmp_path: Path) -> None:
     assert defaults == {name: small[name] for name in small.keys() - SECRETS}
 
 
-def test_every_secret_is_fresh(tmp_path: Path) -> None:
+def test_every_secret_is_fresh_and_one_that_is_in_use_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     one, other = (environment_of("small", tmp_path / name) for name in ("one", "other"))
@@ -88,13 +88,10 @@ def test_every_secret_is_fresh(tmp_path: Path) -> None:
     assert len(set(made)) == 2 * len(SECRETS)
     assert all(len(secret) >= 32 for secret in made)
     assert (tmp_path / "one" / "compose" / ".env").stat().st_mode & 0o077 == 0
-
-
-def test_secrets_that_are_in_use_are_never_replaced(tmp_path: Path) -> None:
-    environment_of("small", tmp_path)
-    again = subprocess.run([tmp_path / "compose" / "new-env.sh"], capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert "passwords are those of the databases" in again.stderr
+    again = [tmp_path / "one" / "compose" / "new-env.sh"]
+    refused = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "passwords are those of the databases" in refused.stderr
 
 
 def test_every_image_is_pinned_and_ours_has_the_version_of_this_code(services: dict[str, Any]) -> None:

@@ -68,12 +68,6 @@ def two_columns_under_a_headline_that_comes_again(sheet: Sheet) -> None:
     columns(2, sheet, bottom + 70, 12)
 
 
-def letterhead_above_two_columns(sheet: Sheet) -> None:
-    sheet.line(500, 60, 600, 44)
-    sheet.line(560, 120, 480)
-    columns(2, sheet, 220)
-
-
 def address_beside_contacts(sheet: Sheet) -> None:
     sheet.line(500, 60, 600, 44)
     for left in (100, 1100):
@@ -117,12 +111,6 @@ def caption_between_two_columns(sheet: Sheet) -> None:
     sheet.line(600, 100 + 12 * PITCH, 300)
 
 
-def picture_in_one_of_two_columns(sheet: Sheet) -> None:
-    sheet.prose(100, 100, 650, 8)
-    sheet.prose(100, 500, 650, 8)
-    sheet.prose(800, 100, 650, 24)
-
-
 def sidebar(sheet: Sheet) -> None:
     sheet.prose(100, 100, 300, 9)
     sheet.prose(450, 100, 1000, 26)
@@ -134,10 +122,6 @@ def label_beside_a_paragraph(sheet: Sheet) -> None:
         for line in range(3):
             sheet.line(100, top + line * PITCH, 110 - 20 * line)
         sheet.prose(400, top, 1000, 6)
-
-
-def table_alone(sheet: Sheet) -> None:
-    sheet.cells((100, 420, 700, 1000, 1250), 100, 14)
 
 
 def items_and_prices(sheet: Sheet) -> None:
@@ -177,17 +161,14 @@ LAYOUTS: list[Callable[[Sheet], object]] = [
     *(partial(columns, 2), partial(columns, 4)),
     four_columns_close_under_a_title_in_the_middle,
     two_columns_under_a_headline_that_comes_again,
-    letterhead_above_two_columns,
     address_beside_contacts,
     table_above_two_columns,
     grid_in_one_of_two_columns,
     grid_across_two_columns,
     address_beside_a_table,
     caption_between_two_columns,
-    picture_in_one_of_two_columns,
     sidebar,
     label_beside_a_paragraph,
-    table_alone,
     items_and_prices,
     amounts_beside_the_last_of_many_lines,
     cells_of_several_lines_in_two_columns,
