@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,6 +17,7 @@ from pydantic import SecretStr
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
+from pictures import encoded
 from receivers import Receiver, receiving
 
 WEBHOOK_SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgdGVzdHMsIDI0Kw=="
@@ -100,12 +100,9 @@ def fleet(run_fleet: Callable[..., AbstractContextManager[RunningFleet]]) -> Ite
 
 
 def draw(text: str, size: tuple[int, int] = (600, 120)) -> bytes:
-    """Return a PNG with one line of print."""
     image = Image.new("RGB", size, "white")
     ImageDraw.Draw(image).text((30, 40), text, fill="black", font=ImageFont.load_default(28))
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(image, "PNG")
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +113,5 @@ def drawn() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="module")
 def open_receiver() -> Iterator[Callable[[], Receiver]]:
-    """Opens webhook receivers on loopback."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(receiving())

@@ -56,11 +56,10 @@ def below(least: float, shares: dict[str, Share]) -> dict[str, Share]:
     return {name: share for name, share in shares.items() if share.part < least * share.whole}
 
 
-def test_no_page_is_ok_with_less_than_99_percent_of_its_words(pages: Pages) -> None:
+def test_no_page_is_ok_with_less_than_99_percent_of_its_words_and_none_with_words_is_blank(
+    pages: Pages,
+) -> None:
     assert [page.file for page in pages if page.is_wrong_ok] == []
-
-
-def test_no_page_with_words_is_called_blank(pages: Pages) -> None:
     assert [page.file for page in pages if page.is_wrong_blank] == []
 
 
@@ -81,18 +80,12 @@ def test_columns_letterheads_and_tables_are_read_in_order(pages: Pages) -> None:
     assert {file: order for file, order in orders.items() if order is None or order < 0.98} == {}
 
 
-def test_cells_are_in_their_place_empty_ones_and_those_of_many_lines_too(pages: Pages) -> None:
+def test_cells_are_in_their_place_and_boxes_are_ticked_or_empty_as_they_are(pages: Pages) -> None:
     tables = {page.file: page.cells for page in pages if page.cells.whole}
-
-    assert len(tables) == 6
-    assert below(0.97, tables) == {}
-
-
-def test_boxes_and_circles_are_ticked_or_empty_as_they_are(pages: Pages) -> None:
     forms = {page.file: page.marks for page in pages if page.marks.whole}
 
-    assert len(forms) == 1
-    assert below(0.99, forms) == {}
+    assert (len(tables), below(0.97, tables)) == (6, {})
+    assert (len(forms), below(0.99, forms)) == (1, {})
 
 
 def test_the_text_of_a_written_pdf_is_its_layer_to_the_character(pages: Pages) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from collector import Collector, collecting
-from compose_stack import COMPOSE, assignments, fleet_services, stack
+from compose_stack import COMPOSE, fleet_services
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
@@ -41,6 +41,8 @@ def up(
 ) -> Iterator[RunningStack]:
     """The stack after `docker compose up --wait`."""
     running = RunningStack.prepare(session_directory / "compose", collector)
+    ours = fleet_services({"services": running.services})
+    assert ours.keys() == {*LONG_RUNNING, "migrate", "client"}, "a service that is not started here"
 
     def healthy(name: str) -> None:
         eventually(lambda: running.is_healthy(name), interval=2, what=f"The health of {name}")
@@ -63,19 +65,12 @@ def up(
 
 
 def redis_admits(running: RunningStack, user: str, password: str) -> bool:
-    """Return whether Redis lets this account in."""
     once = Retry(NoBackoff(), 0)
     with Redis(port=running.ports["redis"], username=user, password=password, retry=once) as client:
         try:
             return bool(client.ping())
         except RedisError:
             return False
-
-
-def test_every_process_of_the_fleet_runs() -> None:
-    variables = dict.fromkeys(assignments(COMPOSE / ".env.example"), "given")
-    services = fleet_services(stack(variables))
-    assert services.keys() == {*LONG_RUNNING, "migrate", "client"}
 
 
 def test_every_worker_comes_to_take_work(up: RunningStack, eventually: Callable[..., Any]) -> None:

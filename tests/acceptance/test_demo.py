@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from limits import WAIT_S
+from memory import processes_with
 
 pytestmark = pytest.mark.gate
 
@@ -42,19 +43,6 @@ def environment(temporary: Path) -> dict[str, str]:
     return os.environ | {"TMPDIR": str(temporary), "COLUMNS": "160"}
 
 
-def processes_with(temporary: Path) -> list[int]:
-    """Processes that were told of this directory, or work in it."""
-    found: list[int] = []
-    for process in Path("/proc").iterdir():
-        with suppress(OSError):
-            if process.name.isdigit() and (
-                os.fsencode(temporary) in (process / "environ").read_bytes()
-                or (process / "cwd").readlink().is_relative_to(temporary)
-            ):
-                found.append(int(process.name))
-    return found
-
-
 def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
     demo = subprocess.run(
         DEMO, env=environment(temporary), capture_output=True, text=True, timeout=WAIT_S, check=False
@@ -70,7 +58,7 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
     assert steps[1:3] == ["Starting postgres …", "Starting redis …"]
     assert "engine: ready" in steps
     assert list(temporary.iterdir()) == []
-    assert processes_with(temporary) == []
+    assert processes_with(temporary) == {}
 
 
 def test_a_demo_that_is_interrupted_leaves_nothing_either(
@@ -91,4 +79,4 @@ def test_a_demo_that_is_interrupted_leaves_nothing_either(
     assert demo.returncode != 0
     assert b"Traceback" not in output[1]
     assert list(temporary.iterdir()) == []
-    assert processes_with(temporary) == []
+    assert processes_with(temporary) == {}

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from chat_server import Behaviour, serving
+from http_doubles import free_port
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_workers.local.exhibits import write_exhibits
@@ -111,7 +112,6 @@ def test_every_snippet_and_command_prints_what_the_page_shows(desk: Desk, name: 
 def desk_with_a_model(
     run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> Iterator[Desk]:
-    """The desk of a user whose fleet has its model on a server."""
     note().save(tmp_path / "scan.png")
     schema = {"type": "object", "properties": {"drug": {"type": "string"}, "refills": {"type": "integer"}}}
     (tmp_path / "prescription.json").write_text(json.dumps(schema))
@@ -148,8 +148,7 @@ def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
 ) -> None:
     program = (ROOT / "examples" / "receive_callbacks.py").read_text()
     (written,) = set(re.findall(r"\b8\d{3}\b", program))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen(
         [sys.executable, "-c", program.replace(written, str(port))],
         env=desk.environment,

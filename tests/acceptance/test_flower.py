@@ -5,9 +5,7 @@ With SCREENSHOTS=docs/images in the environment the pages are kept there as pict
 
 from __future__ import annotations
 
-import io
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from http_doubles import free_port
 from limits import WAIT_S
 from npm_files import NothingThereError, absent
 from overhearing import hears
@@ -54,7 +53,6 @@ class Ward:
     jobs: dict[str, Job[Any]]
 
     def part(self, name: str, stage: Stage = Stage.READ) -> str:
-        """A part of a job."""
         [(part,)] = self.fleet.query(
             "SELECT id::text FROM parts WHERE job_id = %s AND stage = %s LIMIT 1", self.jobs[name].id, stage
         )
@@ -65,7 +63,6 @@ class Ward:
         return str(state)
 
     def parts(self, lane: Lane, *states: str) -> int:
-        """How many pages of a lane are due, and in one of these states."""
         [(count,)] = self.fleet.query(
             "SELECT count(*) FROM parts WHERE stage = 'read' AND lane = %s AND run_at <= now() AND state = ANY(%s)",
             lane,
@@ -84,10 +81,8 @@ def ward(
     run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
 ) -> Iterator[Ward]:
     """Of each way in which a part can stand there is one, and behind two that are held waits a long document."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     own = {
-        "flower_port": port,
+        "flower_port": free_port(),
         "flower_url_prefix": "fleet",
         "remote_control": "revoke",
         "max_in_flight": 2,
@@ -160,10 +155,8 @@ def _picture() -> bytes:
 
 
 def _document(*, pages: int) -> bytes:
-    file = io.BytesIO()
     first, *others = map(note, range(pages))
-    first.save(file, "PDF", save_all=True, append_images=others)
-    return file.getvalue()
+    return encoded(first, "PDF", save_all=True, append_images=others)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +196,6 @@ def go(page: Page, tab: str) -> None:
 
 
 def row(page: Page, table: str, key: str) -> Locator:
-    """The row of a table that holds this."""
     return page.locator(f"#{table} tbody tr").filter(has_text=key)
 
 
@@ -250,19 +242,16 @@ def _says(page: Page, place: str, word: str) -> bool:
     return word in page.locator(place).inner_text()
 
 
-def test_the_workers_are_on_duty_and_told_apart(page: Page) -> None:
+def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_and_takes_no_orders(
+    page: Page, ward: Ward, eventually: Callable[..., Any]
+) -> None:
     go(page, "Workers")
     for worker in ("engine@", "ingest@"):
         expect(row(page, "workers-table", worker)).to_contain_text("Online")
     keep(page, "flower-workers")
-
-
-def test_a_worker_shows_its_pool_and_what_it_has_in_flight(
-    page: Page, ward: Ward, eventually: Callable[..., Any]
-) -> None:
-    go(page, "Workers")
     page.get_by_role("link", name="engine@").click()
     expect(page.locator("#workername")).to_contain_text("engine@")
+    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
     eventually(lambda: _pool(page)["In flight"] == "2")
     keep(page, "flower-worker")
     shown = _pool(page)
@@ -279,18 +268,6 @@ def _pool(page: Page) -> dict[str, str]:
     page.reload()
     rows = page.locator("#tab-pool tr").filter(has=page.locator("td + td")).all()
     return dict(row.locator("td").all_inner_texts() for row in rows)
-
-
-def test_a_worker_cannot_be_told_to_do_anything(page: Page) -> None:
-    go(page, "Workers")
-    page.get_by_role("link", name="engine@").click()
-    expect(page.locator("#workername")).to_contain_text("engine@")
-
-    expect(page.get_by_role("button", name="Actions")).to_have_count(0)
-    for tab in ("Pool", "Queues", "Limits"):
-        page.get_by_role("tab", name=tab).click()
-        expect(page.locator(f"#tab-{tab.lower()}")).to_be_visible()
-        expect(page.locator(f"#tab-{tab.lower()} button")).to_have_count(0)
 
 
 def test_the_broker_page_shows_what_waits_in_each_lane(

@@ -11,14 +11,8 @@ import pytest
 from PIL import Image
 
 from limits import WAIT_S
-from pecia import (
-    Document,
-    Job,
-    JobCancelledError,
-    JobState,
-    Lane,
-    ReadDocument,
-)
+from pecia import Document, Job, JobCancelledError, JobState, Lane, ReadDocument
+from pictures import encoded
 
 pytestmark = pytest.mark.gate
 
@@ -30,9 +24,7 @@ Draw = Callable[[str], bytes]
 @pytest.fixture(scope="module")
 def long_document(drawn: Draw) -> bytes:
     sheets = [Image.open(io.BytesIO(drawn(f"Sheet number {number}"))) for number in range(SHEETS)]
-    buffer = io.BytesIO()
-    sheets[0].save(buffer, "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_deflate")
-    return buffer.getvalue()
+    return encoded(sheets[0], "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_deflate")
 
 
 @pytest.fixture
@@ -44,18 +36,10 @@ def under_way(fleet: Any, long_document: bytes, eventually: Callable[..., Any]) 
     return job
 
 
-def expect_fleet_goes_on(fleet: Any, drawn: Draw) -> None:
-    document = fleet.client.submit(ReadDocument(drawn("The fleet goes on"))).result(WAIT_S)
-    assert document.text == "The fleet goes on"
-
-
 def count_results(fleet: Any, job: Job[Any]) -> int:
     [(count,)] = fleet.query("SELECT count(*) FROM results WHERE job_id = %s", job.id)
     assert isinstance(count, int)
     return count
-
-
-# Lanes
 
 
 def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
@@ -69,13 +53,10 @@ def test_an_urgent_page_overtakes_a_backlog_of_bulk_pages(
     assert len(under_way.result(WAIT_S).pages) == SHEETS
 
 
-# Cancel and retry
-
-
 def test_a_cancelled_job_stops_and_its_pages_stay(fleet: Any, drawn: Draw, under_way: Job[Document]) -> None:
     assert under_way.cancel(reason="sent twice")
     read = count_results(fleet, under_way)
-    expect_fleet_goes_on(fleet, drawn)
+    assert fleet.client.submit(ReadDocument(drawn("And on"))).result(WAIT_S).text == "And on"
 
     assert under_way.state is JobState.CANCELLED
     assert count_results(fleet, under_way) == under_way.refresh().progress.done == read
@@ -83,6 +64,3 @@ def test_a_cancelled_job_stops_and_its_pages_stay(fleet: Any, drawn: Draw, under
     assert [event.reason for event in under_way.events()][-1] == "sent twice"
     with pytest.raises(JobCancelledError):
         under_way.result(timeout=0)
-
-
-# Time

@@ -73,7 +73,6 @@ def instant_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iter
 
 
 def most_while(job: Job[Any], workers: dict[str, int]) -> dict[str, int]:
-    """Return the most that each worker holds until the job is over."""
     most, deadline = dict.fromkeys(workers, 0), time.monotonic() + WAIT_S
     while not job.refresh().done and time.monotonic() < deadline:
         most = {name: max(most[name], memory_of(pid)) for name, pid in workers.items()}

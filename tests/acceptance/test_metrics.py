@@ -77,19 +77,21 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Client, Pages]]:
-    """A fleet whose every process has a page."""
     port = 20_000 + os.getpid() % 700 * 16  # below those that the system hands out, and nobody else's
     with run_fleet("metrics", engine="simulated", metrics_port=port, log_format="json") as fleet:
         yield fleet.client, Pages(port, fleet.fleet.home.log)
 
 
-def test_every_process_has_a_page_and_is_healthy_and_ready(
+def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_the_fleet_stands(
     seen: tuple[Client, Pages], eventually: Callable[..., Any]
 ) -> None:
     _, pages = seen
     assert pages.roles() == ROLES
     assert [get(port, "/healthz")[0] for port in pages.ports()] == [200] * 4
     eventually(lambda: [get(port, "/readyz")[0] for port in pages.ports()] == [200] * 4)
+    eventually(lambda: pages.sum("pecia_workers_on_duty") == 4)
+    assert pages.sum("pecia_measured_timestamp_seconds") > 1.7e9
+    assert pages.sum("pecia_queue_parts") == 0
 
 
 def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
@@ -136,12 +138,3 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
     assert (line["job"], line["attempt"]) == (str(failed.id), 1)
     assert UUID(line["part"])
     assert not [process for process in ROLES if WORD in pages.log(process)]
-
-
-def test_upkeep_tells_how_the_fleet_stands(
-    seen: tuple[Client, Pages], eventually: Callable[..., Any]
-) -> None:
-    _, pages = seen
-    eventually(lambda: pages.sum("pecia_workers_on_duty") == 4)
-    assert pages.sum("pecia_measured_timestamp_seconds") > 1.7e9
-    assert pages.sum("pecia_queue_parts") == 0

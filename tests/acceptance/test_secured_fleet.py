@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,11 +19,13 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
+from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import start_redis
+from pictures import encoded
 from ready_cluster import TEMPLATE
 from secured_stores import PASSWORDS, SecuredStores, secured
 
@@ -36,14 +36,8 @@ API_KEY = "Snickersnee"
 S3_KEY = "Vorpalblade"
 SECRETS = (*PASSWORDS.values(), WEBHOOK.removeprefix("whsec_"), API_KEY, S3_KEY)
 PAGES = (
-    "/",
-    "/workers",
-    "/tasks",
-    "/broker",
-    "/metrics",
-    "/api/workers?refresh=1",
-    "/api/tasks",
-    "/api/queues/length",
+    *("/", "/workers", "/tasks", "/broker", "/metrics"),
+    *("/api/workers?refresh=1", "/api/tasks", "/api/queues/length"),
 )
 
 
@@ -65,8 +59,6 @@ def stores(session_directory: Path, session_postgres: EmbeddedPostgres) -> Itera
 @pytest.fixture(scope="module")
 def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
     """A fleet on locked servers that says all it has to say."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     settings = {
         "database_url": SecretStr(stores.database_url()),
         "redis_url": SecretStr(stores.redis_url()),
@@ -75,7 +67,7 @@ def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManage
         "webhook_secret": SecretStr(WEBHOOK),
         "payload_options": {"secret_access_key": S3_KEY},
         "log_level": "debug",
-        "flower_port": port,
+        "flower_port": free_port(),
     }
     with run_fleet("locked-fleet", **settings) as fleet:
         yield fleet
@@ -98,9 +90,7 @@ def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) ->
 
 
 def _document(form: str) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (80, 60), 128).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("L", (80, 60), 128), form)
 
 
 def _shown(browser: httpx2.Client, path: str) -> str:
@@ -109,12 +99,9 @@ def _shown(browser: httpx2.Client, path: str) -> str:
     return answer.text
 
 
-def test_redis_denies_nothing_to_a_fleet_and_its_client(stores: SecuredStores, pages: dict[str, str]) -> None:
+def test_redis_denies_nothing_and_flower_sees_the_lists(stores: SecuredStores, pages: dict[str, str]) -> None:
     assert len(pages) > len(PAGES)
     assert stores.denied == set()
-
-
-def test_flower_sees_the_lists_through_tls(pages: dict[str, str]) -> None:
     assert "read.normal" in pages["/api/queues/length"]
 
 
@@ -123,15 +110,8 @@ def test_strange_events_blind_flower_for_nobody(
     locked: Any, stores: SecuredStores, eventually: Callable[..., Any]
 ) -> None:
     flower = locked.fleet.flower
-    strange = (
-        b"\x00\xff",
-        b"[1]",
-        b"{}",
-        b"[" * 100_000,
-        b'{"properties": 3}',
-        _event([1]),
-        _event({"type": 7}),
-    )
+    torn = (b"\x00\xff", b"[1]", b"{}", b"[" * 100_000, b'{"properties": 3}')
+    strange = (*torn, _event([1]), _event({"type": 7}))
     with httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S) as browser:
         for event in strange:
             stores.admin.publish("/0.celeryev/worker.heartbeat", event)

@@ -45,7 +45,6 @@ class Scene:
         return self.client.submit(ReadDocument(page, cache=False))
 
     def until_asked(self, asked: int) -> None:
-        """Wait until the engine has been asked for more pages than that."""
         self.eventually(lambda: len(self.server.pages) > asked)
 
     def trace(self, job: Job[Any], last: str, *, pages: int = 1) -> list[Told]:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psycopg
 import pytest
 from PIL import Image
 
 from command import run_pecia
+from http_doubles import free_port
 from limits import WAIT_S
-from pecia_schemas import running
+from memory import processes_with
 
 pytestmark = pytest.mark.gate
 
@@ -70,7 +69,6 @@ class Desk:
         return process
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Type a command in the other terminal."""
         with chdir(self.directory):
             return run_pecia(*arguments, env=self._own)
 
@@ -92,20 +90,7 @@ class Desk:
         return {"XDG_STATE_HOME": str(self.state)}
 
     def processes(self) -> dict[int, str]:
-        """Every process that has to do with this fleet, by its number: its command line."""
-        found: dict[int, str] = {}
-        for process in Path("/proc").iterdir():
-            with suppress(OSError):
-                if process.name.isdigit() and self._is_ours(process):
-                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(process.name)] = command.decode().strip()
-        return found
-
-    def _is_ours(self, process: Path) -> bool:
-        """By what it was given, where it works, or what it was told; a zombie has none of these any more."""
-        said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-        working_in = (process / "cwd").readlink()
-        return os.fsencode(self.directory) in said or working_in.is_relative_to(self.directory)
+        return processes_with(self.directory)
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +116,8 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
 
 @pytest.fixture(scope="module")
 def desk(make_desk: Callable[[str], Desk]) -> Desk:
-    """A user whose fleet runs."""
     desk = make_desk("up")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    desk.up(PECIA_WEBHOOK_LISTENER=str(port))
+    desk.up(PECIA_WEBHOOK_LISTENER=str(free_port()))
     return desk
 
 
@@ -156,7 +138,11 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 # While it runs
 
 
-def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
+def test_the_screen_tells_each_step_of_the_start_what_runs_and_what_to_type_next(desk: Desk) -> None:
+    told = desk.screen.partition("service ")[0].splitlines()
+    assert told[0].startswith("A fleet in ")
+    assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
+    assert {f"{service}: ready" for service in SERVICES} <= set(told)
     table = [row.split() for row in desk.screen.splitlines()]
 
     for service in SERVICES:
@@ -166,14 +152,6 @@ def test_the_screen_says_what_runs_and_what_to_type_next(desk: Desk) -> None:
     assert "http://127.0.0.1:" in desk.screen
     for command in ("pecia read", "pecia watch", "pecia doctor", "Ctrl-C"):
         assert command in desk.screen
-
-
-def test_the_start_tells_each_step_before_it_is_done(desk: Desk) -> None:
-    told = desk.screen.partition("service ")[0].splitlines()
-
-    assert told[0].startswith("A fleet in ")
-    assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
-    assert {f"{service}: ready" for service in SERVICES} <= set(told)
 
 
 def test_the_screen_says_how_to_get_into_flower(desk: Desk) -> None:
@@ -204,18 +182,6 @@ def test_the_screen_goes_on_to_say_how_the_jobs_stand(
 
     shown = r"0 queued, 0 running; in the last minute [1-9]\d* done, 0 failed, \d+\.\d pages/s"
     eventually(lambda: re.search(shown, desk.screen), what="A line about the job")
-
-
-def test_the_rows_are_there_for_any_client_of_postgres(desk: Desk, papers: Path) -> None:
-    [job] = lines(desk.run("read", str(papers / "scan.png"), "--wait", "--json"))
-    [path] = (desk.state / "pecia" / "fleets").iterdir()
-    note = running.RunningFleet.model_validate_json(path.read_bytes())
-
-    with psycopg.connect(note.database_url) as connection:
-        rows = connection.execute(
-            "SELECT content->'packed'->0->>'text' FROM results WHERE job_id = %s", [job["job"]]
-        )
-        assert rows.fetchall() == [("Scanned at the desk",)]
 
 
 def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: Path) -> None:

@@ -52,7 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vision-language model of two million parameters."""
     return make_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny")
 
 

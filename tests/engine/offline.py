@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas import DocumentType
-from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.base import ClipTimes, EngineRequest
 from pecia_workers.reading.instructions import instruction_for
 
 PAGES = 32
@@ -36,6 +36,8 @@ SIZES: dict[str, Any] = {
     "enforce_eager": True,
 }
 KV_CACHE_BYTES = 1 << 26
+NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
+"""Keys and values of two layers with two heads of 64 numbers each."""
 
 
 def picture(number: int) -> NDArray[np.uint8]:
@@ -46,7 +48,6 @@ def picture(number: int) -> NDArray[np.uint8]:
 
 
 def png(number: int, *, side: int | None = None) -> bytes:
-    """Return the picture of that number as a file, square if it has a side."""
     from PIL import Image  # noqa: PLC0415  only fleets are sent files
 
     drawn, file = Image.fromarray(picture(number)), io.BytesIO()
@@ -55,7 +56,6 @@ def png(number: int, *, side: int | None = None) -> bytes:
 
 
 def asked(number: int, **changes: Any) -> EngineRequest:
-    """Return a request for the picture of that number, read as a prescription."""
     request = EngineRequest(
         id=str(number),
         images=(picture(number),),
@@ -64,6 +64,20 @@ def asked(number: int, **changes: Any) -> EngineRequest:
         max_output_tokens=MOST_TOKENS,
     )
     return replace(request, **changes)
+
+
+def clip(frames: int = 7, *, seed: int = 1, side: int = 112) -> EngineRequest:
+    """Return a request for the caption of a clip of noise, of two frames a second."""
+    shown = np.random.default_rng(seed).integers(0, 255, (frames, side, side, 3), dtype=np.uint8)
+    times = ClipTimes(fps=10.0, indices=tuple(range(0, 5 * frames, 5)), duration=frames / 2)
+    return EngineRequest(
+        id=f"clip-{seed}",
+        images=tuple(shown),
+        clip=times,
+        workload="caption-brief",
+        instruction="Describe it.",
+        max_output_tokens=24,
+    )
 
 
 def _message(number: int) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ LONG = EngineRequest(
 
 
 async def under_way(engine: Engine) -> None:
-    """Return when the engine has begun to read."""
     while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
         await asyncio.sleep(0.01)
 

@@ -21,11 +21,11 @@ from asking_openai import started
 from checkpoints import make_adapter
 from engine_contract import *  # noqa: F403  the tests themselves
 from fleets import READY_S
-from offline import SCHEMA, picture
+from offline import SCHEMA, clip, picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest, Generation, create_engine, openai_engine
-from pecia_workers.engines.base import ClipTimes, Sampling
+from pecia_workers.engines import Engine, Generation, create_engine, openai_engine
+from pecia_workers.engines.base import Sampling
 from pecia_workers.engines.openai_requests import EXTRAS
 from vllm_server import KEY, VllmServer, serving
 
@@ -83,12 +83,6 @@ def asking(make: Callable[..., Engine]) -> Iterator[tuple[asyncio.Runner, Engine
 def counted(answer: Generation) -> TokenUsage:
     """Return what does not depend on who asked before."""
     return answer.usage.model_copy(update={"cached": 0})
-
-
-def clip() -> EngineRequest:
-    frames = np.random.default_rng(1).integers(0, 255, (7, 112, 112, 3), dtype=np.uint8)
-    times = ClipTimes(fps=10.0, indices=tuple(range(0, 35, 5)), duration=3.5)
-    return asked(0, images=tuple(frames), clip=times, workload="caption-brief", instruction="Describe it.")
 
 
 def test_it_says_what_vllm_in_our_process_says(
@@ -162,18 +156,6 @@ def test_a_checkpoint_that_lies_elsewhere_is_priced_by_the_servers_tokenizer(
     assert engine.load().drifted == 0
 
 
-def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(
-    asking: tuple[asyncio.Runner, Engine],
-) -> None:
-    runner, engine = asking
-    many = asked(0, images=(np.zeros((1400, 700, 3), dtype=np.uint8),) * 3, max_output_tokens=40)
-
-    answer = runner.run(engine.generate(many))
-
-    assert answer.shrunk_to
-    assert answer.usage.output == 40
-
-
 def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 
@@ -189,16 +171,6 @@ def test_an_adapter_changes_the_answer(asking: tuple[asyncio.Runner, Engine]) ->
     plain, loud = (runner.run(engine.generate(asked(1, adapter=name))).text for name in (None, "loud"))
 
     assert plain != loud
-
-
-def test_a_loop_is_cut_early(asking: tuple[asyncio.Runner, Engine]) -> None:
-    runner, engine = asking
-    white = np.full((1754, 1240, 3), 255, dtype=np.uint8)
-
-    answer = runner.run(engine.generate(asked(0, images=(white,), instruction="", max_output_tokens=600)))
-
-    assert answer.verdict is Verdict.REPETITION
-    assert answer.usage.output < 200
 
 
 def test_a_request_given_up_ends_in_the_server(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asking_openai import started
-from offline import KV_CACHE_BYTES, MOST_TOKENS, PAGES, asked, picture
+from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
 from pecia_schemas import DocumentType, FailureCode, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
@@ -19,8 +19,6 @@ from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
 
 PIXELS_OF_A_TOKEN = 28 * 28
-NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
-"""Keys and values of two layers with two heads of 64 numbers each."""
 
 CONTEXT, BLOCK, BLOCKS = 640, 32, 200
 
@@ -36,19 +34,16 @@ def reading(
         yield runner, engine
 
 
-def test_the_engine_says_what_it_runs_on(reading: tuple[asyncio.Runner, Engine]) -> None:
-    names = {gpu.name for gpu in visible_gpus()} or {"cpu"}
-    assert reading[1].capabilities.device in names
-
-
-def test_the_engine_says_which_checkpoint_it_runs(
+def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_own_options_make_it(
     reading: tuple[asyncio.Runner, Engine], endless_checkpoint: Path, checkpoint: Path
 ) -> None:
     import vllm  # noqa: PLC0415  slow, and every process of the tests would import it
 
-    revision = reading[1].capabilities.revision
+    engine = reading[1]
 
-    assert revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
+    assert engine.capabilities.device in ({gpu.name for gpu in visible_gpus()} or {"cpu"})
+    assert engine.capabilities.revision == f"vllm {vllm.__version__} {fingerprint([endless_checkpoint])}"
+    assert (engine.budget.tokens, engine.budget.slots) == (BLOCKS * BLOCK, 4)
     assert fingerprint([checkpoint]) != fingerprint([endless_checkpoint])
 
 
@@ -102,13 +97,6 @@ def test_a_repeated_page_is_read_out_of_the_cache(reading: tuple[asyncio.Runner,
     assert second.text == first.text
     assert first.usage.cached < second.usage.cached < second.usage.prompt
     assert second.usage.cached % BLOCK == 0
-
-
-def test_the_budget_is_what_vllms_own_options_make_it(reading: tuple[asyncio.Runner, Engine]) -> None:
-    _, engine = reading
-
-    assert engine.budget.tokens == BLOCKS * BLOCK
-    assert engine.budget.slots == 4
 
 
 def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:

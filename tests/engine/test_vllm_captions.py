@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from fleets import READY_S
 from offline import png
-from pecia import (
-    Captions,
-    CaptionStyle,
-    CaptionVideo,
-    Client,
-    GenerationOptions,
-    JobState,
-    ReadDocument,
-)
+from pecia import Captions, CaptionStyle, CaptionVideo, Client, GenerationOptions, JobState, ReadDocument
 from pecia_workers.local.fleet import LocalFleet
 from videos import RATE, video
 
@@ -50,12 +42,8 @@ def test_a_clip_comes_back_as_captions_with_their_times_and_a_summary(
 ) -> None:
     captions = caption(fleet[1], style=CaptionStyle.BRIEF)
 
-    assert [(one.start.total_seconds(), one.end.total_seconds()) for one in captions.segments] == [
-        (0, 2),
-        (2, 4),
-        (4, 6),
-        (6, 8),
-    ]
+    times = [(one.start.total_seconds(), one.end.total_seconds()) for one in captions.segments]
+    assert times == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert len({one.text for one in captions.segments}) > 1, "the model does not look at the frames"
     for segment in captions.segments:
         assert segment.text

@@ -30,7 +30,6 @@ def _none_is_left(engine_processes: Processes) -> Iterator[None]:
 
 @pytest.fixture
 def worker(endless_checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
-    """A worker that reads one page, in a process group of its own."""
     with subprocess.Popen(
         [sys.executable, small_worker.__file__, str(endless_checkpoint)],
         stdout=subprocess.PIPE,

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 import torch
 
 import offline
 from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr
-from offline import SCHEMA, SIZES
+from offline import SCHEMA, SIZES, clip
 from pecia_schemas import DocumentType, FailureCode
 from pecia_workers.batching.cost import counter_for
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
-from pecia_workers.engines.base import ClipTimes, EngineOverloadedError, Sampling
+from pecia_workers.engines.base import EngineOverloadedError, Sampling
 
 asked = partial(offline.asked, max_output_tokens=24)
 
@@ -36,19 +35,6 @@ def asking(
     engine = make_vllm(checkpoint, adapters={"loud": str(adapter)}, max_lora_rank=8, engine_options=options)
     with started(engine) as runner:
         yield runner, engine
-
-
-def clip(frames: int, *, seed: int = 1, side: int = 112) -> EngineRequest:
-    shown = np.random.default_rng(seed).integers(0, 255, (frames, side, side, 3), dtype=np.uint8)
-    times = ClipTimes(fps=10.0, indices=tuple(range(0, 5 * frames, 5)), duration=frames / 2)
-    return EngineRequest(
-        id=f"clip-{seed}",
-        images=tuple(shown),
-        clip=times,
-        workload="caption-brief",
-        instruction="Describe it.",
-        max_output_tokens=24,
-    )
 
 
 def test_a_picture_whose_request_was_rendered_and_given_up_can_be_asked_again(
@@ -109,14 +95,26 @@ def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, En
     jsonschema.validate(json.loads(answer.text), SCHEMA)
 
 
-def test_a_schema_that_cannot_be_decoded_by_is_named(asking: tuple[asyncio.Runner, Engine]) -> None:
+NOT = {"type": "object", "properties": {"drug": {"not": {"type": "string"}}}, "required": ["drug"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "code"),
+    [
+        ({"schema": NOT}, "not", FailureCode.FIELDS_UNAVAILABLE),
+        ({"adapter": "quiet"}, "adapter", FailureCode.ADAPTER_UNAVAILABLE),
+    ],
+    ids=["schema", "adapter"],
+)
+def test_a_schema_that_cannot_be_decoded_by_and_an_adapter_that_is_not_there_are_named(
+    asking: tuple[asyncio.Runner, Engine], changes: dict[str, Any], said: str, code: FailureCode
+) -> None:
     runner, engine = asking
-    schema = {"type": "object", "properties": {"drug": {"not": {"type": "string"}}}, "required": ["drug"]}
 
-    with pytest.raises(EngineRefusedError, match="not") as refused:
-        runner.run(engine.generate(asked(0, schema=schema)))
+    with pytest.raises(EngineRefusedError, match=said) as refused:
+        runner.run(engine.generate(asked(0, **changes)))
 
-    assert refused.value.code is FailureCode.FIELDS_UNAVAILABLE
+    assert refused.value.code is code
 
 
 def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
@@ -166,15 +164,6 @@ def test_an_adapter_changes_its_own_answer_alone(asking: tuple[asyncio.Runner, E
     assert texts[1] != plain[1]
     assert texts[3] != plain[3]
     assert engine.capabilities.adapters == {"loud"}
-
-
-def test_an_adapter_that_is_not_there_is_refused(asking: tuple[asyncio.Runner, Engine]) -> None:
-    runner, engine = asking
-
-    with pytest.raises(EngineRefusedError, match="adapter") as refused:
-        runner.run(engine.generate(asked(0, adapter="quiet")))
-
-    assert refused.value.code is FailureCode.ADAPTER_UNAVAILABLE
 
 
 def test_a_request_that_finds_no_memory_is_told_from_one_that_fails(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asking_openai import started
-from offline import KV_CACHE_BYTES, picture
+from offline import KV_CACHE_BYTES, NUMBERS_OF_A_TOKEN, picture
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, EngineRequest
@@ -20,8 +20,6 @@ from pecia_workers.engines.base import ClipTimes
 from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.engines.vllm_processes import prepare_environment
 
-NUMBERS_OF_A_TOKEN = 2 * 2 * 2 * 64
-"""Keys and values of two layers with two heads of 64 numbers each."""
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """
 from pecia_workers.engines.vllm_processes import prepare_environment

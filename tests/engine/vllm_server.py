@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from http_doubles import free_port
 from offline import KV_CACHE_BYTES, SIZES
 
 KEY = "let-me-in"
@@ -25,8 +25,6 @@ _END_S = 30
 
 @dataclass(frozen=True)
 class VllmServer:
-    """One that is ready."""
-
     root: str
 
     @property
@@ -50,7 +48,7 @@ def serving(
     fork_server: ForkServerContext, checkpoint: Path, adapter: Path, log: Path
 ) -> Iterator[VllmServer]:
     """Serve the checkpoint as `tiny`, in float32, and its adapter as `loud`."""
-    port = _free_port()
+    port = free_port()
     process = fork_server.Process(target=_serve, args=(_options(checkpoint, adapter, port), log))
     process.start()
     try:
@@ -89,12 +87,6 @@ def _options(checkpoint: Path, adapter: Path, port: int) -> list[str]:
 def _option(name: str, value: object) -> list[str]:
     option = "--" + name.replace("_", "-")
     return [option] if value is True else [option, json.dumps(value)]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port: int = bound.getsockname()[1]
-        return port
 
 
 def _await_health(process: BaseProcess, root: str, log: Path) -> None:

@@ -47,8 +47,6 @@ def only_page(job: Job[Document]) -> Page:
 
 @dataclass
 class Behaviour:
-    """What a server is like."""
-
     text: str = "Amoxicillin 500 mg"
     form: str = "{}"
     """What a request with a schema gets instead."""
@@ -60,7 +58,6 @@ class Behaviour:
     models: tuple[dict[str, Any], ...] = ({"id": "tiny", "max_model_len": 4096},)
     refuses: frozenset[str] = frozenset()
     """Options that make a request a bad one."""
-    most_pictures: int = 64
     most_at_a_time: int | None = None
     """Further requests beside so many are answered with 503."""
     most_answer: int | None = None
@@ -204,7 +201,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         context = behaviour.models[0].get("max_model_len", 10**6)
         too_long = behaviour.most_answer is not None and body.get("max_tokens", 0) > behaviour.most_answer
         too_long = too_long or self._prompt_tokens(body) > context
-        return bool(behaviour.refuses & body.keys()) or _pictures(body) > behaviour.most_pictures or too_long
+        return bool(behaviour.refuses & body.keys()) or too_long
 
     def _stream(self, body: dict[str, Any], fault: Fault) -> None:
         behaviour = self.server.behaviour
@@ -270,7 +267,6 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
 
 
 def picture_of(part: dict[str, Any]) -> Image.Image:
-    """Return the picture that a data URL holds."""
     _, _, encoded = part["image_url"]["url"].partition(";base64,")
     return Image.open(io.BytesIO(base64.b64decode(encoded)))
 
@@ -281,10 +277,6 @@ def _tokens(part: dict[str, Any]) -> int:
         return len(part["text"].split())
     width, height = picture_of(part).size
     return -(-width * height // PIXELS_OF_A_TOKEN)
-
-
-def _pictures(body: dict[str, Any]) -> int:
-    return sum(part["type"] == "image_url" for part in body["messages"][0]["content"])
 
 
 def _reset(connection: socket.socket) -> None:

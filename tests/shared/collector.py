@@ -21,8 +21,6 @@ from http_doubles import LoopbackServer, QuietHandler, serving
 
 @dataclass(frozen=True)
 class Told:
-    """One span that was exported."""
-
     name: str
     service: str
     kind: str
@@ -75,7 +73,6 @@ class _Taking(QuietHandler, BaseHTTPRequestHandler):
 
 
 def collecting() -> AbstractContextManager[Collector]:
-    """Run a collector for the length of a block."""
     return serving(Collector())
 
 

@@ -31,7 +31,6 @@ def environment_of(size: str, directory: Path) -> dict[str, str]:
 
 
 def assignments(file: Path) -> dict[str, str]:
-    """Return the variables of an env file."""
     lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
 

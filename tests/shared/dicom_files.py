@@ -47,7 +47,6 @@ def secondary_capture(
 
 
 def encapsulated_pdf(document: bytes) -> bytes:
-    """Return a DICOM file with a PDF in it."""
     dataset = _dataset(uid.EncapsulatedPDFStorage)
     dataset.MIMETypeOfEncapsulatedDocument = "application/pdf"
     dataset.EncapsulatedDocument = document

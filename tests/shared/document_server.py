@@ -50,7 +50,6 @@ class DocumentServer(LoopbackServer):
         """Ends what hangs."""
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
-        """Return a URL of this server."""
         return f"{self.scheme}://{host}:{self.server_port}{path}"
 
     def plan(self, path: str, *answers: Answer) -> str:
@@ -59,7 +58,6 @@ class DocumentServer(LoopbackServer):
         return self.url(path)
 
     def take(self, path: str) -> Answer:
-        """Return what to answer now."""
         self.asked.append(path)
         planned = self.answers.get(path.partition("?")[0], [Answer(status=404)])
         return planned.pop(0) if len(planned) > 1 else planned[0]
@@ -114,7 +112,6 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
 
 @contextmanager
 def handing_out(context: ssl.SSLContext | None = None) -> Iterator[DocumentServer]:
-    """Run a server for the length of a block."""
     with serving(DocumentServer(context)) as server:
         try:
             yield server

@@ -130,7 +130,6 @@ def synthetic_page(seed: int, korean: Path | None = None) -> NDArray[np.uint8]:
 
 
 def turned(page: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
-    """The page turned clockwise by quarters."""
     return np.ascontiguousarray(np.rot90(page, -degrees // 90))
 
 

@@ -52,8 +52,6 @@ _CHINESE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExactPage:
-    """One page and what stands on it."""
-
     name: str
     kind: str
     image: Image.Image
@@ -141,7 +139,6 @@ class Sheet:
         self.y += 2 * self.pitch
 
     def line(self, text: str) -> None:
-        """Write a line."""
         self.put(text, _MARGIN)
         self._lines.append(text)
         self._blocks.append((BlockKind.TEXT, text))
@@ -279,7 +276,6 @@ class Sheet:
             self._pieces.append(Line(text=text, box=box))
 
     def page(self, name: str, kind: str = "", *, language: str | None = None) -> ExactPage:
-        """Return what has been drawn."""
         true = TruePage(text="\n".join(self._lines), tables=tuple(self._tables), marks=tuple(self._marks))
         return ExactPage(
             name=name,

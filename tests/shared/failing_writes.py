@@ -46,6 +46,5 @@ def fail_writes(
 
 
 def let_writes_pass(url: str) -> None:
-    """End it."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP FUNCTION IF EXISTS fail CASCADE")

@@ -19,7 +19,6 @@ _OWN_MODULE = b"pecia.cli"  # no process of the product has this one imported
 
 
 def own_template() -> Template:
-    """Start the template of the tests themselves."""
     return Template(_OWN_MODULE.decode(), *MODULES)
 
 
@@ -42,7 +41,6 @@ class LastingTemplate(Template):
 
 
 def fork_from(template: LastingTemplate, patch: pytest.MonkeyPatch) -> None:
-    """Have decoders and readers forked from this template."""
     patch.setattr("pecia_workers.media.processes.Template", lambda **_: template)
 
 
@@ -55,11 +53,9 @@ class Program:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, if it has ended."""
         return None if self._child.alive else self._child.popen.wait()
 
     def wait(self, timeout: float = _ENDS_S) -> int:
-        """Return its exit status once it has ended."""
         assert wait_until(lambda: not self._child.alive, timeout), f"{self.pid} does not end"
         return self._child.popen.wait()
 

@@ -261,7 +261,6 @@ def object_stream_bomb(megabytes: int) -> bytes:
 
 
 def tree_loop() -> bytes:
-    """A page tree that holds itself."""
     return assembled(
         [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Count 2 /Kids [2 0 R 2 0 R] >>"]
     )
@@ -291,7 +290,6 @@ def crossing_loop() -> bytes:
 
 
 def form_loop() -> bytes:
-    """A page that shows a form that shows itself."""
     return document([box() + b" /Contents 4 0 R" + _FORMS % 3], [_form(b"/F Do", 3), stream(b"/F Do")])
 
 

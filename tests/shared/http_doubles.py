@@ -14,6 +14,11 @@ from typing import TypeVar
 Server = TypeVar("Server", bound="LoopbackServer")
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 class LoopbackServer(ThreadingHTTPServer):
     """Listens on a port of loopback, a free one unless it is said which."""
 
@@ -47,7 +52,6 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """Have a server answer for the length of a block."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -57,8 +57,6 @@ _RESULTS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class KoreanPage:
-    """One drawn page and what stands on it."""
-
     name: str
     pixels: NDArray[np.uint8]
     text: str

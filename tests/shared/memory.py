@@ -1,7 +1,8 @@
-"""What the processes of a worker hold, a worker being a session: all that it starts is in it."""
+"""The processes of a worker, which is a session, and what they hold; and those that have to do with a directory."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,9 +10,20 @@ _SESSION = 3  # of /proc/PID/stat, counted from 0 behind the program's name
 
 
 def processes_of(session: int) -> set[int]:
-    """Return the processes of a session."""
     running = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {process for process in running if _session_of(process) == session}
+
+
+def processes_with(directory: Path) -> dict[int, str]:
+    """Return the commands of processes that were told of a directory, or work in it; a zombie tells nothing."""
+    found: dict[int, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command, working_in = (process / "cmdline").read_bytes(), (process / "cwd").readlink()
+            told = os.fsencode(directory) in (process / "environ").read_bytes() + command
+            if told or working_in.is_relative_to(directory):
+                found[int(process.name)] = command.replace(b"\0", b" ").decode().strip()
+    return found
 
 
 def memory_of(*sessions: int) -> int:

@@ -94,5 +94,4 @@ class _Answers(QuietHandler, BaseHTTPRequestHandler):
 
 
 def metadata_server() -> AbstractContextManager[MetadataServer]:
-    """Answer for the length of a block."""
     return serving(MetadataServer())

@@ -49,21 +49,7 @@ def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def deep_grey() -> Image.Image:
-    """The line in 16 bits."""
-    return line("I").point(lambda value: value * 257).convert("I;16")
-
-
-def see_through() -> Image.Image:
-    """The line in black on nothing."""
-    grey = line("L")
-    image = Image.new("RGBA", grey.size, (0, 0, 0, 0))
-    image.putalpha(grey.point(lambda value: 255 - value))
-    return image
-
-
 def tiff_of(frames: int, *, side: int = 40, form: str | None = None) -> bytes:
-    """A TIFF of blank frames."""
     blank = Image.new("1", (side, side), 1)
     return encoded(blank, "TIFF", save_all=True, append_images=[blank] * (frames - 1), compression=form)
 
@@ -72,10 +58,6 @@ def fax(frames: int, form: str, mode: str = "1") -> bytes:
     """A TIFF of that many frames, the first with the line."""
     others = [Image.new(mode, (40, 40), "white")] * (frames - 1)
     return encoded(line(mode), "TIFF", save_all=True, append_images=others, compression=form)
-
-
-def animation(form: str) -> bytes:
-    return encoded(line("L"), form, save_all=True, append_images=[Image.new("L", (240, 80))] * 3)
 
 
 # What is not what it says

@@ -107,7 +107,6 @@ class Handler(QuietHandler, BaseHTTPRequestHandler):
 
 
 def receiving(port: int = 0) -> AbstractContextManager[Receiver]:
-    """A receiver at work."""
     return serving(Receiver(port))
 
 
@@ -119,8 +118,6 @@ def receiver() -> Iterator[Receiver]:
 
 @dataclass
 class Outbox:
-    """The outbox as the test sees it."""
-
     database_url: str
 
     def promise(self, url: str) -> UUID:
@@ -135,7 +132,6 @@ class Outbox:
         return [promised[job_id] for job_id in jobs]
 
     def finish(self, url: str | None = None) -> UUID:
-        """Finish a job, as the ledger does; return its id."""
         (job_id,) = self.finish_all([url])
         return job_id
 

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from psycopg import sql
 
 from collector import Collector
 from compose_stack import COMPOSE, assignments, environment_of, stack
+from http_doubles import free_port
 from pecia_workers.local import cluster
 from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.process import ChildProcess, spawn
@@ -32,11 +32,6 @@ WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")
 _ENTRY_POINTS = {"pecia": _PECIA, "pecia-cpu": _PECIA, "prom/prometheus": ("prometheus",)}
 _SERVERS = ("postgres", "redis", "prometheus", "flower")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _image_environment() -> dict[str, str]:
@@ -76,7 +71,7 @@ class RunningStack:
         )
         variables = environment_of("small", place) | {"PECIA_TRACING": "true"}
         secrets = [name for name, value in assignments(COMPOSE / ".env.example").items() if not value]
-        ports = {name: _free_port() for name in (*WORKERS, *_SERVERS)} | {"collector": collector.server_port}
+        ports = {name: free_port() for name in (*WORKERS, *_SERVERS)} | {"collector": collector.server_port}
         return cls(place, stack(variables)["services"], {name: variables[name] for name in secrets}, ports)
 
     def here(self, text: str, name: str) -> str:

@@ -65,7 +65,6 @@ class SecuredStores:
         return f"rediss://{account}:{password or PASSWORDS[account]}@localhost:{port}/0{options or trusted}"
 
     def database_url(self, password: str = "", *, door: str = "", trust: Authority | None = None) -> str:
-        """An address of Postgres, likewise."""
         options = f"sslmode=verify-full&sslrootcert={(trust or self.authority).path}"
         port = self.ports[f"postgres{door}"]
         return (

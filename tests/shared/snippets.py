@@ -16,7 +16,6 @@ def fenced(page: str) -> list[tuple[str, str]]:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language, in order."""
     return [block for named, block in fenced(page) if named == language]
 
 

@@ -14,7 +14,6 @@ from pecia_workers.media.limits import Limits
 
 @pytest.fixture
 def limits() -> Limits:
-    """Those of a fleet to which nothing else was said."""
     return Limits.of(WorkerSettings())
 
 

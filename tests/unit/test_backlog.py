@@ -28,18 +28,13 @@ def test_what_the_client_hands_over_itself_counts_before_the_next_look() -> None
     assert backlog.refusal(Lane.BULK) is not None
 
 
-def test_a_lane_without_a_limit_is_never_full() -> None:
+def test_a_lane_without_a_limit_is_never_full_and_one_that_was_not_counted_yet_has_to_be() -> None:
+    assert Backlog({Lane.BULK: 100}).is_stale(Lane.BULK)
     backlog = counted(100)
+    assert not backlog.is_stale(Lane.BULK)
     backlog.saw(Lane.URGENT, Load(waiting=10**6, ended=0), took=0)
     assert backlog.limit(Lane.URGENT) is None
     assert backlog.refusal(Lane.URGENT) is None
-
-
-def test_a_lane_that_was_not_counted_yet_has_to_be() -> None:
-    backlog = Backlog({Lane.BULK: 100})
-    assert backlog.is_stale(Lane.BULK)
-    backlog.saw(Lane.BULK, Load(waiting=0, ended=0), took=0)
-    assert not backlog.is_stale(Lane.BULK)
 
 
 @pytest.mark.parametrize(("ended", "seconds"), [(0, 10), (60, 10), (120, 5), (1, 60), (6_000, 1)], ids=str)

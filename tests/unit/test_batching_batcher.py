@@ -75,108 +75,89 @@ async def watched(desk: Desk) -> list[int]:
         await asyncio.sleep(0)
 
 
-def test_the_engine_never_holds_more_than_its_tokens_allow() -> None:
-    async def story() -> tuple[list[int], dict[UUID, int]]:
-        async with opened(Desk(engine())) as desk:
-            looking = asyncio.create_task(watched(desk))
-            await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
-            return await looking, desk.prices
-
-    held, prices = asyncio.run(story())
+async def test_the_engine_never_holds_more_than_its_tokens_allow() -> None:
+    async with opened(Desk(engine())) as desk:
+        looking = asyncio.create_task(watched(desk))
+        await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
+        held, prices = await looking, desk.prices
     assert len(prices) == 12
     assert max(held) == BUDGET // max(prices.values())
 
 
 @pytest.mark.parametrize("policy", PolicyName)
-def test_every_request_is_answered_by_each_policy(policy: PolicyName) -> None:
-    async def story() -> tuple[int, int]:
-        async with opened(Desk(engine(), policy)) as desk:
-            answers = await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
-            return len({answer.usage.output for answer in answers}), len(answers)
+async def test_every_request_is_answered_by_each_policy(policy: PolicyName) -> None:
+    async with opened(Desk(engine(), policy)) as desk:
+        answers = await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(12)))
 
-    assert asyncio.run(story()) == (1, 12)
+    assert [answer.usage.output for answer in answers] == [OUTPUT] * 12
 
 
-def test_the_shortest_is_who_is_expected_to_write_least() -> None:
-    async def story() -> list[str]:
-        async with opened(Desk(engine(slots=1), PolicyName.SHORTEST)) as desk:
-            ended: list[str] = []
+async def test_the_shortest_is_who_is_expected_to_write_least() -> None:
+    async with opened(Desk(engine(slots=1), PolicyName.SHORTEST)) as desk:
+        ended: list[str] = []
 
-            async def read(request: EngineRequest) -> None:
-                await desk.batcher.generate(request)
-                ended.append(request.workload)
+        async def read(request: EngineRequest) -> None:
+            await desk.batcher.generate(request)
+            ended.append(request.workload)
 
-            kinds = [DocumentType.LAB_RESULT, *[DocumentType.CHART] * 2, *[DocumentType.PRESCRIPTION] * 12]
-            await asyncio.gather(
-                *(read(replace(asked(number, side=28), workload=kind)) for number, kind in enumerate(kinds))
-            )
-            return ended
-
-    first, *others = asyncio.run(story())
+        kinds = [DocumentType.LAB_RESULT, *[DocumentType.CHART] * 2, *[DocumentType.PRESCRIPTION] * 12]
+        await asyncio.gather(
+            *(read(replace(asked(number, side=28), workload=kind)) for number, kind in enumerate(kinds))
+        )
+        first, *others = ended
     assert first == DocumentType.LAB_RESULT, "it was alone when it came"
     assert others[:3] == [DocumentType.PRESCRIPTION] * 3
     assert others[-1] == DocumentType.PRESCRIPTION, "enough of them are kept to end with"
 
 
 @pytest.mark.parametrize("given_up", [(1, 2, 3), (0, 1, 2, 3, 4)], ids=["some that wait", "all at once"])
-def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> None:
-    async def story() -> None:
-        async with opened(Desk(engine(slots=1))) as desk:
-            waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(5)]
-            await asyncio.sleep(0)
-            for number in given_up:
-                waiting[number].cancel()
-            await asyncio.wait(waiting)
-            assert [number for number in range(5) if waiting[number].cancelled()] == list(given_up)
-            await desk.batcher.generate(asked(5))
-
-    asyncio.run(story())
+async def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> None:
+    async with opened(Desk(engine(slots=1))) as desk:
+        waiting = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(5)]
+        await asyncio.sleep(0)
+        for number in given_up:
+            waiting[number].cancel()
+        await asyncio.wait(waiting)
+        assert [number for number in range(5) if waiting[number].cancelled()] == list(given_up)
+        await desk.batcher.generate(asked(5))
 
 
-def test_a_later_urgent_request_enters_first() -> None:
-    async def story() -> list[int]:
-        ended: list[int] = []
+async def test_a_later_urgent_request_enters_first() -> None:
+    ended: list[int] = []
 
-        async def read(number: int, priority: int) -> None:
-            await desk.batcher.generate(asked(number, priority=priority))
-            ended.append(number)
+    async def read(number: int, priority: int) -> None:
+        await desk.batcher.generate(asked(number, priority=priority))
+        ended.append(number)
 
-        async with opened(Desk(engine(slots=1))) as desk, asyncio.TaskGroup() as group:
-            for number in range(3):
-                group.create_task(read(number, 2))
-            await asyncio.sleep(0)
-            group.create_task(read(3, 0))
-        return ended
+    async with opened(Desk(engine(slots=1))) as desk, asyncio.TaskGroup() as group:
+        for number in range(3):
+            group.create_task(read(number, 2))
+        await asyncio.sleep(0)
+        group.create_task(read(3, 0))
 
-    assert asyncio.run(story()) == [0, 3, 1, 2]
+    assert ended == [0, 3, 1, 2]
 
 
-def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be() -> None:
-    async def story() -> tuple[int, int]:
-        async with opened(Desk(engine())) as desk:
-            for number in range(ENOUGH + 1):
-                await desk.batcher.generate(asked(number))
-            return desk.prices[UUID(int=0)], desk.prices[UUID(int=ENOUGH)]
-
-    first, learned = asyncio.run(story())
+async def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be() -> None:
+    async with opened(Desk(engine())) as desk:
+        for number in range(ENOUGH + 1):
+            await desk.batcher.generate(asked(number))
+        first, learned = desk.prices[UUID(int=0)], desk.prices[UUID(int=ENOUGH)]
     assert first - learned == 400 - length_of(step_of(OUTPUT))
 
 
-def test_packing_is_what_is_used_while_others_wait() -> None:
-    async def story() -> tuple[float | None, float | None]:
-        async with opened(Desk(engine(slots=1))) as desk:
-            await desk.batcher.generate(asked(0))
-            alone = desk.batcher.packing.share
-            await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 5)))
-            return alone, desk.batcher.packing.share
-
-    alone, crowded = asyncio.run(story())
+async def test_packing_is_what_is_used_while_others_wait() -> None:
+    async with opened(Desk(engine(slots=1))) as desk:
+        await desk.batcher.generate(asked(0))
+        alone = desk.batcher.packing.share
+        await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 5)))
+        crowded = desk.batcher.packing.share
     assert alone is None
     assert crowded is not None
     assert crowded > 0.5  # by the clock of the wall, which a busy machine holds up between two
 
 
-def test_a_part_that_waits_for_room_does_not_work() -> None:
+async def test_a_part_that_waits_for_room_does_not_work() -> None:
     async def waited(desk: Desk, number: int) -> float:
         request = asked(number)
         assert request.part
@@ -184,8 +165,5 @@ def test_a_part_that_waits_for_room_does_not_work() -> None:
             await desk.batcher.generate(request)
             return waited_s(str(request.part))
 
-    async def story() -> list[float]:
-        async with opened(Desk(engine(slots=1))) as desk:
-            return list(await asyncio.gather(waited(desk, 1), waited(desk, 2)))
-
-    assert min(asyncio.run(story())) > 0
+    async with opened(Desk(engine(slots=1))) as desk:
+        assert min(await asyncio.gather(waited(desk, 1), waited(desk, 2))) > 0

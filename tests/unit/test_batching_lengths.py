@@ -19,13 +19,11 @@ def having_seen(lengths: list[int], share: float = 0.75) -> LearnedLengths:
     return learned
 
 
-def test_the_table_is_believed_until_enough_was_seen() -> None:
+def test_the_table_is_believed_until_enough_was_seen_of_the_same_workload() -> None:
     assert having_seen([10] * (ENOUGH - 1)).expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
     assert having_seen([10] * ENOUGH).expected("chart") == length_of(step_of(10))
-
-
-def test_another_workload_teaches_nothing() -> None:
-    assert having_seen([10] * 50).expected("prescription") == EXPECTED_OUTPUT_TOKENS["prescription"]
+    of_another = having_seen([10] * ENOUGH).expected("prescription")
+    assert of_another == EXPECTED_OUTPUT_TOKENS["prescription"]
 
 
 @given(lengths=LENGTHS, share=st.floats(0.05, 0.95))

@@ -56,17 +56,19 @@ class Counted(SimulatedEngine):
             raise
 
 
-def answered(engine: Counted, policy: PolicyName, requests: Sequence[EngineRequest]) -> int:
-    """Return how many of the requests, all at once, the engine has answered."""
+def ends_of(
+    engine: Counted, policy: PolicyName, requests: Sequence[EngineRequest]
+) -> list[Generation | BaseException]:
+    """Return what came of the requests, all at once."""
 
-    async def story() -> int:
+    async def story() -> list[Generation | BaseException]:
         batcher = Batcher(
             engine, policy_named(policy, BatchLimits()), LearnedLengths(0.75), priced=lambda *_: None
         )
         await engine.start()
         try:
             async with asyncio.timeout(30):
-                return len(await asyncio.gather(*map(batcher.generate, requests)))
+                return await asyncio.gather(*map(batcher.generate, requests), return_exceptions=True)
         finally:
             await engine.stop()
 
@@ -84,7 +86,7 @@ def test_whatever_fits_alone_is_answered_without_a_storm_of_tries(
     requests = [asked(number, side) for number, side in enumerate(sides)]
     engine = Counted(largest(requests) * (1 + beside))
 
-    assert answered(engine, policy, requests) == len(requests)
+    assert all(isinstance(end, Generation) for end in ends_of(engine, policy, requests))
 
     # Halved at each shortage, what is inside is one request after the sixth at the latest.
     assert engine.tries <= len(requests) + engine.overloaded
@@ -95,17 +97,8 @@ def test_what_does_not_fit_alone_fails_and_the_others_do_not() -> None:
     requests = [asked(number, 56) for number in range(8)]
     engine = Counted(largest(requests) * 2)
 
-    async def story() -> list[Generation | BaseException]:
-        policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
-        batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
-        await engine.start()
-        ends = (batcher.generate(one) for one in (*requests, asked(8, 1120)))
-        try:
-            return await asyncio.gather(*ends, return_exceptions=True)
-        finally:
-            await engine.stop()
+    *fine, too_large = ends_of(engine, PolicyName.CONTINUOUS, [*requests, asked(8, 1120)])
 
-    *fine, too_large = asyncio.run(story())
     assert all(isinstance(end, Generation) for end in fine)
     assert isinstance(too_large, EngineOverloadedError)
 

@@ -63,34 +63,30 @@ def test_an_attempt_that_is_over_or_asked_no_engine_has_taken_nothing() -> None:
     assert meter.spent(OTHER, queued_s=0) is None
 
 
-def test_waiting_for_room_is_not_the_engines_time() -> None:
+async def test_waiting_for_room_is_not_the_engines_time() -> None:
     """On one slot the second waits for the first."""
 
-    async def story() -> tuple[Timings, Timings]:
-        model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
-        engine, meter = SimulatedEngine(model, FixedLength(OUTPUT)), Meter()
-        policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
-        batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
-        generator = meter.on(batcher)
-        await engine.start()
+    model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
+    engine, meter = SimulatedEngine(model, FixedLength(OUTPUT)), Meter()
+    policy = policy_named(PolicyName.CONTINUOUS, BatchLimits())
+    batcher = Batcher(engine, policy, LearnedLengths(0.75), priced=lambda *_: None)
+    generator = meter.on(batcher)
+    await engine.start()
 
-        async def read(name: str, part: UUID) -> Timings:
-            began = monotonic()
-            await generator.generate(asked(name, part))
-            told = Timings(queued=1.0, engine=monotonic() - began)
-            settled = meter.settled(part, Done(Summary(text="", verdict=Verdict.OK, engine="", timings=told)))
-            spent = meter.spent(part, queued_s=1.0)
-            assert isinstance(settled, Done)
-            timings = settled.content.timings
-            assert timings.queued + timings.engine == pytest.approx(told.queued + told.engine)
-            assert spent
-            assert spent.timings.queued == timings.queued
-            return timings
+    async def read(name: str, part: UUID) -> Timings:
+        began = monotonic()
+        await generator.generate(asked(name, part))
+        told = Timings(queued=1.0, engine=monotonic() - began)
+        settled = meter.settled(part, Done(Summary(text="", verdict=Verdict.OK, engine="", timings=told)))
+        spent = meter.spent(part, queued_s=1.0)
+        assert isinstance(settled, Done)
+        timings = settled.content.timings
+        assert timings.queued + timings.engine == pytest.approx(told.queued + told.engine)
+        assert spent
+        assert spent.timings.queued == timings.queued
+        return timings
 
-        both = await asyncio.gather(read("a", ONE), read("b", OTHER))
-        await engine.stop()
-        return both
-
-    first, second = asyncio.run(story())
+    first, second = await asyncio.gather(read("a", ONE), read("b", OTHER))
+    await engine.stop()
     assert first.queued < second.queued
     assert second.queued - 1.0 > OUTPUT * 0.01 / 2

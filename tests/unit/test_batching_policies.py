@@ -241,8 +241,6 @@ class Admission(RuleBasedStateMachine):
 
 
 class OrderedAdmission(Admission):
-    """A policy that keeps the order of arrival within a lane."""
-
     def start(self) -> None:
         before = dict(self.waiting)
         super().start()

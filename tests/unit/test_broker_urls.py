@@ -20,13 +20,9 @@ def test_a_tcp_url_keeps_account_password_and_database() -> None:
     assert (connection.userid, connection.password) == ("fleet", "p@ss/word")
 
 
-def test_a_unix_socket_becomes_kombus_form() -> None:
-    assert celery_settings("unix:///run/redis.sock?db=2")["broker_url"] == (
-        "redis+socket:///run/redis.sock?virtual_host=2"
-    )
-
-
-def test_tls_verifies_the_certificate_unless_the_url_says_otherwise() -> None:
+def test_a_unix_socket_becomes_kombus_form_and_tls_verifies_unless_the_url_says_otherwise() -> None:
+    socket = celery_settings("unix:///run/redis.sock?db=2")["broker_url"]
+    assert socket == "redis+socket:///run/redis.sock?virtual_host=2"
     assert celery_settings("rediss://redis.example/0")["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
     trusting = celery_settings("rediss://redis.example/0?ssl_cert_reqs=none&ssl_ca_certs=/etc/ca.pem")
     assert trusting["broker_use_ssl"] == {"ssl_cert_reqs": "none", "ssl_ca_certs": "/etc/ca.pem"}

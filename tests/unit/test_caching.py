@@ -212,18 +212,17 @@ def test_files_in_the_hubs_cache_are_told_by_their_names_there(
     assert len(told) == 2
 
 
-def test_another_adapter_under_the_same_name_is_another_revision(checkpoint: Callable[..., Path]) -> None:
+def test_another_adapter_under_the_same_name_is_another_revision_and_no_checkpoint_none(
+    checkpoint: Callable[..., Path],
+) -> None:
     model = str(checkpoint("model"))
+    assert revision_of(WorkerSettings(model=f"{model}/gone")) is None
     revisions = {
         revision_of(WorkerSettings(model=model, adapters=adapters))
         for adapters in ({}, {"a": str(checkpoint("one", b"1"))}, {"a": str(checkpoint("two", b"2"))})
     }
     assert len(revisions) == 3
     assert None not in revisions
-
-
-def test_a_checkpoint_that_is_not_here_has_no_revision(tmp_path: Path) -> None:
-    assert revision_of(WorkerSettings(model=str(tmp_path / "gone"))) is None
 
 
 # Looking
@@ -250,22 +249,19 @@ def cache_of(kept: Kept, **settings: Any) -> ResultCache:
     return ResultCache(kept.find, WorkerSettings(**settings), [MODEL])
 
 
-def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        kept.keep(await cache.look(first, [REQUEST], Page), first)
-        cache.ended(first.id)
+async def test_what_is_found_says_whose_it_was_and_took_nothing() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    kept.keep(await cache.look(first, [REQUEST], Page), first)
+    cache.ended(first.id)
 
-        found = (await cache.look(claimed(), [REQUEST], Page)).found
+    found = (await cache.look(claimed(), [REQUEST], Page)).found
 
-        assert found
-        assert (found.text, found.usage) == (PAGE.text, TokenUsage())
-        assert found.cached_from
-        assert (found.cached_from.part, found.cached_from.read_at) == (first.id, READ_AT)
-        assert found.cached_from.usage == PAGE.usage
-
-    asyncio.run(story())
+    assert found
+    assert (found.text, found.usage) == (PAGE.text, TokenUsage())
+    assert found.cached_from
+    assert (found.cached_from.part, found.cached_from.read_at) == (first.id, READ_AT)
+    assert found.cached_from.usage == PAGE.usage
 
 
 @pytest.mark.parametrize(
@@ -295,82 +291,62 @@ def test_words_picked_by_chance_are_shared_if_a_seed_says_which() -> None:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_only_a_good_result_is_kept(verdict: Verdict) -> None:
+def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     outcome = KEYED.done(PAGE.model_copy(update={"verdict": verdict}))
 
     assert outcome.cache_key == (b"key" if verdict is Verdict.OK else None)
-
-
-def test_a_result_that_lacks_something_is_not_kept() -> None:
     assert KEYED.done(PAGE, whole=False).cache_key is None
 
 
-def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        look = await cache.look(first, [REQUEST], Page)
-        assert look.key
-        kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
-        cache.ended(first.id)
+async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    look = await cache.look(first, [REQUEST], Page)
+    assert look.key
+    kept.results[look.key] = Earlier(part=first.id, content={"text": "as it was once"}, read_at=READ_AT)
+    cache.ended(first.id)
 
-        again = await cache.look(claimed(), [REQUEST], Page)
-        assert (again.key, again.found) == (look.key, None)
-
-    asyncio.run(story())
+    again = await cache.look(claimed(), [REQUEST], Page)
+    assert (again.key, again.found) == (look.key, None)
 
 
 # Waiting
 
 
-def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
-    async def story() -> None:
-        kept, first = Kept(), claimed()
-        cache = cache_of(kept)
-        read = await cache.look(first, [REQUEST], Page)
-        others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-        different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
-        assert (read.found, different.found) == (None, None)
-        await asyncio.wait(others, timeout=0.3)
-        assert kept.looks == 5
-        assert not any(other.done() for other in others)
+async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
+    read = await cache.look(first, [REQUEST], Page)
+    others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
+    different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
+    assert (read.found, different.found) == (None, None)
+    await asyncio.wait(others, timeout=0.3)
+    assert kept.looks == 5
+    assert not any(other.done() for other in others)
 
-        kept.keep(read, first)
-        cache.ended(first.id)
-        assert [bool((await other).found) for other in others] == [True] * 3
-
-    asyncio.run(story())
+    kept.keep(read, first)
+    cache.ended(first.id)
+    assert [bool((await other).found) for other in others] == [True] * 3
 
 
-def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
-    async def story() -> None:
-        cache, first = cache_of(Kept()), claimed()
-        await cache.look(first, [REQUEST], Page)
-        others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
+    cache, first = cache_of(Kept()), claimed()
+    await cache.look(first, [REQUEST], Page)
+    others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
+    await asyncio.sleep(0.05)
 
-        cache.ended(first.id)
-        looks = await asyncio.wait_for(asyncio.gather(*others), 5)
-        assert [look.found for look in looks] == [None] * 3
-
-    asyncio.run(story())
+    cache.ended(first.id)
+    looks = await asyncio.wait_for(asyncio.gather(*others), 5)
+    assert [look.found for look in looks] == [None] * 3
 
 
-def test_a_part_does_not_wait_for_one_of_a_lower_lane() -> None:
-    async def story() -> None:
-        cache = cache_of(Kept())
-        await cache.look(claimed(lane=Lane.BULK), [REQUEST], Page)
+@pytest.mark.parametrize(
+    ("lane", "limit"),
+    [(Lane.BULK, {}), (Lane.URGENT, {"part_timeout": 0.4})],
+    ids=["one of a lower lane", "one that takes too long"],
+)
+async def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
+    cache = cache_of(Kept(), **limit)
+    await cache.look(claimed(lane=lane), [REQUEST], Page)
 
-        await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
-
-    asyncio.run(story())
-
-
-def test_no_wait_is_without_end() -> None:
-    async def story() -> None:
-        cache = cache_of(Kept(), part_timeout=0.4)
-        await cache.look(claimed(), [REQUEST], Page)
-
-        await asyncio.wait_for(cache.look(claimed(), [REQUEST], Page), 5)
-
-    asyncio.run(story())
+    await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)

@@ -51,16 +51,12 @@ SETTINGS = WorkerSettings()
 
 
 class OneFile:
-    """A spool that holds one file, whatever is asked of it."""
-
     @asynccontextmanager
     async def open(self, _payload: PayloadRef) -> AsyncIterator[Path]:
         yield Path("clip")
 
 
 class OneVideo:
-    """A decoder that knows one video of so many seconds."""
-
     def __init__(self, duration: float, *, damaged: bool = False) -> None:
         self._duration = duration
         self._damaged = damaged
@@ -115,11 +111,8 @@ def test_segments_cover_the_video_and_a_summary_waits_behind_them() -> None:
     found = cut(80, wanted(style=CaptionStyle.DENSE))
 
     assert found.stage is Stage.CAPTION
-    assert [(one.ordinal, one.start_s, one.end_s) for one in found.parts] == [
-        (0, 0, 30),
-        (1, 30, 60),
-        (2, 60, 80),
-    ]
+    times = [(one.ordinal, one.start_s, one.end_s) for one in found.parts]
+    assert times == [(0, 0, 30), (1, 30, 60), (2, 60, 80)]
     assert {(one.width, one.height) for one in found.parts} == {(640, 360)}
     frames = SETTINGS.video_frames / 2 * 13 * 23
     assert {one.cost for one in found.parts} == {frames + 64 + EXPECTED_OUTPUT_TOKENS["caption-dense"]}
@@ -128,14 +121,11 @@ def test_segments_cover_the_video_and_a_summary_waits_behind_them() -> None:
     assert found.summary.cost == 3 * 256 + 64 + 256
 
 
-def test_a_short_video_is_one_segment_without_a_summary() -> None:
+def test_a_short_video_is_one_segment_without_a_summary_unless_the_task_wants_shorter_ones() -> None:
     found = cut(40, wanted())
 
     assert [(one.start_s, one.end_s) for one in found.parts] == [(0, 40)]
     assert found.summary is None
-
-
-def test_the_task_may_say_how_long_a_segment_is() -> None:
     assert len(cut(40, wanted(segments=timedelta(seconds=10))).parts) == 4
 
 
@@ -169,13 +159,15 @@ def caption(
 
 
 def test_a_segment_becomes_a_caption_with_its_times() -> None:
-    engine = ScriptedEngine(lambda _: said("A door opens.\x00"))
+    engine = ScriptedEngine(lambda _: replace(said("A door opens.\x00"), shrunk_to=(32, 18)))
 
     found = caption(wanted(style=CaptionStyle.BRIEF, language="ko"), engine, damaged=True)
 
     assert (found.number, found.start, found.end) == (2, timedelta(seconds=30), timedelta(seconds=60))
     assert (found.text, found.verdict, found.damaged) == ("A door opens.", Verdict.OK, True)
     assert (found.frames, found.width, found.height) == (3, 64, 36)
+    assert found.shrunk
+    assert (found.shrunk.width, found.shrunk.height) == (32, 18)
     assert found.usage == USED
     assert found.timings.queued == pytest.approx(1.5, abs=0.5)
     (request,) = engine.asked
@@ -195,15 +187,6 @@ def test_a_caption_is_written_as_its_task_and_the_fleet_say() -> None:
     (request,) = engine.asked
     assert (request.sampling, request.max_output_tokens) == sampling_for(task, caption_tokens=50)
     assert request.max_output_tokens == 50
-
-
-def test_frames_that_had_to_be_shrunk_say_so() -> None:
-    engine = ScriptedEngine(lambda _: replace(said(""), shrunk_to=(32, 18)))
-
-    found = caption(wanted(), engine)
-
-    assert found.shrunk
-    assert (found.shrunk.width, found.shrunk.height) == (32, 18)
 
 
 def test_an_adapter_that_is_not_there_is_refused_before_anything_is_decoded() -> None:
@@ -247,7 +230,7 @@ def test_a_summary_is_asked_for_with_every_caption_and_its_time() -> None:
     assert (request.images, request.workload, request.max_output_tokens) == ((), "summary", 512)
 
 
-def test_captions_beyond_the_context_are_summarised_by_halves_and_their_summaries_then() -> None:
+def test_captions_beyond_the_context_are_summarised_by_halves_down_to_two() -> None:
     def at_most_two(request: EngineRequest) -> Generation | Exception:
         lines = [line for line in request.instruction.splitlines() if line.startswith("[")]
         if len(lines) > 2:
@@ -260,13 +243,10 @@ def test_captions_beyond_the_context_are_summarised_by_halves_and_their_summarie
 
     assert summary.text == "a+b+c+d+e"
     assert summary.usage.output == 50, "a+b, c, d+e, c+(d+e) and the whole"
-
-
-def test_two_captions_that_do_not_fit_fail() -> None:
-    engine = ScriptedEngine(lambda _: EngineRefusedError("too long", FailureCode.TOO_LARGE))
-
     with pytest.raises(EngineRefusedError):
-        summarize(wanted(), ["a", "b"], engine)
+        summarize(
+            wanted(), ["a", "b"], ScriptedEngine(lambda _: EngineRefusedError("", FailureCode.TOO_LARGE))
+        )
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

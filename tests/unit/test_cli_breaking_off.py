@@ -78,11 +78,6 @@ def test_a_long_signed_url_is_called_by_its_job_in_a_folder(fleet: FakeFleet, tm
     assert written.name == f"{fleet.submitted[0].id}.txt"
 
 
-def test_a_word_that_is_too_long_for_a_name_is_no_file() -> None:
-    with pytest.raises(typer.BadParameter, match="there is no file"):
-        inputs(["a" * 400], lambda _media: True)
-
-
 def test_a_pipe_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "scan").write_bytes(b"%PDF-1.7")
@@ -135,17 +130,15 @@ def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_pa
         values.password(file, ask=False)
 
 
-def test_a_segment_beyond_all_lengths_is_refused(fleet: FakeFleet, scans: list[str]) -> None:
-    told = CliRunner().invoke(app, ["caption", scans[0], "--segments", "1e300"])
-    assert told.exit_code == 2
-    assert fleet.submitted == []
-
-
-def test_a_distance_beyond_all_dates_is_refused(fleet: FakeFleet) -> None:
+def test_a_distance_beyond_all_dates_and_a_segment_beyond_all_lengths_are_refused(
+    fleet: FakeFleet, scans: list[str]
+) -> None:
     with pytest.raises(typer.BadParameter, match="30m"):
         values.moment("9999999999d", "--since")
     with pytest.raises(InvalidOptionError, match="since"):
         list(fleet.client().jobs(since=timedelta(days=9_999_999)))
+    assert CliRunner().invoke(app, ["caption", scans[0], "--segments", "1e300"]).exit_code == 2
+    assert fleet.submitted == []
 
 
 def test_two_that_save_to_one_file_do_not_share_a_half_written_one(

@@ -56,12 +56,8 @@ def test_of_many_that_are_passed_over_the_first_are_named(
 
 
 @pytest.mark.usefixtures("inbox")
-def test_a_file_that_is_named_is_taken_whatever_it_holds() -> None:
+def test_a_file_that_is_named_is_taken_whatever_it_holds_and_a_quoted_pattern_is_matched() -> None:
     assert names("inbox/notes.txt") == ["inbox/notes.txt"]
-
-
-@pytest.mark.usefixtures("inbox")
-def test_a_quoted_pattern_is_matched_here() -> None:
     assert names("inbox/**/*.png") == ["inbox/b.png", "inbox/ward/c.png"]
 
 
@@ -81,6 +77,7 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (["nowhere.png"], "there is no file 'nowhere.png'"),
+        (["a" * 400], "there is no file"),
         (["*.tiff"], "no file matches '*.tiff'"),
         (["inbox/.trash/empty"], "nothing in"),
         (["-", "-"], "can be read once"),

@@ -26,24 +26,16 @@ def test_without_any_store_and_any_fleet_it_says_what_to_do() -> None:
 
 
 @pytest.fixture
-def fleets() -> Iterator[list[RunningFleet]]:
-    """Two fleets of this machine."""
+def fleets() -> Iterator[None]:
     fleets = [
         RunningFleet.model_validate({"pid": os.getpid(), "home": f"/{n}", **URLS, "payload_url": n})
         for n in ("one", "two")
     ]
     for fleet in fleets:
         running.announce(fleet)
-    yield fleets
+    yield
     for fleet in fleets:
         running.withdraw(fleet.home, fleet.pid)
-
-
-def test_the_only_fleet_of_this_machine_is_found(fleets: list[RunningFleet]) -> None:
-    running.withdraw(fleets[1].home, os.getpid())
-    settings = Client()._settings
-    assert settings.database_url.get_secret_value() == URLS["database_url"]
-    assert settings.payload_url == "one"
 
 
 @pytest.mark.usefixtures("fleets")

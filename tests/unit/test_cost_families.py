@@ -34,7 +34,6 @@ def counter(family: str, **overrides: object) -> TokenCounter:
 
 
 def counted(tokens: Callable[..., int], *arguments: float, **keywords: Any) -> int | None:
-    """Return the count, None for a size that is refused."""
     try:
         return tokens(*arguments, **keywords)
     except RefusedSizeError:
@@ -147,16 +146,11 @@ def test_a_family_that_is_not_known_is_named_with_those_that_are(tmp_path: Path)
     assert set(FAMILIES) <= set(caught.value.known)
 
 
-def test_a_directory_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_directory_without_a_checkpoint_is_named_and_a_setting_that_one_lacks(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=re.escape(str(tmp_path))):
         counter_for(tmp_path)
-
-
-def test_a_checkpoint_that_lacks_what_its_cost_needs_names_the_setting(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "internvl_chat", "vision_config": {"image_size": 448}}'
-    )
-
+    config = {"model_type": "internvl_chat", "vision_config": {"image_size": 448}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="patch_size"):
         counter_for(tmp_path)
 

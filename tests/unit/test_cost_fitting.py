@@ -83,11 +83,11 @@ def test_a_picture_that_cannot_be_cheap_enough_says_what_it_takes_at_least() -> 
     assert (caught.value.least, caught.value.most) == (6, 5)
 
 
-def test_a_family_whose_cost_follows_the_aspect_alone_cannot_be_shrunk() -> None:
+@pytest.mark.parametrize(
+    ("family", "size", "most"),
+    [("qwen2_5_vl", (4000, 40), 50), ("smolvlm", (1654, 2339), 500)],
+    ids=["nothing could be read", "the cost follows the aspect alone"],
+)
+def test_a_picture_that_cannot_be_shrunk_is_refused(family: str, size: tuple[int, int], most: int) -> None:
     with pytest.raises(TooManyTokensError):
-        COUNTERS["smolvlm"].fit_image(1654, 2339, 500)
-
-
-def test_no_picture_is_shrunk_until_nothing_can_be_read() -> None:
-    with pytest.raises(TooManyTokensError):
-        COUNTERS["qwen2_5_vl"].fit_image(4000, 40, 50)
+        COUNTERS[family].fit_image(*size, most)

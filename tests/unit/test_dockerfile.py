@@ -50,21 +50,16 @@ def test_what_images_are_built_on_is_pinned() -> None:
     assert all(re.search(r":v?\d+\.\d+\.\d+", image) for image in given.values())
 
 
-def test_the_gpus_image_has_a_vllm_that_pecia_works_with() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (wanted,) = [one for one in extras["vllm"] if one.startswith("vllm")]
-    least, beyond = re.findall(r"0\.(\d+)", wanted.partition(";")[0])
+def test_the_gpus_image_has_a_vllm_that_pecia_works_with_and_what_pecia_wants_beside() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["vllm"]
+    wanted = [one.partition(";")[0] for one in extra if not one.startswith("pecia")]
+    (engine,) = [one for one in wanted if one.startswith("vllm")]
+    least, beyond = re.findall(r"0\.(\d+)", engine)
     shipped = re.search(r"^ARG VLLM=\S+:v0\.(\d+)\.", DOCKERFILE.read_text(), flags=re.MULTILINE)
+    installs = next(line for line in instructions("gpu") if "pip install" in line)
     assert shipped
     assert int(least) <= int(shipped[1]) < int(beyond)
-
-
-def test_the_gpus_image_has_what_pecia_wants_beside_vllm() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    beside = [one.partition(";")[0] for one in extras["vllm"] if not one.startswith(("vllm", "pecia"))]
-    installs = next(line for line in instructions("gpu") if "pip install" in line)
-    assert beside
-    assert all(f'"{one}"' in installs for one in beside)
+    assert [one for one in wanted if one != engine and f'"{one}"' not in installs] == []
 
 
 @pytest.mark.parametrize("image", IMAGES)

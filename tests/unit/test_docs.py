@@ -26,18 +26,9 @@ def test_a_generated_page_is_current(name: str, content: str) -> None:
 
 def test_the_page_of_the_command_is_current(tmp_path: Path) -> None:
     page = tmp_path / "cli.md"
-    typed = (
-        "pecia.cli.app",
-        "utils",
-        "docs",
-        "--name",
-        "pecia",
-        "--title",
-        "The command",
-        "--output",
-        str(page),
-    )
-    subprocess.run([Path(sys.executable).with_name("typer"), *typed], check=True, capture_output=True)
+    typer = Path(sys.executable).with_name("typer")
+    named = ("--name", "pecia", "--title", "The command", "--output", str(page))
+    subprocess.run([typer, "pecia.cli.app", "utils", "docs", *named], check=True, capture_output=True)
     assert (DOCS / "cli.md").read_text() == page.read_text(), "run `make docs`"
 
 

@@ -45,13 +45,10 @@ def test_the_memory_of_a_gpu_is_spent_once() -> None:
     assert memory.kv_cache + memory.weights + memory.reserve == memory.usable
 
 
-def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    assert plan(kv_cache_dtype="fp8").kv_tokens == pytest.approx(2 * plan().kv_tokens, abs=32)
-
-
-def test_a_cache_in_32_bits_holds_half_the_tokens() -> None:
+def test_a_cache_holds_twice_the_tokens_in_8_bits_and_half_of_them_in_32() -> None:
     wide = plan(engine_options={"dtype": "float32"})
 
+    assert plan(kv_cache_dtype="fp8").kv_tokens == pytest.approx(2 * plan().kv_tokens, abs=32)
     assert plan().kv_tokens == pytest.approx(2 * wide.kv_tokens, abs=32)
 
 

@@ -59,42 +59,26 @@ def test_real_time_passes_as_the_model_says_and_a_late_wake_up_is_made_good(
     assert 0 < sum(waits) < 0.01 * len(waits)
 
 
-def test_continuous_batching_reads_side_by_side() -> None:
-    ends = []
-    for pages in (1, 16):
-        clock = VirtualClock()
-        asyncio.run(read_pages(SimulatedEngine(lengths=FixedLength(200), clock=clock), pages))
-        ends.append(clock.now)
-
-    assert ends[1] < 2 * ends[0]
-
-
-def test_an_answer_cut_short_says_so_and_counts_its_tokens() -> None:
-    async def story() -> None:
-        engine = SimulatedEngine(lengths=FixedLength(50), clock=VirtualClock())
-        await engine.start()
-        whole = await engine.generate(request(1))
-        cut = await engine.generate(request(2, most=20))
-        await engine.stop()
-        assert (whole.verdict, whole.usage.output) == (Verdict.OK, 50)
-        assert (cut.verdict, cut.usage.output) == (Verdict.TRUNCATED, 20)
-        assert cut.first_token_s is not None
-        assert cut.first_token_s > 0
-        assert 0 < cut.usage.image < cut.usage.prompt
-
-    asyncio.run(story())
+async def test_an_answer_cut_short_says_so_and_counts_its_tokens() -> None:
+    engine = SimulatedEngine(lengths=FixedLength(50), clock=VirtualClock())
+    await engine.start()
+    whole = await engine.generate(request(1))
+    cut = await engine.generate(request(2, most=20))
+    await engine.stop()
+    assert (whole.verdict, whole.usage.output) == (Verdict.OK, 50)
+    assert (cut.verdict, cut.usage.output) == (Verdict.TRUNCATED, 20)
+    assert cut.first_token_s is not None
+    assert cut.first_token_s > 0
+    assert 0 < cut.usage.image < cut.usage.prompt
 
 
-def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
-    async def story() -> None:
-        engine = SimulatedEngine(IterationModel(kv_blocks=10), clock=VirtualClock())
-        await engine.start()
-        with pytest.raises(EngineError, match="KV cache"):
-            await engine.generate(request(1))
-        assert engine.load().waiting == 0
-        await engine.stop()
-
-    asyncio.run(story())
+async def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
+    engine = SimulatedEngine(IterationModel(kv_blocks=10), clock=VirtualClock())
+    await engine.start()
+    with pytest.raises(EngineError, match="KV cache"):
+        await engine.generate(request(1))
+    assert engine.load().waiting == 0
+    await engine.stop()
 
 
 @pytest.mark.parametrize(

@@ -25,18 +25,10 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
 
 
 def test_every_setting_has_vllms_own_name() -> None:
-    same: dict[str, Any] = {
-        "quantization": "awq",
-        "max_model_len": 1,
-        "max_num_seqs": 2,
-        "max_num_batched_tokens": 3,
-        "gpu_memory_utilization": 0.5,
-        "enforce_eager": True,
-        "kv_cache_dtype": "fp8",
-        "video_pruning_rate": 0.25,
-        "speculative_config": {"method": "ngram"},
-        "tensor_parallel_size": 2,
-    }
+    sizes = {"max_model_len": 1, "max_num_seqs": 2, "max_num_batched_tokens": 3, "tensor_parallel_size": 2}
+    shares = {"gpu_memory_utilization": 0.5, "video_pruning_rate": 0.25, "enforce_eager": True}
+    kinds = {"quantization": "awq", "kv_cache_dtype": "fp8", "speculative_config": {"method": "ngram"}}
+    same: dict[str, Any] = {**sizes, **shares, **kinds}
 
     given = engine_arguments(WorkerSettings(model="m", kv_cache_bytes=4, **same), KNOWN)
 
@@ -47,18 +39,12 @@ def test_every_setting_has_vllms_own_name() -> None:
     ("setting", "reaches_vllm"),
     [
         ({}, {}),
-        (
-            {"kv_offload_bytes": 2**30},
-            {"kv_offloading_size": 1.0, "kv_offloading_backend": "native"},
-        ),
+        ({"kv_offload_bytes": 2**30}, {"size": 1.0, "backend": "native"}),
         (
             {"kv_offload_bytes": 3 * 2**29, "kv_offload_backend": "lmcache"},
-            {"kv_offloading_size": 1.5, "kv_offloading_backend": "lmcache"},
+            {"size": 1.5, "backend": "lmcache"},
         ),
-        (
-            {"kv_offload_backend": "lmcache"},
-            {"kv_offloading_size": 0.0, "kv_offloading_backend": "lmcache"},
-        ),
+        ({"kv_offload_backend": "lmcache"}, {"size": 0.0, "backend": "lmcache"}),
         ({"kv_offload_backend": "native"}, {}),
     ],
 )
@@ -67,7 +53,8 @@ def test_kv_blocks_are_moved_to_whom_the_settings_name(
 ) -> None:
     given = engine_arguments(WorkerSettings(model="m", **setting), KNOWN)
 
-    assert {name: value for name, value in given.items() if name.startswith("kv_offload")} == reaches_vllm
+    moved = {name: value for name, value in given.items() if name.startswith("kv_offload")}
+    assert moved == {f"kv_offloading_{name}": value for name, value in reaches_vllm.items()}
 
 
 def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -97,17 +96,3 @@ def test_no_two_pages_are_the_same_so_that_no_cache_knows_them() -> None:
     seen = {_asked(request, number).images[0].tobytes() for number in range(20)}
 
     assert len(seen) == 20
-
-
-def test_an_engine_that_is_not_there_is_told_in_a_sentence() -> None:
-    result = typed("--real", "--pages", "1", engine="openai")
-
-    assert result.returncode == 4
-    assert "PECIA_ENGINE_URL" in result.stderr
-
-
-def test_a_table_and_a_picture(tmp_path: Path) -> None:
-    result = typed("--pages", "10", "--size", "4", "--plot", str(tmp_path))
-
-    assert "tokens/s" in result.stdout
-    assert (tmp_path / "wait_window.png").stat().st_size > 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -43,13 +42,10 @@ def test_no_text_but_a_hash_names_a_payload(name: str) -> None:
             PayloadRef(sha256=text, size=1, media_type=None)
 
 
-def test_a_worker_opens_what_lies_inside_of_the_store_alone(tmp_path: Path) -> None:
+async def test_a_worker_opens_what_lies_inside_of_the_store_alone(tmp_path: Path) -> None:
     store = PayloadStore.open(str(tmp_path / "store"))
     reference = store.put(CONTENT)
     spool = Spool(store, tmp_path / "spool")
 
-    async def opened() -> Path:
-        async with spool.open(reference) as path:
-            return path
-
-    assert asyncio.run(opened()).is_relative_to(tmp_path / "store")
+    async with spool.open(reference) as path:
+        assert path.is_relative_to(tmp_path / "store")

@@ -123,12 +123,6 @@ def test_words_stand_where_they_were_read_and_are_found_as_one_text(path: Path) 
     assert text.get_charbox(start)[0] == pytest.approx(300, abs=2)
 
 
-def test_a_word_is_found_by_search(path: Path) -> None:
-    document = written(path, Document(pages=(read(1, *LINES),)), p1=sheet())
-    found = document[0].get_textpage().search("아목시실린").get_next()
-    assert found == (len(LINES[0]) + len("\r\n처방전 "), len("아목시실린"))
-
-
 @pytest.mark.parametrize(
     ("colour", "encoding"),
     [((190, 0, 0), Encoding.RGB), ((90, 90, 90), Encoding.GREY), (None, Encoding.BILEVEL)],

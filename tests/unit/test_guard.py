@@ -16,7 +16,7 @@ import httpcore2
 import pytest
 
 from http_doubles import LoopbackServer, QuietHandler, serving
-from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError, resolve
+from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.webhooks.sender import MAX_REPLY_BYTES, Reply, Sender, SendError
 from tls_servers import Authority
 
@@ -24,8 +24,6 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 def answering(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[str]]]:
-    """A resolver that knows one answer."""
-
     async def answer(_host: str, _port: int) -> Sequence[str]:
         return addresses
 
@@ -98,17 +96,10 @@ def test_a_listener_on_this_machine_is_called_at_its_port_alone(receiver: Receiv
     assert len(receiver.hits) == 2
 
 
-@pytest.mark.parametrize(
-    "addresses",
-    [
-        ("127.0.0.2",),
-        ("10.0.0.1",),
-        ("169.254.169.254",),
-        ("93.184.216.34",),
-        ("::ffff:127.0.0.1",),
-        ("127.0.0.1", "10.0.0.1"),
-    ],
-)
+OTHERS = ("127.0.0.2", "10.0.0.1", "169.254.169.254", "93.184.216.34", "::ffff:127.0.0.1")
+
+
+@pytest.mark.parametrize("addresses", [*((one,) for one in OTHERS), ("127.0.0.1", "10.0.0.1")])
 def test_a_listeners_port_opens_no_other_address(addresses: tuple[str, ...]) -> None:
     let_in = GuardedBackend(listener=8787, resolve=answering(*addresses))
     assert refusal_of("http://rebound.example:8787/", let_in) == "refused_port"
@@ -120,18 +111,12 @@ def receiver() -> Iterator[Receiver]:
         yield server
 
 
+NUMBERS = ("2130706433", "0x7f000001", "127.1")
+"""Old spellings, which resolvers understand."""
+
+
 @pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1",
-        "localhost",
-        "2130706433",  # 127.0.0.1 as one decimal number
-        "0x7f000001",
-        "127.1",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::127.0.0.1]",
-    ],
+    "host", ["127.0.0.1", "localhost", *NUMBERS, "[::1]", "[::ffff:127.0.0.1]", "[::127.0.0.1]"]
 )
 def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> None:
     assert refusal_of(receiver.url(host), GuardedBackend(ports=())) == "refused_address"
@@ -141,39 +126,19 @@ def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> No
 @pytest.mark.parametrize(
     "address",
     [
-        "10.0.0.1",
-        "172.16.0.1",
-        "192.168.1.1",
-        "169.254.169.254",  # metadata of most clouds
-        "100.100.100.200",  # Alibaba's
-        "192.0.0.192",  # Oracle's
-        "168.63.129.16",  # Azure's platform, though it looks public
-        "fd00:ec2::254",  # Amazon's
-        "::ffff:169.254.169.254",
-        "64:ff9b::a9fe:a9fe",  # NAT64 of 169.254.169.254
-        "2002:a9fe:a9fe::1",  # 6to4 of it
-        "100.64.0.1",  # carrier-grade NAT
-        "0.0.0.0",  # noqa: S104  a target, nothing listens
-        "192.0.0.1",
-        "192.88.99.1",
-        "198.18.0.1",
-        "203.0.113.1",
-        "224.0.0.1",
-        "240.0.0.1",
-        "255.255.255.255",
-        "::",
-        "fe80::1%eth0",
-        "fc00::1",
-        "fec0::1",
-        "ff02::1",
-        "::ffff:10.0.0.1",
-        "64:ff9b::a00:1",  # NAT64 of 10.0.0.1
-        "64:ff9b:1::a00:1",  # local-use NAT64
-        "2002:a00:1::1",  # 6to4 of 10.0.0.1
+        *("10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1"),  # the last: carrier-grade NAT
+        *(
+            "169.254.169.254",
+            "100.100.100.200",
+            "192.0.0.192",
+        ),  # metadata of most clouds, Alibaba's, Oracle's
+        *("168.63.129.16", "fd00:ec2::254"),  # of Azure's platform, though it looks public, and of Amazon's
+        *("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1"),  # mapped, by NAT64, by 6to4
+        *("::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1"),
         "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo
-        "2001:db8::1",
-        "3fff::1",
-        "5f00::1",
+        *("0.0.0.0", "192.0.0.1", "192.88.99.1", "198.18.0.1", "203.0.113.1"),  # noqa: S104  a target, nothing listens
+        *("224.0.0.1", "240.0.0.1", "255.255.255.255"),
+        *("::", "fe80::1%eth0", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1", "3fff::1", "5f00::1"),
     ],
 )
 def test_an_address_that_is_not_public_is_refused(address: str) -> None:
@@ -208,25 +173,6 @@ def test_a_name_that_changes_its_answer_is_reached_where_it_was_judged(receiver:
     assert refusal_of(receiver.url("hook.example"), backend) == "refused_address"
 
 
-def test_every_call_is_judged_afresh(receiver: Receiver) -> None:
-    asked: list[str] = []
-
-    async def counting(host: str, _port: int) -> Sequence[str]:
-        asked.append(host)
-        return ["127.0.0.1"]
-
-    async def story() -> None:
-        backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=counting)
-        sender = Sender(backend, timeout=timedelta(seconds=5), connections=1)
-        for _ in range(2):
-            await sender.post(receiver.url("hook.example"), b"{}", {})
-        await sender.aclose()
-
-    asyncio.run(story())
-
-    assert asked == ["hook.example", "hook.example"]
-
-
 @pytest.mark.parametrize(
     ("url", "refusal"),
     [
@@ -251,10 +197,6 @@ def test_no_port_named_admits_every_port_there_is() -> None:
 
     assert refusal_of("http://hook.example:2222/", backend) == "refused_address"
     assert refusal_of("http://hook.example:70000/", backend) == "refused_port"
-
-
-def test_an_allowed_network_may_be_private(receiver: Receiver) -> None:
-    assert post(receiver.url(), GuardedBackend(allow=LOOPBACK, ports=())).status == 204
 
 
 def test_an_allowed_network_is_no_wider_than_it_says() -> None:
@@ -340,21 +282,10 @@ def test_an_address_that_does_not_answer_leads_on_to_the_next(
         assert asyncio.run(dial(port)) == "127.0.0.2"
 
 
-def test_a_closed_port_is_unreachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(SendError, match="unreachable"):
-        post(f"http://127.0.0.1:{port}/", GuardedBackend(allow=LOOPBACK, ports=()))
-
-
-@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 70 + ".example"])
-def test_a_name_without_an_address_is_unreachable(host: str) -> None:
-    with pytest.raises(SendError, match="unreachable"):
-        post(f"http://{host}/", GuardedBackend())
-
-
-def test_the_systems_resolver_understands_old_spellings_of_an_address() -> None:
-    assert asyncio.run(resolve("0x7f000001", 80)) == ["127.0.0.1"]
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 70 + ".example", "127.0.0.1"])
+def test_a_name_without_an_address_and_a_closed_port_are_unreachable(host: str) -> None:
+    with closed_port() as (_, port), pytest.raises(SendError, match="unreachable"):
+        post(f"http://{host}:{port}/", GuardedBackend(allow=LOOPBACK, ports=()))
 
 
 @pytest.fixture

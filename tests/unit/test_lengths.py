@@ -49,11 +49,8 @@ def test_a_task_takes_no_text_that_is_too_long(options: dict[str, object]) -> No
         ReadDocument(b"", **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def test_a_webhook_takes_no_url_that_is_too_long() -> None:
+def test_a_webhook_and_the_name_of_a_client_have_a_limit() -> None:
     with pytest.raises(ValidationError, match="2048"):
         Webhook.model_validate({"url": "https://example.org/" + "x" * lengths.WEBHOOK_URL})
-
-
-def test_the_name_of_a_client_has_a_limit() -> None:
     with pytest.raises(ValidationError, match="200"):
         ClientSettings(client_name="x" * (lengths.NAME + 1))

@@ -10,15 +10,8 @@ import sys
 import pytest
 
 SLOW = (
-    "alembic",
-    "celery",
-    "cryptography.hazmat",
-    "jsonschema",
-    "kombu",
-    "opentelemetry",
-    "pecia_workers",
-    "redis",
-    "standardwebhooks",
+    *("alembic", "celery", "cryptography.hazmat", "jsonschema", "kombu", "opentelemetry"),
+    *("pecia_workers", "redis", "standardwebhooks"),
 )
 """What neither the client nor `pecia list` needs, loaded with it or not."""
 

@@ -17,30 +17,19 @@ from pecia_workers.local.flower import Flower
 from pecia_workers.local.home import Home, default_home
 
 
-def test_root_lives_in_the_system_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert default_home() == Path("/var/lib/pecia")
-
-
-def test_a_user_lives_in_the_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+@pytest.mark.parametrize(("account", "home"), [(0, "/var/lib/pecia"), (1000, "/data/pecia")])
+def test_root_lives_in_the_system_directory_and_a_user_in_the_data_directory(
+    monkeypatch: pytest.MonkeyPatch, account: int, home: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: account)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert default_home() == Path("/data/pecia")
+    assert default_home() == Path(home)
 
 
-def test_a_second_supervisor_is_told_who_holds_the_home(tmp_path: Path) -> None:
+def test_a_home_is_held_by_one_supervisor_and_a_second_is_told_by_whom(tmp_path: Path) -> None:
     home = Home(path=tmp_path)
-    with (
-        home.hold(),
-        pytest.raises(FleetRunningError, match=rf"process {os.getpid()}\).*--home"),
-        home.hold(),
-    ):
-        pass
-
-
-def test_a_home_left_is_free(tmp_path: Path) -> None:
-    home = Home(path=tmp_path)
-    with home.hold():
+    told = pytest.raises(FleetRunningError, match=rf"process {os.getpid()}\).*--home")
+    with home.hold(), told, home.hold():
         pass
     with home.hold():
         assert home.payloads.is_dir()

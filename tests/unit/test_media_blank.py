@@ -44,18 +44,15 @@ def test_specks_of_dust_do_not_fill_a_page(seed: int) -> None:
     assert prepare(scanned(image, 5, seed)).blank
 
 
-def test_the_dark_edge_a_scanner_leaves_is_no_writing() -> None:
+@pytest.mark.parametrize(
+    "edges",
+    [((0, 0, A4[0], 14), (A4[0] - 22, 0, *A4)), ((0, 0, 45, A4[1]),)],
+    ids=["two", "wider than the paper is estimated over"],
+)
+def test_the_dark_edge_a_scanner_leaves_is_no_writing(edges: tuple[tuple[int, int, int, int], ...]) -> None:
     image = sheet(240)
-    draw = ImageDraw.Draw(image)
-    draw.rectangle((0, 0, A4[0], 14), fill=20)
-    draw.rectangle((A4[0] - 22, 0, A4[0], A4[1]), fill=40)
-
-    assert prepare(scanned(image, 4)).blank
-
-
-def test_a_dark_edge_wider_than_the_paper_is_estimated_over_is_no_writing() -> None:
-    image = sheet(240)
-    ImageDraw.Draw(image).rectangle((0, 0, 45, A4[1]), fill=30)
+    for edge in edges:
+        ImageDraw.Draw(image).rectangle(edge, fill=30)
 
     assert prepare(scanned(image, 4)).blank
 

@@ -26,6 +26,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pictures import encoded
 
 LIMITS = Limits.of(WorkerSettings())
 RAMP = np.linspace(0, 255, 6000).astype(np.uint8).reshape(100, 60)
@@ -33,7 +34,6 @@ RED = np.full((100, 60, 3), (200, 0, 0), dtype=np.uint8)
 
 
 def shades(path: Path) -> NDArray[Any]:
-    """The one page of a grey picture."""
     (page,) = inspect_file(path, LIMITS)
     assert (page.width, page.height) == (60, 100)
     pixels = page_pixels(path, 0, LIMITS)
@@ -42,9 +42,10 @@ def shades(path: Path) -> NDArray[Any]:
 
 
 def jpeg(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)
-    return buffer.getvalue()
+    return encoded(Image.fromarray(pixels), kind, **options)
+
+
+JPEG2000 = jpeg(RED, "JPEG2000", no_jp2=True)
 
 
 def with_palette(red: bytes) -> bytes:
@@ -69,18 +70,14 @@ def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -
     assert sniff(b"II*\0" + content[4:HEAD_BYTES]) is MediaType.DICOM
 
 
-def test_grey_is_read_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
-    assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
-
-
-def test_rescaling_that_changes_nothing_leaves_grey_as_it_is_stored(file: Callable[[bytes], Path]) -> None:
+def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(
+    file: Callable[[bytes], Path],
+) -> None:
     pale = 200 + RAMP // 16
-    path = file(secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0"))
+    rescaled = secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0")
 
-    assert (shades(path) == pale).all()
-
-
-def test_where_low_values_are_light_grey_is_inverted(file: Callable[[bytes], Path]) -> None:
+    assert (shades(file(secondary_capture(RAMP))) == RAMP).all()
+    assert (shades(file(rescaled)) == pale).all()
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
 
 
@@ -97,14 +94,10 @@ def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
 
 def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> None:
     signed = RAMP.astype(np.int16) - 100
-    asked: dict[str, Any] = {
-        "RescaleSlope": 2,
-        "RescaleIntercept": 50,
-        "WindowCenter": 104.5,
-        "WindowWidth": 511,
-    }
+    rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50}
+    content = secondary_capture(signed, **rescaled, WindowCenter=104.5, WindowWidth=511)
 
-    assert np.abs(shades(file(secondary_capture(signed, **asked))).astype(int) - RAMP).max() <= 1
+    assert np.abs(shades(file(content)).astype(int) - RAMP).max() <= 1
 
 
 def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(
@@ -132,15 +125,7 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
         (secondary_capture(RED.astype(np.uint16) * 257, "RGB"), 0),
         (secondary_capture(np.full_like(RED, (60, 94, 228)), "YBR_FULL"), 1),
         (secondary_capture(RED, "YBR_FULL_422", compressed=[jpeg(RED)], syntax=uid.JPEGBaseline8Bit), 2),
-        (
-            secondary_capture(
-                RED,
-                "YBR_RCT",
-                compressed=[jpeg(RED, "JPEG2000", no_jp2=True)],
-                syntax=uid.JPEG2000Lossless,
-            ),
-            0,
-        ),
+        (secondary_capture(RED, "YBR_RCT", compressed=[JPEG2000], syntax=uid.JPEG2000Lossless), 0),
         (with_palette(b"\0\0\xff\xc8"), 0),
         (with_palette(b"\0\0\xc8\0"), 0),
     ],
@@ -194,12 +179,7 @@ def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
     with pytest.raises(MediaError, match="no_such_page"):
         page_pixels(path, 3, LIMITS)
-
-
-def test_less_than_no_frames_are_no_pages(file: Callable[[bytes], Path]) -> None:
-    path = file(secondary_capture(RAMP, NumberOfFrames=-1))
-
-    assert failure(path).code is FailureCode.EMPTY
+    assert failure(file(secondary_capture(RAMP, NumberOfFrames=-1))).code is FailureCode.EMPTY
 
 
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:

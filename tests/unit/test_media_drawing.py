@@ -90,10 +90,6 @@ def test_a_red_stamp_keeps_its_colour() -> None:
     assert abs(stamp - (200, 20, 20)).max() < 12
 
 
-def test_less_quality_is_smaller() -> None:
-    assert len(compressed(page(), 40)[1]) < len(compressed(page(), 90)[1])
-
-
 def test_pages_are_decoded_in_another_process(pictures: PagePictures) -> None:
     first, second = (pictures(number, rotation=0, skew=0.0) for number in (1, 2))
     assert (first.width, first.height, first.dpi) == (1000, 1400, None)

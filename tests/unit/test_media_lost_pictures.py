@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,13 @@ from pecia_schemas import FailureCode
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
+from pictures import encoded
 
 JPEG_START = b"\xff\xd8\xff"
 
 
 def scanned(path: Path, picture: Image.Image, *, broken: bool) -> Path:
-    buffer = io.BytesIO()
-    picture.save(buffer, "PDF", resolution=150)
-    content = buffer.getvalue()
+    content = encoded(picture, "PDF", resolution=150)
     path.write_bytes(content.replace(JPEG_START, b"\0\0\0") if broken else content)
     return path
 

@@ -1,6 +1,5 @@
 """A PDF page's own text: exact where it is trusted, and not trusted where it may be wrong."""
 
-import io
 import string
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from pecia_workers.media.limits import Limits
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
 from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
+from pictures import encoded
 
 PROSE = [
     "The patient was seen in clinic with cough and fever for 3 days; pressure 140/90",
@@ -54,9 +54,7 @@ def read(pdf: bytes, directory: Path, plan: Plan | None = None) -> PageImage:
 def picture_of(lines: list[str]) -> bytes:
     image = Image.new("L", (1000, 400), 255)
     ImageDraw.Draw(image).multiline_text((10, 10), "\n".join(lines), fill=0, font=ImageFont.load_default(24))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=95)
-    return file.getvalue()
+    return encoded(image, "JPEG", quality=95)
 
 
 @pytest.mark.parametrize("size", [6, 11, 24])
@@ -78,9 +76,10 @@ def test_boxes_lie_around_the_ink_of_their_words() -> None:
     assert not ink.any()
 
 
-def test_pieces_with_a_wide_gap_between_them_are_apart() -> None:
+def test_pieces_with_a_wide_gap_between_them_are_apart_and_a_hyphen_at_the_end_of_a_line_stays() -> None:
     content = pdfs.typeset(["Sodium"]) + pdfs.typeset(["140 mmol/l"], left=200)
     assert lines_of(pdfs.written_pdf(content)) == ["Sodium", "140 mmol/l"]
+    assert lines_of(pdfs.written_pdf(pdfs.typeset(["incon-", "clusive"]))) == ["incon-", "clusive"]
 
 
 def test_raised_and_lowered_digits_stay_raised_and_lowered() -> None:
@@ -89,33 +88,21 @@ def test_raised_and_lowered_digits_stay_raised_and_lowered() -> None:
     assert lines_of(pdf)[-1] == "3.60 x10⁶/l of H₂O"
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        ("\ufb01", "fi"),
-        ("\u00ad", "-"),
-        ("\u2f08", "人"),
-        ("\uf0fe", "☑"),
-        ("ffi", "ffi"),
-        ("\U0001f600", "\U0001f600"),
-    ],
-    ids=[
-        "ligature",
-        "soft hyphen",
-        "radical",
-        "tick of Wingdings",
-        "three letters",
-        "beyond the basic plane",
-    ],
-)
+GLYPHS = {
+    "ligature": ("\ufb01", "fi"),
+    "soft hyphen": ("\u00ad", "-"),
+    "radical": ("\u2f08", "人"),
+    "tick of Wingdings": ("\uf0fe", "☑"),
+    "three letters": ("ffi", "ffi"),
+    "beyond the basic plane": ("\U0001f600", "\U0001f600"),
+}
+
+
+@pytest.mark.parametrize(("said", "text"), GLYPHS.values(), ids=GLYPHS)
 def test_what_one_glyph_stands_for_is_read_as_it_looks(said: str, text: str) -> None:
     drawn = "\N{PILCROW SIGN}"
     pdf = pdfs.written_pdf(pdfs.typeset([*PROSE, f"a{drawn}b"]), means={drawn: said})
     assert lines_of(pdf)[-1] == f"a{text}b"
-
-
-def test_a_hyphen_at_the_end_of_a_line_stays() -> None:
-    assert lines_of(pdfs.written_pdf(pdfs.typeset(["incon-", "clusive"]))) == ["incon-", "clusive"]
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
@@ -151,82 +138,48 @@ def test_what_is_typed_into_a_form_is_part_of_the_text(tmp_path: Path) -> None:
     assert text_of(page.blocks).split() == [*" ".join(PROSE).split(), "Filled", "in", "4711"]
 
 
-@pytest.mark.parametrize(
-    ("pdf", "why"),
-    [
-        pytest.param(pdfs.blank_pdf(), Distrust.NO_TEXT, id="missing"),
-        pytest.param(pdfs.written_pdf(pdfs.typeset(["Fig. 1"])), Distrust.NO_TEXT, id="hardly any"),
-        pytest.param(pdfs.written_pdf(pdfs.typeset(PROSE, mode=3)), Distrust.HIDDEN, id="invisible"),
-        pytest.param(pdfs.written_pdf(b"1 g " + pdfs.typeset(PROSE)), Distrust.HIDDEN, id="white on white"),
-        pytest.param(
-            pdfs.written_pdf(pdfs.typeset(PROSE) + b" 0 g 0 600 595 242 re f"),
-            Distrust.HIDDEN,
-            id="below a bar",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                pdfs.typeset(PROSE) + b" q 595 0 0 842 0 0 cm /P Do Q", picture=picture_of(PROSE)
-            ),
-            Distrust.HIDDEN,
-            id="below a scan",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                pdfs.typeset(PROSE, top=480) + pdfs.typeset(PROSE) + b" q 475 0 0 190 60 320 cm /P Do Q",
-                picture=picture_of([line.upper() for line in PROSE] * 4),
-            ),
-            Distrust.PICTURE,
-            id="below a picture of other text",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                b"q 595 0 0 600 0 200 cm /P Do Q " + pdfs.typeset(PROSE, top=150), picture=picture_of(PROSE)
-            ),
-            Distrust.PICTURE,
-            id="beside a large picture",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                b"q 475 0 0 190 60 400 cm /P Do Q " + pdfs.typeset(PROSE), picture=picture_of(PROSE)
-            ),
-            Distrust.UNCOVERED,
-            id="text in a picture",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                pdfs.typeset(PROSE), means={one: chr(0xE000 + ord(one)) for one in string.ascii_letters}
-            ),
-            Distrust.UNMAPPED,
-            id="private use",
-        ),
-        pytest.param(
-            pdfs.written_pdf(b"q .87 .5 -.5 .87 300 -200 cm " + pdfs.typeset(PROSE) + b" Q"),
-            Distrust.TURNED,
-            id="turned by 30 degrees",
-        ),
-        pytest.param(
-            pdfs.written_pdf(pdfs.typeset(PROSE), means=SHIFTED), Distrust.MISNAMED, id="letters mixed up"
-        ),
-        pytest.param(
-            pdfs.written_pdf(pdfs.typeset(PROSE), means=DIGITS), Distrust.MISNAMED, id="digits mixed up"
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                pdfs.typeset(PROSE), means={one: chr(0xAC00 + ord(one)) for one in string.ascii_letters}
-            ),
-            Distrust.MISNAMED,
-            id="letters said to be Korean",
-        ),
-        pytest.param(
-            pdfs.written_pdf(
-                pdfs.typeset(PROSE), means={one: chr(0xC0 + ord(one) % 32) for one in string.ascii_lowercase}
-            ),
-            Distrust.MISNAMED,
-            id="letters said to have accents",
-        ),
-    ],
-)
-def test_a_layer_that_may_be_wrong_is_not_trusted(pdf: bytes, why: Distrust, tmp_path: Path) -> None:
+TEXT, LETTERS = pdfs.typeset(PROSE), string.ascii_letters
+NOT_TRUSTED: dict[str, tuple[Distrust, bytes, dict[str, Any]]] = {
+    "missing": (Distrust.NO_TEXT, b"", {}),
+    "hardly any": (Distrust.NO_TEXT, pdfs.typeset(["Fig. 1"]), {}),
+    "invisible": (Distrust.HIDDEN, pdfs.typeset(PROSE, mode=3), {}),
+    "white on white": (Distrust.HIDDEN, b"1 g " + TEXT, {}),
+    "below a bar": (Distrust.HIDDEN, TEXT + b" 0 g 0 600 595 242 re f", {}),
+    "below a scan": (
+        *(Distrust.HIDDEN, TEXT + b" q 595 0 0 842 0 0 cm /P Do Q"),
+        {"picture": picture_of(PROSE)},
+    ),
+    "below a picture of other text": (
+        *(Distrust.PICTURE, pdfs.typeset(PROSE, top=480) + TEXT + b" q 475 0 0 190 60 320 cm /P Do Q"),
+        {"picture": picture_of([line.upper() for line in PROSE] * 4)},
+    ),
+    "beside a large picture": (
+        *(Distrust.PICTURE, b"q 595 0 0 600 0 200 cm /P Do Q " + pdfs.typeset(PROSE, top=150)),
+        {"picture": picture_of(PROSE)},
+    ),
+    "text in a picture": (
+        *(Distrust.UNCOVERED, b"q 475 0 0 190 60 400 cm /P Do Q " + TEXT),
+        {"picture": picture_of(PROSE)},
+    ),
+    "turned by 30 degrees": (Distrust.TURNED, b"q .87 .5 -.5 .87 300 -200 cm " + TEXT + b" Q", {}),
+    **{
+        name: (why, TEXT, {"means": means})
+        for name, why, means in (
+            ("private use", Distrust.UNMAPPED, {one: chr(0xE000 + ord(one)) for one in LETTERS}),
+            ("letters mixed up", Distrust.MISNAMED, SHIFTED),
+            ("digits mixed up", Distrust.MISNAMED, DIGITS),
+            ("said to be Korean", Distrust.MISNAMED, {one: chr(0xAC00 + ord(one)) for one in LETTERS}),
+            ("accents", Distrust.MISNAMED, {one: chr(0xC0 + ord(one) % 32) for one in LETTERS[:26]}),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("why", "content", "how"), NOT_TRUSTED.values(), ids=NOT_TRUSTED)
+def test_a_layer_that_may_be_wrong_is_not_trusted(
+    why: Distrust, content: bytes, how: dict[str, Any], tmp_path: Path
+) -> None:
+    pdf = pdfs.written_pdf(content, **how)
     assert layer_of(pdf).distrust is why
     assert not read(pdf, tmp_path).blocks
 
@@ -257,13 +210,10 @@ def test_a_page_that_draws_blank_because_a_font_is_missing_is_read_from_its_laye
     assert {block.source for block in page.blocks} == {Source.LAYER}
 
 
-def test_a_layer_is_taken_anyhow_if_that_is_preferred(tmp_path: Path) -> None:
+def test_a_layer_is_taken_anyhow_or_not_at_all_if_that_is_preferred(tmp_path: Path) -> None:
     recognised = pdfs.written_pdf(pdfs.typeset(PROSE, mode=3))
     assert text_of(read(recognised, tmp_path, Plan(prefer=Prefer.LAYER)).blocks).split("\n") == PROSE
-
-
-def test_no_layer_is_taken_if_pixels_are_preferred(tmp_path: Path) -> None:
-    assert not read(pdfs.written_pdf(pdfs.typeset(PROSE)), tmp_path, Plan(prefer=Prefer.PIXELS)).blocks
+    assert not read(pdfs.written_pdf(TEXT), tmp_path, Plan(prefer=Prefer.PIXELS)).blocks
 
 
 def test_a_page_is_not_turned_if_that_step_is_left_out(tmp_path: Path) -> None:

@@ -48,9 +48,12 @@ def test_a_worker_with_nothing_to_do_is_healthy_for_ever(around: Surroundings) -
     around.pass_time(health, 100_000)
     assert health.live().ok
     assert health.ready().ok
+    around.waiting = 1
+    around.pass_time(health, 30)
+    assert health.live().ok, "the long rest was counted"
 
 
-def test_a_worker_that_claims_nothing_of_what_waits_is_not(around: Surroundings) -> None:
+def test_a_worker_that_claims_nothing_of_what_waits_is_not_until_it_moves(around: Surroundings) -> None:
     health = around.health()
     around.waiting = 3
     around.pass_time(health, 55)
@@ -58,13 +61,8 @@ def test_a_worker_that_claims_nothing_of_what_waits_is_not(around: Surroundings)
     around.pass_time(health, 15)
     assert not health.live().ok
     assert not health.ready().ok
-
-
-def test_work_that_comes_after_a_long_rest_is_waited_for_anew(around: Surroundings) -> None:
-    health = around.health()
-    around.pass_time(health, 10_000)
-    around.waiting = 1
-    around.pass_time(health, 30)
+    around.moved_at = around.now
+    around.pass_time(health, 5)
     assert health.live().ok
 
 
@@ -86,16 +84,6 @@ def test_a_busy_worker_behind_which_others_wait_is_healthy(around: Surroundings)
         assert health.live().ok
 
 
-def test_one_that_moves_again_is_healthy_again(around: Surroundings) -> None:
-    health = around.health()
-    around.waiting = 3
-    around.pass_time(health, 100)
-    assert not health.live().ok
-    around.moved_at = around.now
-    around.pass_time(health, 5)
-    assert health.live().ok
-
-
 @pytest.mark.parametrize("away", ["redis", "postgres"])
 def test_a_worker_is_not_blamed_for_a_store_that_is_away(around: Surroundings, away: str) -> None:
     health = around.health()
@@ -103,17 +91,11 @@ def test_a_worker_is_not_blamed_for_a_store_that_is_away(around: Surroundings, a
     around.waiting, around.database = (None, True) if away == "redis" else (5, False)
     around.pass_time(health, 10_000)
     assert health.live().ok
+    assert health.ready().ok is (away == "postgres")
 
     around.waiting, around.database = 5, True
     around.pass_time(health, 60)
     assert health.live().ok, "it was given no time to go on"
-
-
-def test_without_redis_a_worker_is_not_ready(around: Surroundings) -> None:
-    health = around.health()
-    around.waiting = None
-    around.pass_time(health, 5)
-    assert not health.ready().ok
 
 
 def test_a_worker_that_starts_for_an_hour_is_healthy_and_not_ready(around: Surroundings) -> None:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from http_doubles import free_port
 from limits import WAIT_S
 from pecia_workers.metrics.health import Condition
 from pecia_workers.metrics.page import serve_page
@@ -21,8 +22,6 @@ from pecia_workers.metrics.page import serve_page
 
 @dataclass
 class Told:
-    """A process that is as the test says."""
-
     alive: Condition = field(default_factory=lambda: Condition(ok=True, reason="working"))
     willing: Condition = field(default_factory=lambda: Condition(ok=False, reason="starting"))
 
@@ -43,19 +42,11 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    """A free port; those that follow are probably free, too."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@pytest.fixture
-def port(free_port: int) -> Iterator[int]:
+def port() -> Iterator[int]:
     counted, other = CollectorRegistry(), CollectorRegistry()
     Counter("parts", "Parts.", registry=counted).inc(3)
     Counter("claims", "Claims.", registry=other).inc()
-    with serve_page("127.0.0.1", free_port, Told(), [counted, other]) as served:
+    with serve_page("127.0.0.1", free_port(), Told(), [counted, other]) as served:
         assert served is not None
         yield served
 
@@ -74,19 +65,19 @@ def test_health_and_readiness_are_told_by_the_status(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/../etc/passwd", "/admin"])
-def test_there_is_nothing_else(port: int, path: str) -> None:
+def test_there_is_nothing_else_and_nothing_can_be_sent(port: int, path: str) -> None:
     assert get(port, path)[0] == 404
-
-
-def test_nothing_can_be_sent(port: int) -> None:
     assert get(port, "/metrics", "POST")[0] == 405
 
 
-def test_several_processes_of_a_machine_share_a_setting(free_port: int) -> None:
+def test_several_processes_of_a_machine_share_a_setting_and_their_pages_end_with_them() -> None:
+    first = free_port()
     with ExitStack() as stack:
-        ports = [stack.enter_context(serve_page("127.0.0.1", free_port, Told(), [])) for _ in range(3)]
+        ports = [stack.enter_context(serve_page("127.0.0.1", first, Told(), [])) for _ in range(3)]
         assert len(set(ports)) == 3
         assert all(port and get(port, "/healthz")[0] == 200 for port in ports)
+    with pytest.raises(OSError, match="refused"):
+        get(first, "/healthz")
 
 
 def test_a_page_that_cannot_be_served_stops_no_work() -> None:
@@ -98,10 +89,3 @@ def test_a_page_that_cannot_be_served_stops_no_work() -> None:
 def test_a_caller_that_says_nothing_keeps_no_other_out(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)):
         assert get(port, "/healthz")[0] == 200
-
-
-def test_a_page_ends_with_its_process(free_port: int) -> None:
-    with serve_page("127.0.0.1", free_port, Told(), []) as port:
-        pass
-    with pytest.raises(OSError, match="refused"):
-        get(port or 0, "/healthz")

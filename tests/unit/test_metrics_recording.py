@@ -81,29 +81,22 @@ def test_an_attempt_ends_in_one_way(outcome: Outcome, committed: bool, name: str
 
 
 def test_a_failure_counts_by_its_code_and_all_its_tokens_as_wasted(grown: Counts) -> None:
-    usage = TokenUsage(prompt=100, output=20)
-    recording.ended(
-        part(),
-        Failed(_FAILURE, None, Spent(engine="test", usage=usage, timings=Timings())),
-        1,
-        committed=True,
-    )
+    spent = Spent(engine="test", usage=TokenUsage(prompt=100, output=20), timings=Timings())
+    recording.ended(part(), Failed(_FAILURE, None, spent), 1, committed=True)
     assert grown("pecia_failures_total", stage="read", code="engine_error") == 1
     assert grown("pecia_wasted_tokens_total", engine="test") == 120
 
 
-def test_a_page_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(grown: Counts) -> None:
-    recording.ended(
-        part(), Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60))), 1, committed=True
-    )
-    assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
-    assert grown("pecia_wasted_tokens_total", engine="test") == 60
-
-
-def test_what_was_not_committed_is_no_page_and_no_waste(grown: Counts) -> None:
-    recording.ended(part(), Done(page(text=WORD, usage=TokenUsage(wasted=60))), 1, committed=False)
+def test_a_page_that_was_committed_counts_by_its_verdict_with_the_tokens_of_its_thrown_readings(
+    grown: Counts,
+) -> None:
+    done = Done(page(text=WORD, usage=TokenUsage(prompt=100, output=20, wasted=60)))
+    recording.ended(part(), done, 1, committed=False)
     assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 0
     assert grown("pecia_wasted_tokens_total", engine="test") == 0
+    recording.ended(part(), done, 1, committed=True)
+    assert grown("pecia_pages_read_total", engine="test", verdict="ok") == 1
+    assert grown("pecia_wasted_tokens_total", engine="test") == 60
 
 
 def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Counts) -> None:
@@ -121,9 +114,6 @@ def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Coun
     assert grown("pecia_engine_request_seconds_sum", engine="test") == 3
     assert grown("pecia_admission_wait_seconds_sum") == 2
     assert grown("pecia_first_token_seconds_sum", engine="test") == 0.5
-
-
-def test_an_engine_that_streams_nothing_has_no_first_token(grown: Counts) -> None:
     recording.generated("mute", Generation(text="", verdict=Verdict.OK), 1.0)
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 

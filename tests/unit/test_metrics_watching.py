@@ -95,16 +95,11 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(name: str, expressio
     assert labels(expression) <= set().union(*(EXPORTED[metric] for metric in asked))
 
 
-@pytest.mark.parametrize("metric", [name for name in EXPORTED if name.startswith("pecia_engine")])
-def test_what_an_engine_says_is_on_the_dashboard(metric: str) -> None:
-    shown = {
-        name
-        for board in BOARDS
-        for panel in panels(board)
-        for target in panel.get("targets", [])
-        for name in names(target["expr"])
-    }
-    assert metric in shown or metric.endswith(("_sum", "_count"))
+def test_what_an_engine_says_is_on_the_dashboard() -> None:
+    targets = [target for board in BOARDS for panel in panels(board) for target in panel.get("targets", [])]
+    shown = set().union(*(names(target["expr"]) for target in targets))
+    engines = {name for name in EXPORTED if name.startswith("pecia_engine")}
+    assert {name for name in engines - shown if not name.endswith(("_sum", "_count"))} == set()
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
@@ -121,14 +116,11 @@ def entries() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_the_runbook_has_an_entry_for_each_alert_and_no_other() -> None:
+def test_the_runbook_has_an_entry_from_symptom_to_fix_for_each_alert_and_no_other() -> None:
     assert list(entries()) == [alert["alert"] for alert in alerts()]
-
-
-@pytest.mark.parametrize("entry", entries().values(), ids=list(entries()))
-def test_an_entry_goes_from_symptom_to_fix(entry: str) -> None:
-    told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
-    assert told == ["Symptom", "Check", "Cause", "Fix"]
+    for entry in entries().values():
+        told = re.findall(r"^- \*\*(\w+):\*\* ", entry, flags=re.MULTILINE)
+        assert told == ["Symptom", "Check", "Cause", "Fix"]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
@@ -140,11 +132,3 @@ def test_prometheus_takes_the_rules_and_they_fire_when_they_should(arguments: tu
         ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_the_page_shows_how_to_scrape_what_the_alerts_expect() -> None:
-    (snippet,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    config = yaml.safe_load(snippet)
-    assert config["rule_files"] == [RULES.name]
-    assert [scrape["job_name"] for scrape in config["scrape_configs"]] == ["pecia"]
-    assert 'job="pecia"' in RULES.read_text()

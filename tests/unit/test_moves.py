@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import pecia
 import pecia_schemas
 import pecia_workers
@@ -43,23 +41,3 @@ def test_nothing_but_the_moves_writes_states_counters_or_events() -> None:
     }
 
     assert writers == {"moves.py"}
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE parts SET deaths = 0, state = 'queued' WHERE id = :id",
-        "WITH due AS (SELECT 1) UPDATE jobs\n SET failed = jobs.failed + 1 FROM due",
-        "INSERT INTO job_events (job_id) SELECT 1",
-        "connection.execute(update(PARTS).where(PARTS.c.id == part).values(state='done'))",
-    ],
-)
-def test_the_search_sees_every_way_to_write_them(statement: str, tmp_path: Path) -> None:
-    module = tmp_path / "stray.py"
-    module.write_text(statement if statement.startswith("connection") else f"TEXT = {statement!r}")
-
-    assert any(_WRITTEN.search(text) for text in texts_of(module))
-
-
-def test_other_columns_are_no_concern_of_theirs() -> None:
-    assert not _WRITTEN.search("UPDATE parts SET published_at = now() FROM free WHERE parts.state = 'queued'")

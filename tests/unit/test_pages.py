@@ -5,7 +5,6 @@ Those that need one are run by tests/acceptance/test_docs.py, or with what they 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from pecia import JobNotice, Lane, ReadDocument
+from pecia import Lane, ReadDocument
 from pecia.testing import FakeFleet
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.webhooks.schedule import RetrySchedule
 from snippets import ROOT, blocks
 
 README = (ROOT / "README.md").read_text()
@@ -98,22 +95,6 @@ def test_the_snippets_on_webhooks_run_one_after_the_other() -> None:
             exec(block, names)  # noqa: S102  the page
         assert names["notice"].type == "part.done"
         assert fleet.client().endpoints() == []
-
-
-def test_the_notice_that_is_shown_is_one() -> None:
-    (shown,) = blocks(WEBHOOKS, "json")
-    notice = JobNotice.model_validate_json(shown)
-    assert notice.model_dump(exclude_unset=True).keys() == json.loads(shown).keys()
-    assert notice.data.model_fields_set == set(type(notice.data).model_fields)
-
-
-def test_the_schedule_takes_two_days_and_a_half() -> None:
-    settings = WorkerSettings()
-    schedule = RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest)
-    waits = [schedule.after(attempt).total_seconds() for attempt in range(1, settings.webhook_attempts)]
-    days = sum(waits) / timedelta(days=1).total_seconds()
-    assert 0.8 * 2.5 < days < 1.2 * 2.5
-    assert timedelta(days=days) < settings.webhook_give_up
 
 
 # All pages

@@ -38,14 +38,11 @@ def test_punctuation_at_the_ends_of_a_word_says_nothing_of_its_sureness(around: 
     assert sureness_of([Character(one, 0.0, 0.9 if one.isalpha() else 0.1) for one in around]) == 0.9
 
 
-def test_a_space_says_nothing_of_the_sureness_of_a_line() -> None:
-    assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
-
-
-def test_punctuation_between_digits_does() -> None:
+def test_punctuation_between_digits_does_and_a_space_does_not() -> None:
     point = [Character("2", 0, 1.0), Character(",", 0, 0.4), Character("8", 0, 1.0)]
 
     assert sureness_of(point) == 0.4
+    assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
 
 
 def test_a_word_that_two_readings_agree_on_is_as_sure_as_the_surer_is() -> None:
@@ -61,21 +58,20 @@ def test_of_two_readings_of_a_word_the_surer_stands() -> None:
     assert text_of_characters(found) == "at Facebook!"
 
 
+FIRST = line(("12.50", 0.7), ("12.50", 1.0), ("RM", 0.6))
+
+
 @pytest.mark.parametrize(
-    "second",
+    ("first", "second"),
     [
-        line(("12.5012.50", 0.99), ("RM", 0.5)),
-        line(("12.5", 0.99), ("0", 0.99), ("12.50", 0.99), ("RM", 0.5)),
-        line(("RM", 0.5)),
+        (FIRST, line(("12.5012.50", 0.99), ("RM", 0.5))),
+        (FIRST, line(("12.5", 0.99), ("0", 0.99), ("12.50", 0.99), ("RM", 0.5))),
+        (FIRST, line(("RM", 0.5))),
+        (line(("Yes_or", 0.7), ("No_", 1.0)), line(("Yes", 0.99), ("or", 0.99), ("No", 0.99))),
     ],
+    ids=["joined", "parted and joined", "lost", "parted"],
 )
-def test_a_second_reading_that_joins_parts_or_loses_words_changes_nothing(second: list[Character]) -> None:
-    first = line(("12.50", 0.7), ("12.50", 1.0), ("RM", 0.6))
-
+def test_a_second_reading_that_joins_or_parts_words_or_loses_them_changes_nothing(
+    first: list[Character], second: list[Character]
+) -> None:
     assert agreed(first, second) == first
-
-
-def test_a_word_that_the_second_reading_parts_stays_whole() -> None:
-    first = line(("Yes_or", 0.7), ("No_", 1.0))
-
-    assert agreed(first, line(("Yes", 0.99), ("or", 0.99), ("No", 0.99))) == first

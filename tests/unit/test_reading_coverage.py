@@ -29,6 +29,13 @@ def print_line(image: Image.Image, top: int, ink: int = 0, size: int = 26) -> No
     ImageDraw.Draw(image).text((100, top), LINE, fill=(ink, ink, ink), font=ImageFont.load_default(size))
 
 
+def two_lines() -> Image.Image:
+    image = sheet()
+    for top in (200, 600):
+        print_line(image, top)
+    return image
+
+
 def letters(image: Image.Image) -> Letters:
     return Letters.of(np.array(image))
 
@@ -76,9 +83,7 @@ def test_rules_dashes_fields_and_noise_are_no_letters() -> None:
 
 
 def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
-    image = sheet()
-    print_line(image, 200)
-    print_line(image, 600)
+    image = two_lines()
 
     missed = letters(image).outside([quad(90, 190, 1000, 240)])
 
@@ -88,9 +93,7 @@ def test_the_letters_of_a_line_that_no_box_covers_are_told_as_one_row() -> None:
 
 
 def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> None:
-    image = sheet()
-    print_line(image, 200)
-    print_line(image, 600)
+    image = two_lines()
 
     page = page_read([piece(190)], np.array(image), letters(image), DOUBTFUL)
 
@@ -99,9 +102,6 @@ def test_a_page_of_which_a_line_was_not_read_has_a_doubt_where_it_stands() -> No
     assert doubt.reason is DoubtReason.UNCOVERED
     assert doubt.box
     assert 600 <= doubt.box.top < doubt.box.bottom <= 640
-
-
-def test_a_page_without_letters_has_no_coverage() -> None:
     assert page_read([], np.array(sheet()), letters(sheet()), DOUBTFUL).coverage is None
 
 

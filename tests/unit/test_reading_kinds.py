@@ -81,24 +81,18 @@ def test_every_paragraph_title_list_table_and_stamp_is_a_block_of_its_kind(name:
     assert found == [(kind, plain(text)) for kind, text in page.blocks]
 
 
-def test_an_indented_line_and_one_after_a_line_that_ends_early_begin_a_paragraph() -> None:
+def test_an_indented_line_one_after_a_line_that_ends_early_and_one_below_a_rule_begin_a_paragraph() -> None:
     lines = [line(text, 900 + 32 * number) for number, text in enumerate(PROSE)]
+    plain_lines, ruled = lines.copy(), PAGE.copy()
+    ruled[900 + 32 * 3 - 5 : 900 + 32 * 3 - 3, 100:600] = 0
     lines[3] = line("the wound at the wrist healed and scars", 996, left=130)
     lines[5] = line("which is the end.", 1060)
 
     blocks = layout(lines, PAGE, source=Source.LAYER).blocks
+    parted = layout(plain_lines, ruled, source=Source.LAYER).blocks
 
     assert [len(block.lines) for block in blocks] == [3, 3, 2]
-
-
-def test_a_ruling_line_parts_paragraphs() -> None:
-    lines = [line(text, 900 + 32 * number) for number, text in enumerate(PROSE)]
-    ruled = PAGE.copy()
-    ruled[900 + 32 * 3 - 5 : 900 + 32 * 3 - 3, 100:600] = 0
-
-    blocks = layout(lines, ruled, source=Source.LAYER).blocks
-
-    assert [len(block.lines) for block in blocks] == [3, 5]
+    assert [len(block.lines) for block in parted] == [3, 5]
 
 
 def test_lines_with_bullets_or_numbers_are_a_list() -> None:

@@ -88,16 +88,20 @@ def test_a_loop_is_read_again_with_one_thing_changed_at_a_time() -> None:
     assert smaller.images[0].shape == (300, 600, 3)
 
 
-def test_a_text_that_was_cut_off_gets_more_room_first() -> None:
-    engine = ScriptedEngine(in_turn([said(Verdict.TRUNCATED), said(Verdict.OK)]))
-
-    assert changes(climb(engine)) == [None, Change.SMALLER]
-
-
-def test_the_last_answer_decides_what_is_tried_next() -> None:
-    engine = ScriptedEngine(in_turn([said(Verdict.UNREADABLE, ""), said(Verdict.REPETITION)]))
-
-    assert changes(climb(engine)) == [None, Change.TEMPERATURE, Change.PENALTY, Change.SMALLER]
+@pytest.mark.parametrize(
+    ("answers", "tried"),
+    [
+        ([said(Verdict.TRUNCATED), said(Verdict.OK)], [Change.SMALLER]),
+        (
+            [said(Verdict.UNREADABLE, ""), said(Verdict.REPETITION)],
+            [Change.TEMPERATURE, Change.PENALTY, Change.SMALLER],
+        ),
+        ([said(Verdict.REPETITION), EngineError("no"), said(Verdict.OK)], [Change.PENALTY]),
+    ],
+    ids=["a text that was cut off gets more room first", "a loop after nothing", "an error loses nothing"],
+)
+def test_the_last_answer_decides_what_is_tried_next(answers: list[Answer], tried: list[Change]) -> None:
+    assert changes(climb(ScriptedEngine(in_turn(answers)))) == [None, *tried]
 
 
 def test_a_page_that_the_engine_shrank_is_shrunk_further() -> None:
@@ -143,29 +147,18 @@ def test_the_other_engine_comes_last() -> None:
     assert fallback.asked[0].images is PAGE.images
 
 
-def test_the_other_engine_is_left_alone_once_a_reading_was_good() -> None:
-    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), said(Verdict.OK)]))
-    fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
-
-    climb(engine, fallback=fallback)
-
-    assert not fallback.asked
-
-
-@pytest.mark.parametrize("language", ["ko", None])
-def test_the_other_engine_is_not_asked_for_what_it_may_not_know(language: str | None) -> None:
-    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION)]))
+@pytest.mark.parametrize(
+    ("second", "language"), [(Verdict.OK, "en"), (Verdict.REPETITION, "ko"), (Verdict.REPETITION, None)]
+)
+def test_the_other_engine_is_left_alone_once_a_reading_was_good_and_with_what_it_may_not_know(
+    second: Verdict, language: str | None
+) -> None:
+    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), said(second)]))
     fallback = ScriptedEngine(in_turn([said(Verdict.OK)]), CPU)
 
     climb(engine, replace(PAGE, language=language), fallback=fallback)
 
     assert not fallback.asked
-
-
-def test_an_error_on_the_way_loses_nothing() -> None:
-    engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), EngineError("no"), said(Verdict.OK)]))
-
-    assert changes(climb(engine)) == [None, Change.PENALTY]
 
 
 @pytest.mark.parametrize("error", [EngineError("no"), EngineDeadError("gone")])

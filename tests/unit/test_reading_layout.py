@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,15 @@ WHITE = np.full((1000, 1400, 3), 255, dtype=np.uint8)
 def piece(text: str, left: int, top: int, right: int, confidence: float | None = None) -> Line:
     box = Box(left=left, top=top, right=right, bottom=top + 30)
     return Line(text=text, box=box, confidence=confidence)
+
+
+def beside(rows: Sequence[tuple[str, str]]) -> list[Line]:
+    """Rows of two pieces each, side by side."""
+    return [
+        piece(text, x, 100 + 44 * number, x + 200)
+        for number, row in enumerate(rows)
+        for x, text in zip((100, 800), row, strict=True)
+    ]
 
 
 def texts(*pieces: Line) -> list[str]:
@@ -47,62 +58,30 @@ def test_a_joined_line_keeps_every_word() -> None:
 def test_two_addresses_side_by_side_are_read_one_after_the_other() -> None:
     left = ["Dr. Helena Vogt", "Family practice", "Marktplatz 3", "79312 Emmendingen"]
     right = ["Phone 0761 55 210", "Fax 0761 55 219", "heart@uhc.example", "14.03.2026"]
-    pieces = [
-        piece(text, x, 100 + 44 * number, x + 200)
-        for x, side in ((100, left), (800, right))
-        for number, text in enumerate(side)
-    ]
 
-    assert texts(*pieces) == ["\n".join(left), "\n".join(right)]
+    assert texts(*beside(list(zip(left, right, strict=True)))) == ["\n".join(left), "\n".join(right)]
 
 
 def test_labels_beside_an_address_are_read_row_by_row() -> None:
-    rows = [
-        ("Name", "Anton Weiss"),
-        ("Street", "Lindenweg 14"),
-        ("City", "79100 Freiburg"),
-        ("Phone", "0761 55 210"),
-    ]
-    pieces = [
-        piece(text, x, 100 + 44 * number, x + 200)
-        for number, row in enumerate(rows)
-        for x, text in zip((100, 800), row, strict=True)
-    ]
+    labels, values = ("Name", "Street", "City"), ("Anton Weiss", "Lindenweg 14", "79100 Freiburg")
+    rows = [*zip(labels, values, strict=True), ("Phone", "0761 55 210")]
 
-    assert texts(*pieces) == ["\n".join(" ".join(row) for row in rows)]
+    assert texts(*beside(rows)) == ["\n".join(" ".join(row) for row in rows)]
 
 
-def test_rows_that_may_be_two_blocks_side_by_side_are_a_doubt() -> None:
+def test_rows_that_may_be_two_blocks_side_by_side_are_a_doubt_unless_they_have_labels() -> None:
     rows = [
         ("Cardiology ward", "Dr. Anna Weiss"),
         ("Second floor", "Head physician"),
         ("East wing", "Medicine"),
     ]
-    pieces = [
-        piece(text, x, 100 + 44 * number, x + 200)
-        for number, row in enumerate(rows)
-        for x, text in zip((100, 800), row, strict=True)
-    ]
 
-    [doubt] = layout(pieces, WHITE, source=Source.OCR).doubts
+    [doubt] = layout(beside(rows), WHITE, source=Source.OCR).doubts
 
     assert (doubt.reason, doubt.on_value) == (DoubtReason.ORDER_UNCLEAR, True)
     assert doubt.text == "\n".join(" ".join(row) for row in rows)
-
-
-def test_rows_with_labels_are_no_doubt() -> None:
-    rows = [("Ward:", "Cardiology ward"), ("Physician:", "Dr. Anna Weiss"), ("Wing:", "East wing")]
-    pieces = [
-        piece(text, x, 100 + 44 * number, x + 200)
-        for number, row in enumerate(rows)
-        for x, text in zip((100, 800), row, strict=True)
-    ]
-
-    assert layout(pieces, WHITE, source=Source.OCR).doubts == ()
-
-
-def test_no_pieces_make_no_blocks() -> None:
-    assert layout([], WHITE, source=Source.OCR).blocks == ()
+    labelled = [("Ward:", "Cardiology ward"), ("Physician:", "Dr. Anna Weiss"), ("Wing:", "East wing")]
+    assert layout(beside(labelled), WHITE, source=Source.OCR).doubts == ()
 
 
 @given(

@@ -138,22 +138,16 @@ def test_a_square_with_a_stem_is_a_letter(stem: tuple[int, int, int, int]) -> No
     assert form.marks() == []
 
 
-def test_filled_squares_are_bullets_not_marks() -> None:
-    form = Form()
+def test_filled_squares_are_bullets_and_boxes_for_a_letter_each_are_no_marks() -> None:
+    bullets, postcode = Form(), Form()
     for number, label in enumerate(LABELS):
-        form.pen.rectangle((60, 100 + 50 * number, 82, 122 + 50 * number), fill=INK)
-        form.write(label, 100, 100 + 50 * number)
-
-    assert form.marks() == []
-
-
-def test_boxes_for_a_letter_each_are_no_marks() -> None:
-    form = Form()
-    form.write("Postcode", 60, 100)
+        bullets.pen.rectangle((60, 100 + 50 * number, 82, 122 + 50 * number), fill=INK)
+        bullets.write(label, 100, 100 + 50 * number)
+    postcode.write("Postcode", 60, 100)
     for number in range(6):
-        form.box(200 + 30 * number, 98, 26, "")
+        postcode.box(200 + 30 * number, 98, 26, "")
 
-    assert form.marks() == []
+    assert bullets.marks() == postcode.marks() == []
 
 
 @pytest.mark.parametrize(("name", "state"), [("J. Brandt", MarkState.TICKED), ("", MarkState.EMPTY)])

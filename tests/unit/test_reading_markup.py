@@ -15,48 +15,10 @@ from pecia_workers.reading.markup import blocks_of
 
 MARKUP = [
     *"#*_`~|<>&[]()!+-=\\\n $.:",
-    *(
-        "\n\n",
-        "\n| ",
-        " | ",
-        "|---|---|\n",
-        "---\n",
-        "- ",
-        "1. ",
-        "    ",
-        "```",
-        "```html\n",
-        "$$",
-        "**",
-        "- [x] ",
-    ),
-    *(
-        "<table>",
-        "</table>",
-        "<tr>",
-        "<td>",
-        "<td rowspan='9'>",
-        "<td colspan=3>",
-        "</td>",
-        "<th>",
-        "<caption>",
-    ),
-    *(
-        "<b>",
-        "</b>",
-        "<br>",
-        "<p>",
-        "<h2>",
-        "</h2>",
-        "<li>",
-        "<sup>",
-        "</sup>",
-        "<!--",
-        "&lt;",
-        "&amp;",
-        "![",
-        "](",
-    ),
+    *("\n\n", "\n| ", " | ", "|---|---|\n", "---\n", "- ", "1. ", "    ", "```", "```html\n", "$$", "**"),
+    *("- [x] ", "<table>", "</table>", "<tr>", "<td>", "<td rowspan='9'>", "<td colspan=3>", "</td>", "<th>"),
+    *("<caption>", "<b>", "</b>", "<br>", "<p>", "<h2>", "</h2>", "<li>", "<sup>", "</sup>", "<!--"),
+    *("&lt;", "&amp;", "![", "]("),
 ]
 
 
@@ -109,11 +71,8 @@ def test_letters_around_emphasis_stay_in_their_word() -> None:
     assert text_of(blocks_of("**진단**은 x10<sup>6</sup>/µL, H<sub>2</sub>O")) == "진단은 x10⁶/µL, H₂O"
 
 
-def test_a_picture_is_told_by_its_words_without_the_name_of_its_file() -> None:
+def test_a_picture_is_told_by_its_words_without_its_file_and_boxes_are_ticked_or_empty() -> None:
     assert shown("![X-ray of a hand](page_1.png)") == [(BlockKind.FIGURE, "X-ray of a hand")]
-
-
-def test_boxes_of_a_form_are_ticked_or_empty() -> None:
     assert shown("- [x] Cup\n- [ ] Other") == [(BlockKind.LIST, "- ☑ Cup\n- ☐ Other")]
 
 

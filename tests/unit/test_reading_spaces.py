@@ -62,11 +62,8 @@ def test_no_word_is_torn_apart(text: str) -> None:
     assert respaced(text, text) == text
 
 
-def test_figures_are_not_parted_for_a_gap() -> None:
+def test_figures_are_not_parted_for_a_gap_nor_a_word_for_a_character_seen_beside_its_place() -> None:
     assert respaced("the 12 34 of it", "the 1234 of it") == "the 1234 of it"
-
-
-def test_a_character_seen_beside_its_place_draws_no_space_to_it() -> None:
     assert respaced("no pause", "no pause", off=-9) == "no pause"
 
 

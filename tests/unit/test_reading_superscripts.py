@@ -28,20 +28,10 @@ def test_exponents_of_ten_and_of_lengths_are_raised(before: str, text: str, afte
 @pytest.mark.parametrize(
     ("before", "text", "after"),
     [
-        ("95", "1", "657010"),
-        ("RM", "5", "1.50"),
-        ("Sa", "1", "les"),
-        ("K", "1", "L."),
-        ("INVOICE NO:180", "7", "8/103"),
-        ("2 x 10", "1", ".50"),
-        ("2 x 10", "1", "5"),
-        ("210", "9", "/L"),
-        ("10", "1", "/12/2018"),
-        ("10", "2", " boxes"),
-        ("from", "2", ""),
-        ("5 m", "2", "nd"),
-        ("5 m", "7", ""),
-        ("x10", "0", ""),
+        *(("95", "1", "657010"), ("RM", "5", "1.50"), ("Sa", "1", "les"), ("K", "1", "L.")),
+        *(("INVOICE NO:180", "7", "8/103"), ("2 x 10", "1", ".50"), ("2 x 10", "1", "5"), ("210", "9", "/L")),
+        *(("10", "1", "/12/2018"), ("10", "2", " boxes"), ("from", "2", ""), ("5 m", "2", "nd")),
+        *(("5 m", "7", ""), ("x10", "0", "")),
     ],
 )
 def test_other_numbers_and_words_keep_what_was_recognised(before: str, text: str, after: str) -> None:

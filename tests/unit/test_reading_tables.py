@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -49,11 +50,22 @@ class Sheet:
     def rule(self, *place: float, colour: str = "black", width: int = 2) -> None:
         ImageDraw.Draw(self.image).line(place, fill=colour, width=width)
 
+    def frame(self, x0: float, y0: float, x1: float, y1: float) -> None:
+        for side in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1)):
+            self.rule(*side)
+
     def blocks(self) -> tuple[Block, ...]:
         return layout(self.pieces, np.asarray(self.image), source=Source.OCR).blocks
 
     def tables(self) -> list[Table]:
         return [block.table for block in self.blocks() if block.table]
+
+
+def plain(*rows: Sequence[str]) -> Cells:
+    """Return cells none of which spans others."""
+    return {
+        (row, column): (text, 1, 1) for row, texts in enumerate(rows) for column, text in enumerate(texts)
+    }
 
 
 def draw(
@@ -75,8 +87,7 @@ def draw(
     for (row, column), (text, high, wide) in cells.items():
         x0, y0, x1, y1 = xs[column], ys[row], xs[column + wide], ys[row + high]
         if rules == "full":
-            for side in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1)):
-                sheet.rule(*side)
+            sheet.frame(x0, y0, x1, y1)
         for number, line in enumerate(text.split("\n") if text else []):
             sheet.write(line, x0 + 10, y0 + pad + number * pitch)
     for y in {"rows": ys, "head": [ys[0], ys[1], ys[-1]]}.get(rules, []):
@@ -114,17 +125,13 @@ def test_the_cells_of_drawn_tables_are_right(rules: str) -> None:
 
 
 def test_spans_and_empty_cells_are_those_that_are_drawn() -> None:
-    cells: Cells = {
-        (0, 0): ("Parameter", 2, 1),
-        (0, 1): ("Morning", 1, 2),
-        (0, 3): ("Note", 2, 1),
-        (1, 1): ("Day 1", 1, 1),
-        (1, 2): ("Day 2", 1, 1),
-        (2, 0): ("Pulse", 1, 1),
-        (2, 1): ("72", 1, 1),
-        (2, 2): ("", 1, 1),
-        (2, 3): ("regular,\nno pause", 1, 1),
-    }
+    cells = plain(
+        ("Parameter", "Morning", "", "Note"),
+        ("", "Day 1", "Day 2"),
+        ("Pulse", "72", "", "regular,\nno pause"),
+    )
+    del cells[0, 2], cells[1, 0]
+    cells |= {(0, 0): ("Parameter", 2, 1), (0, 1): ("Morning", 1, 2), (0, 3): ("Note", 2, 1)}
     sheet = Sheet()
     draw(sheet, cells, "full", [200, 140, 140, 240])
 
@@ -135,8 +142,9 @@ def test_spans_and_empty_cells_are_those_that_are_drawn() -> None:
 
 
 def test_rows_without_lines_between_them_are_parted_where_columns_are_ruled() -> None:
-    cells: Cells = {(0, column): (f"Head {column}", 1, 1) for column in range(3)}
-    cells |= {(row, column): (f"{row}{column}.5", 1, 1) for row in range(1, 6) for column in range(3)}
+    cells = plain(
+        ("Head 0", "Head 1", "Head 2"), *((f"{row}.5", f"{row}1.5", f"{row}2.5") for row in range(1, 6))
+    )
     sheet = Sheet()
     draw(sheet, cells, "head", [160, 160, 160])
     bottom = max(piece.box.bottom for piece in sheet.pieces) + 10
@@ -150,13 +158,7 @@ def test_rows_without_lines_between_them_are_parted_where_columns_are_ruled() ->
 
 def test_a_piece_that_runs_through_a_line_is_cut_between_its_words() -> None:
     sheet = Sheet()
-    cells: Cells = {(row, column): ("", 1, 1) for row in range(3) for column in range(3)}
-    cells |= {
-        (0, 2): ("Unit", 1, 1),
-        (1, 2): ("mmol/L", 1, 1),
-        (2, 0): ("Sodium", 1, 1),
-        (2, 1): ("139", 1, 1),
-    }
+    cells = plain(("", "", "Unit"), ("", "", "mmol/L"), ("Sodium", "139", ""))
     draw(sheet, cells, "full", [160, 160, 160])
     sheet.pieces.append(Line(text="Test      Result", box=Box(left=90, top=132, right=330, bottom=156)))
 
@@ -168,12 +170,7 @@ def test_a_piece_that_runs_through_a_line_is_cut_between_its_words() -> None:
 def test_the_block_of_a_table_stands_in_the_order_of_the_page_and_holds_its_lines() -> None:
     sheet = Sheet()
     sheet.write("Results of the morning", 80, 40)
-    draw(
-        sheet,
-        {(0, 0): ("Sodium", 1, 1), (0, 1): ("139", 1, 1), (1, 0): ("TSH", 1, 1), (1, 1): ("2.4", 1, 1)},
-        "full",
-        [200, 200],
-    )
+    draw(sheet, plain(("Sodium", "139"), ("TSH", "2.4")), "full", [200, 200])
     sheet.write("Please repeat in two weeks.", 80, 500)
 
     blocks = sheet.blocks()
@@ -187,13 +184,7 @@ def test_the_block_of_a_table_stands_in_the_order_of_the_page_and_holds_its_line
 def test_boxes_round_paragraphs_are_no_table() -> None:
     sheet = Sheet()
     for x, y in ((80, 100), (640, 100), (80, 500), (640, 500)):
-        for side in (
-            (x, y, x + 500, y),
-            (x, y + 360, x + 500, y + 360),
-            (x, y, x, y + 360),
-            (x + 500, y, x + 500, y + 360),
-        ):
-            sheet.rule(*side)
+        sheet.frame(x, y, x + 500, y + 360)
         for number in range(9):
             sheet.write("the wound at the wrist healed well and", x + 12, y + 12 + 36 * number)
 
@@ -215,10 +206,8 @@ def test_a_grid_of_fields_stays_text_in_the_pages_order_and_has_its_cells_beside
         (3, 4, 5),
     ]
     for row, first, last in fields:
-        x0, y0, x1, y1 = xs[first], ys[row], xs[last], ys[row + 1]
-        for side in ((x0, y0, x1, y0), (x0, y1, x1, y1), (x0, y0, x0, y1), (x1, y0, x1, y1)):
-            sheet.rule(*side)
-        sheet.write(f"Field {row}{first}", x0 + 10, y0 + 10)
+        sheet.frame(xs[first], ys[row], xs[last], ys[row + 1])
+        sheet.write(f"Field {row}{first}", xs[first] + 10, ys[row] + 10)
 
     [block] = sheet.blocks()
 
@@ -235,16 +224,8 @@ def test_fields_with_their_values_above_a_table_without_lines_are_no_part_of_it(
     ):
         for left, text in zip((80, 560), fields, strict=True):
             sheet.write(text, left, 60 + 30 * row)
-    cells: Cells = {
-        (0, column): (head, 1, 1) for column, head in enumerate(("Test", "Result", "Unit", "Flag"))
-    }
-    for row, name in enumerate(NAMES[:4], 1):
-        cells |= {
-            (row, 0): (name, 1, 1),
-            (row, 1): (f"{row}.5", 1, 1),
-            (row, 2): ("g/L", 1, 1),
-            (row, 3): ("low", 1, 1),
-        }
+    rows = ((name, f"{row}.5", "g/L", "low") for row, name in enumerate(NAMES[:4], 1))
+    cells = plain(("Test", "Result", "Unit", "Flag"), *rows)
     draw(sheet, cells, "none", [220, 140, 140, 140], top=110, pad=3)
 
     blocks = sheet.blocks()

@@ -6,26 +6,10 @@ import pytest
 
 from pecia_workers.reading.values import is_value
 
+NUMBERS = ("12.5", "3.60", "x10", "140/90", "2026-11-22", "tablets(2)", "B12")
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "12.5",
-        "3.60",
-        "x10",
-        "140/90",
-        "mg/dL",
-        "mmol/L",
-        "µg",
-        "mmHg",
-        "%",
-        "March",
-        "2026-11-22",
-        "RM",
-        "tablets(2)",
-        "B12",
-    ],
-)
+
+@pytest.mark.parametrize("word", [*NUMBERS, "mg/dL", "mmol/L", "µg", "mmHg", "%", "March", "RM"])
 def test_numbers_units_doses_and_dates_are_values(word: str) -> None:
     assert is_value(word)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,16 +60,8 @@ def test_compose_knows_every_service(command: Typed, compose: dict[str, Any]) ->
     if command.service:
         assert command.service in names
         return
-    words = iter(command.compose[1:])
-    named: list[str] = []
-    for word in words:
-        if word == "--scale":
-            named.append(next(words).partition("=")[0])
-        elif word == "--tail":
-            next(words)
-        elif not word.startswith("-"):
-            named.append(word)
-    assert set(named) <= names
+    told = re.sub(r"--tail \S+", "", " ".join(command.compose[1:])).replace("--scale ", "")
+    assert {word.partition("=")[0] for word in told.split() if word[0] != "-"} <= names
 
 
 def test_every_alert_is_there_once_and_leads_to_its_entry() -> None:
@@ -79,12 +70,6 @@ def test_every_alert_is_there_once_and_leads_to_its_entry() -> None:
     table = re.findall(r"^\| \[(\w+)\]\((\S+)\)", PAGE, re.MULTILINE)
     assert [name for name, _ in table] == alerts
     assert all(target == f"../docs/alerts.md#{name.lower()}" for name, target in table)
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as Git hosts make them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_name_is_a_setting_or_stands_in_the_env_file() -> None:

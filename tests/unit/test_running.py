@@ -26,7 +26,6 @@ def _fleet(pid: int, home: str = "/h") -> RunningFleet:
 
 @pytest.fixture
 def fleet() -> RunningFleet:
-    """One that is announced."""
     fleet = _fleet(os.getpid())
     running.announce(fleet)
     return fleet
@@ -34,7 +33,6 @@ def fleet() -> RunningFleet:
 
 @pytest.fixture
 def note(fleet: RunningFleet) -> Path:
-    """The file by which it is found."""
     [path] = running.notes().iterdir()
     assert fleet.home in path.read_text()
     return path
@@ -45,7 +43,8 @@ def test_nothing_is_found_before_anything_runs() -> None:
         running.find()
 
 
-def test_an_announced_fleet_is_found_until_it_is_withdrawn(fleet: RunningFleet) -> None:
+def test_an_announced_fleet_is_found_until_its_own_supervisor_withdraws_it(fleet: RunningFleet) -> None:
+    running.withdraw(fleet.home, fleet.pid + 1)
     assert running.find().redis_url == fleet.redis_url
     running.withdraw(fleet.home, fleet.pid)
     assert running.running_fleets() == []
@@ -73,11 +72,6 @@ def test_a_home_in_which_no_fleet_runs_is_told_beside_those_in_which_one_does() 
 
 def test_the_note_is_for_its_user_alone(note: Path) -> None:
     assert note.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_fleet_is_not_withdrawn_by_another_supervisor(fleet: RunningFleet) -> None:
-    running.withdraw(fleet.home, fleet.pid + 1)
-    assert running.find()
 
 
 def test_the_fleet_of_a_dead_process_is_not_found() -> None:

@@ -1,33 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pypdfium2
 import pytest
-from PIL import Image
 
 from pecia_schemas import DocumentType
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import (
-    SampleDocument,
     sample_document,
-    sample_documents,
-    write_damaged_png,
-    write_pdf,
-    write_png,
-    write_scan,
 )
-
-
-def test_there_is_one_document_of_each_type_and_the_chart_has_several_pages() -> None:
-    pages = {document.document_type: len(document.pages) for document in sample_documents()}
-
-    assert pages == {
-        DocumentType.PRESCRIPTION: 1,
-        DocumentType.DIAGNOSIS: 1,
-        DocumentType.LAB_RESULT: 1,
-        DocumentType.CHART: 4,
-    }
 
 
 def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> None:
@@ -35,32 +14,6 @@ def test_the_same_seed_draws_the_same_pixels_and_another_seed_other_text() -> No
 
     assert first.pages[0].image.tobytes() == again.pages[0].image.tobytes()
     assert first.text == again.text != other.text
-
-
-@pytest.mark.parametrize("document", sample_documents(3), ids=lambda document: document.name)
-def test_nothing_is_drawn_over_the_pages_edge(document: SampleDocument) -> None:
-    for page in document.pages:
-        box = Image.eval(page.image.convert("L"), lambda grey: 255 - grey).getbbox()
-        assert box is not None
-        assert min(box[0], box[1]) >= 100
-        assert box[2] <= page.image.width - 100
-        assert box[3] <= page.image.height - 100
-
-
-def test_files_hold_what_their_names_say(tmp_path: Path) -> None:
-    chart = sample_document(DocumentType.CHART)
-
-    write_pdf(chart, tmp_path / "chart.pdf")
-    write_png(chart, tmp_path / "chart.png")
-    write_scan(chart, tmp_path / "scan.jpg", degrees=90)
-    write_damaged_png(chart, tmp_path / "damaged.png")
-
-    with pypdfium2.PdfDocument(tmp_path / "chart.pdf") as pdf:
-        assert len(pdf) == 4
-    with Image.open(tmp_path / "chart.png") as png, Image.open(tmp_path / "scan.jpg") as scan:
-        assert scan.size == png.size[::-1]
-    with Image.open(tmp_path / "damaged.png") as damaged, pytest.raises(OSError, match="truncated"):
-        damaged.load()
 
 
 @pytest.mark.parametrize(

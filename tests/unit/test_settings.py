@@ -62,14 +62,13 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_name_and_not_repeated(
     assert "s3cret" not in str(caught.value)
 
 
-def test_without_a_webhook_secret_there_is_none() -> None:
-    assert not read_settings(WorkerSettings).webhook_secret
-
-
-def test_networks_and_buckets_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_and_buckets_are_taken_as_they_are_and_there_is_no_secret_unless_one_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PECIA_SOURCE_ALLOW", '["10.1.0.0/16", "10.1.2.3", "fd00::/8"]')
     monkeypatch.setenv("PECIA_SOURCE_BUCKETS", '["scans", "archive/outbox/", "Old_scans/a:b"]')
     settings = read_settings(WorkerSettings)
+    assert not settings.webhook_secret
     assert settings.source_allow == ("10.1.0.0/16", "10.1.2.3", "fd00::/8")
     assert settings.source_buckets == ("scans", "archive/outbox/", "Old_scans/a:b")
 

@@ -28,20 +28,8 @@ def test_the_preset_prints_the_figures_of_the_source() -> None:
 
 
 def test_every_policy_at_every_rate_is_a_line_of_json() -> None:
-    printed = typed(
-        "--pages",
-        "20",
-        "--rate",
-        "1",
-        "--rate",
-        "8",
-        "--policy",
-        "static",
-        "--policy",
-        "continuous",
-        "--json",
-    ).stdout
-    lines = [json.loads(line) for line in printed.splitlines()]
+    words = "--pages 20 --rate 1 --rate 8 --policy static --policy continuous --json"
+    lines = [json.loads(line) for line in typed(*words.split()).stdout.splitlines()]
 
     assert [(line["policy"], line["rate"]) for line in lines] == [
         ("static", 1.0),
@@ -50,13 +38,6 @@ def test_every_policy_at_every_rate_is_a_line_of_json() -> None:
         ("continuous", 8.0),
     ]
     assert all(line["requests"] == 20 for line in lines)
-
-
-def test_lanes_are_told_apart() -> None:
-    printed = typed("--pages", "30", "--arrivals", "all", "--lanes", "urgent=1,bulk=2").stdout
-
-    assert "urgent" in printed
-    assert "bulk" in printed
 
 
 def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
@@ -69,9 +50,8 @@ def test_a_trace_file_is_replayed(tmp_path: Path) -> None:
 
 def test_pictures_are_drawn_of_latency_and_use(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
-    result = typed(
-        "--pages", "30", "--rate", "1", "--rate", "9", "--policy", "continuous", "--plot", str(folder)
-    )
+    words = "--pages 30 --rate 1 --rate 9 --policy continuous --plot"
+    result = typed(*words.split(), str(folder))
 
     assert result.returncode == 0
     assert {path.name for path in folder.iterdir()} == {"latency_throughput.png", "utilisation.png"}

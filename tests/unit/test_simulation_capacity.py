@@ -15,7 +15,6 @@ from command import run_pecia
 from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import PolicyName
-from pecia_workers.engines import EngineUnavailableError
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import known_model, profile_named
@@ -108,10 +107,6 @@ def test_one_engine_fewer_would_be_too_slow() -> None:
     assert fewer is None or fewer.in_system > 40
 
 
-def test_no_number_of_engines_is_faster_than_a_page_alone() -> None:
-    assert engines_needed(speed("l4"), MIXED_LOAD, 1.0, 2.0) is None
-
-
 def test_a_small_cache_leaves_fewer_places() -> None:
     assert places_in(IterationModel(kv_blocks=100_000), MIXED_LOAD) == 32
     assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.price)
@@ -125,11 +120,6 @@ def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -
     assert two.prefill_token_s == pytest.approx(l4.prefill_token_s / 2)
 
 
-def test_a_gpu_of_which_no_speed_is_known_is_refused() -> None:
-    with pytest.raises(EngineUnavailableError, match="speed"):
-        speed("gpu-24")
-
-
 def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
     found = told("--rate", "5", "--gpu", "l4", "--latency", "40", "--price", "0.8")
 
@@ -137,10 +127,6 @@ def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
     assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 0.8 * 1e6 / 5 / 3600)
     assert found["kv_bytes"] <= found["kv_budget"]
     assert found["in_flight"] == pytest.approx(5 * (found["one"]["service"] + found["one"]["waiting"]))
-
-
-def test_more_pages_need_more_gpus() -> None:
-    assert told("--rate", "9", "--gpu", "h100")["gpus"] > told("--rate", "2", "--gpu", "h100")["gpus"]
 
 
 def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first() -> None:
@@ -162,17 +148,8 @@ def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheap
 def test_a_plan_prints_what_it_rests_on() -> None:
     printed = typed("--rate", "5", "--gpu", "a100", "--price", "2").stdout
 
-    for part in (
-        "A100",
-        "Qwen2.5-VL-7B",
-        "estimate",
-        "in flight",
-        "KV cache",
-        "simulated",
-        "a million pages",
-        "(as asked)",
-    ):
-        assert part in printed
+    parts = ("A100", "Qwen2.5-VL-7B", "estimate", "in flight", "KV cache", "a million pages", "(as asked)")
+    assert [part for part in parts if part not in printed] == []
 
 
 @pytest.mark.parametrize(

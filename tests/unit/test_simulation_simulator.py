@@ -11,8 +11,6 @@ from pecia_workers.batching.lengths import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.simulation.arrivals import all_at_once, poisson
-from pecia_workers.simulation.figures import figures
-from pecia_workers.simulation.formulas import in_flight
 from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMachine
 from pecia_workers.simulation.requests import Mix, Request, drawn
 from pecia_workers.simulation.scenarios import simulated
@@ -83,11 +81,6 @@ def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -
     assert all(use.running == 4 or not use.waiting for use in done.use)
 
 
-@given(of=arriving, policy=st.sampled_from(PolicyName))
-def test_the_same_requests_come_to_the_same(of: Drawn, policy: PolicyName) -> None:
-    assert run(policy, machines()[0], requests(of)) == run(policy, machines()[0], requests(of))
-
-
 def test_the_same_seed_draws_the_same_and_another_another() -> None:
     mix = Mix(
         types={DocumentType.CHART: 1, DocumentType.PRESCRIPTION: 3}, lanes={Lane.URGENT: 1, Lane.BULK: 4}
@@ -139,13 +132,3 @@ def test_lengths_are_learned_from_what_has_ended() -> None:
     prices = [one.price for one in run(PolicyName.CONTINUOUS, IterationMachine(MODEL), of).served]
 
     assert (prices[0], prices[-1]) == (300, 164)
-
-
-def test_as_many_are_in_the_system_as_littles_law_says() -> None:
-    done = simulated(PolicyName.CONTINUOUS, drawn(poisson(400, 2.0, 5), Mix(), 5), IterationModel()).run
-    found = figures(done, batches=False)
-    held = sum((use.running + use.waiting) * (use.until - use.since) for use in done.use)
-
-    assert held / found.total == pytest.approx(
-        in_flight(found.requests_per_s, found.in_system.mean), rel=0.02
-    )

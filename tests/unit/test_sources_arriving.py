@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from typing import Any
 
@@ -12,8 +11,6 @@ from pecia_workers.sources.arriving import Arriving
 
 
 class Counting(io.BytesIO):
-    """A file that counts how often it is written to."""
-
     writes = 0
 
     def write(self, content: Any, /) -> int:
@@ -21,16 +18,13 @@ class Counting(io.BytesIO):
         return super().write(content)
 
 
-def test_a_server_that_sends_byte_by_byte_costs_no_write_for_each() -> None:
+async def test_a_server_that_sends_byte_by_byte_costs_no_write_for_each() -> None:
     file, document = Counting(), bytes(range(256)) * 1_000
 
-    async def story() -> None:
-        arriving = Arriving(file, Limits.of(WorkerSettings()))
-        for position in range(len(document)):
-            await arriving.write(document[position : position + 1])
-        await arriving.arrived()
-
-    asyncio.run(story())
+    arriving = Arriving(file, Limits.of(WorkerSettings()))
+    for position in range(len(document)):
+        await arriving.write(document[position : position + 1])
+    await arriving.arrived()
 
     assert file.read() == document
     assert file.writes == 4

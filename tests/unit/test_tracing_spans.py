@@ -44,7 +44,9 @@ def test_of_an_exception_only_its_name_is_told(spans: InMemorySpanExporter) -> N
     assert (span.status.description, span.events) == (None, ())
 
 
-def test_a_wait_and_an_attempt_stand_side_by_side_below_the_jobs_span(spans: InMemorySpanExporter) -> None:
+def test_a_wait_and_an_attempt_stand_side_by_side_below_the_jobs_span_and_tell_its_end(
+    spans: InMemorySpanExporter,
+) -> None:
     with processing(part(JOB), asked=10**18):
         ended(Failed(Failure.of(FailureCode.DAMAGED, "on Quillfeather")), committed=True)
     told = {span.name: span for span in spans.get_finished_spans()}
@@ -58,12 +60,9 @@ def test_a_wait_and_an_attempt_stand_side_by_side_below_the_jobs_span(spans: InM
     assert (attributes["pecia.attempt"], attributes["messaging.destination.name"]) == (2, "read.urgent")
     assert "Quillfeather" not in str(attributes)
 
-
-def test_an_attempt_that_was_interrupted_says_so(spans: InMemorySpanExporter) -> None:
     with pytest.raises(asyncio.CancelledError), processing(part(JOB), asked=10**18):
         raise asyncio.CancelledError
-    last = spans.get_finished_spans()[-1]
-    assert (last.attributes or {})["pecia.outcome"] == "given_back"
+    assert (spans.get_finished_spans()[-1].attributes or {})["pecia.outcome"] == "given_back"
 
 
 @pytest.mark.parametrize(

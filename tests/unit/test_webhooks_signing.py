@@ -55,23 +55,12 @@ def test_a_notice_comes_back_as_it_was_signed() -> None:
     assert "café".encode() in request.body
 
 
-def test_the_case_of_header_names_does_not_matter() -> None:
-    request = signed()
-
-    assert verify(request.body, {name.title(): value for name, value in request.headers.items()}, SECRET)
-
-
-def test_one_right_signature_among_several_is_enough() -> None:
-    request, other = signed(), signed(secret=OTHER)
-    both = f"v1a,xyz {other.headers['webhook-signature']} {request.headers['webhook-signature']}"
-
-    assert verify(request.body, {**request.headers, "webhook-signature": both}, SECRET)
-
-
-def test_a_time_of_another_zone_is_the_same_moment() -> None:
+def test_the_case_of_names_other_signatures_and_the_zone_of_the_time_do_not_matter() -> None:
     request = signed(at=datetime.now(timezone(timedelta(hours=9))))
+    own, other = (one.headers["webhook-signature"] for one in (request, signed(secret=OTHER)))
+    headers = {**request.headers, "webhook-signature": f"v1a,xyz {other} {own}"}
 
-    assert verify(request.body, request.headers, SECRET)
+    assert verify(request.body, {name.title(): value for name, value in headers.items()}, SECRET)
 
 
 def refused(body: bytes, headers: Mapping[str, str], secret: str = SECRET) -> str:
@@ -97,13 +86,6 @@ def test_a_header_that_is_missing_or_makes_no_sense_does_not_verify(name: str, v
     refused(request.body, others if value is None else {**others, name: value})
 
 
-def test_another_time_does_not_verify() -> None:
-    request = signed()
-    later = str(int(request.headers["webhook-timestamp"]) + 1)
-
-    refused(request.body, {**request.headers, "webhook-timestamp": later})
-
-
 @pytest.mark.parametrize("age", [timedelta(minutes=6), timedelta(minutes=-6)])
 def test_a_notice_from_long_ago_or_the_future_does_not_verify(age: timedelta) -> None:
     request = signed(at=datetime.now(UTC) - age)
@@ -111,9 +93,12 @@ def test_a_notice_from_long_ago_or_the_future_does_not_verify(age: timedelta) ->
     refused(request.body, request.headers)
 
 
-def test_another_body_or_secret_does_not_verify() -> None:
+def test_another_time_body_or_secret_does_not_verify() -> None:
     request = signed()
 
+    later = str(int(request.headers["webhook-timestamp"]) + 1)
+
+    refused(request.body, {**request.headers, "webhook-timestamp": later})
     refused(request.body, request.headers, OTHER)
     refused(request.body.replace(b"succeeded", b"cancelled"), request.headers)
     refused(b"\xff\xfe", request.headers)
