@@ -19,7 +19,6 @@ from typing import Any
 import psycopg
 import psycopg.sql
 import pytest
-from structlog.testing import capture_logs
 
 from failing_writes import fail_writes, let_writes_pass
 from limits import WAIT_S
@@ -118,7 +117,7 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
         answers.set()
 
 
-def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
+def test_between_tries_the_row_says_when_it_goes_on(
     outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
 ) -> None:
     receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
@@ -127,12 +126,9 @@ def test_between_tries_the_row_says_what_happened_and_when_it_goes_on(
     with working(settings, RetrySchedule()):
         eventually(lambda: outbox.row(delivery)["last_status"] == 503)
 
-    row = outbox.row(delivery)
-    assert (row["state"], row["attempts"], row["last_error"]) == ("pending", 1, "http_503")
-    with psycopg.connect(outbox.database_url) as connection:
-        seconds = connection.execute("SELECT extract(epoch FROM %s - now())", (row["next_at"],)).fetchone()
-    assert seconds is not None
-    assert 3500 < seconds[0] <= 3600
+    (row,) = outbox.query("SELECT state, last_error, next_at - now() AS pause FROM deliveries")
+    assert (row["state"], row["last_error"]) == ("pending", "http_503")
+    assert timedelta(minutes=50) < row["pause"] <= timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
@@ -177,33 +173,6 @@ def test_a_private_address_is_dead_at_once_and_never_called(
 
     assert outbox.row(delivery)["last_error"] == "refused_address"
     assert receiver.requests == []
-
-
-def test_without_a_secret_callbacks_wait_and_the_log_says_so_once(
-    outbox: Outbox, receiver: Receiver, database_url: str
-) -> None:
-    delivery = outbox.promise(receiver.url)
-
-    with capture_logs() as logs, working(settings_for(database_url, webhook_secret="")):
-        time.sleep(0.4)
-
-    assert [entry["event"] for entry in logs] == ["callbacks_wait"]
-    assert outbox.row(delivery)["attempts"] == 0
-
-
-def test_a_slow_answer_does_not_hold_up_other_deliveries(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
-    told = threading.Event()
-    receiver.planned = [Answer(after=told)]
-    slow = outbox.promise(receiver.url)
-
-    with working(settings_for(database_url, webhook_timeout=timedelta(minutes=1))):
-        eventually(lambda: len(receiver.requests) == 1)
-        others = outbox.promise_all([receiver.url] * 5)
-        eventually(lambda: all(outbox.state(delivery) == "delivered" for delivery in others))
-        assert outbox.state(slow) == "pending"
-        told.set()
 
 
 def test_several_workers_share_an_outbox_and_tell_everything_once(
