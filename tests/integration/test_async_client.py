@@ -251,19 +251,6 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
         eventually(lambda: connection.execute(others).fetchone() == (1,), what="the end of all queries")
 
 
-def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture: Picture) -> None:
-    async def crowd() -> set[JobState]:
-        async with serving(stores, poll_interval=timedelta(seconds=1)) as client:
-            content = picture()
-            group = await client.submit_many(ReadDocument(content) for _ in range(200))
-            waits = [asyncio.create_task(job.wait(timeout=WAIT_S)) for job in group]
-            await asyncio.sleep(0.3)
-            assert await group.cancel() == 200
-            return {job.state for job in await asyncio.gather(*waits)}
-
-    assert asyncio.run(crowd()) == {JobState.CANCELLED}
-
-
 def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:
     async def leave() -> None:
         async with serving(stores) as client:

@@ -75,18 +75,15 @@ def open_client(request: pytest.FixtureRequest, stores: dict[str, str]) -> Itera
         yield run
 
 
-@pytest.fixture
-def slow_client(open_client: Callable[..., Client]) -> Client:
-    return open_client()
-
-
-@pytest.mark.parametrize("wait", ["result", "pages", "events"])
+@pytest.mark.parametrize("wait", ["result", "pages", "events", "as_completed"])
 def test_a_waiting_client_hears_the_announcement(
-    slow_client: Client, scribe: Any, picture: Picture, wait: str
+    open_client: Callable[..., Client], scribe: Any, picture: Picture, wait: str
 ) -> None:
-    job = slow_client.submit(ReadDocument(picture()))
+    client = open_client()
+    job = client.submit(ReadDocument(picture()))
+    waiting: Any = client.group([job]) if wait == "as_completed" else job
     with meanwhile(lambda: scribe.read(job.id)):
-        found = getattr(job, wait)(timeout=WAIT_S)
+        found = getattr(waiting, wait)(timeout=WAIT_S)
         assert wait == "result" or list(found)
     assert job.refresh().state is JobState.SUCCEEDED
 
@@ -159,21 +156,6 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
     assert waited[0].state is JobState.CANCELLED
 
 
-def test_pages_come_in_order_while_the_job_runs(slow_client: Client, scribe: Any) -> None:
-    job = slow_client.submit(ReadDocument(PDF))
-    pages = job.pages(timeout=WAIT_S)
-    with meanwhile(
-        lambda: scribe.cut(job.id, 3),
-        lambda: scribe.read(job.id, 1),
-        lambda: scribe.read(job.id, 0),
-    ):
-        numbers = [next(pages).number, next(pages).number]
-        assert not job.done
-    with meanwhile(lambda: scribe.read(job.id, 2)):
-        numbers += [page.number for page in pages]
-    assert numbers == [1, 2, 3]
-
-
 def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     client: Client, scribe: Any, database_url: str
 ) -> None:
@@ -187,13 +169,6 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
         assert connection.execute("SELECT FROM reads").fetchall() == []
     scribe.read(job.id, 0)
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
-
-
-def test_pages_as_completed_come_when_they_are_read(slow_client: Client, scribe: Any) -> None:
-    job = slow_client.submit(ReadDocument(PDF))
-    scribe.cut(job.id, 3)
-    with meanwhile(*(lambda ordinal=ordinal: scribe.read(job.id, ordinal) for ordinal in (2, 0, 1))):
-        assert [page.number for page in job.pages(as_completed=True, timeout=WAIT_S)] == [3, 1, 2]
 
 
 def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
@@ -221,17 +196,6 @@ def test_what_is_retried_is_published_again(
     with psycopg.connect(database_url) as connection:
         query = "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
         assert connection.execute(query).fetchone() == (1, None, True)
-
-
-def test_a_group_yields_its_jobs_in_the_order_in_which_they_finish(
-    slow_client: Client, scribe: Any, picture: Picture
-) -> None:
-    group = slow_client.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
-    turn = [group[2], group[0], group[1]]
-    with meanwhile(*(lambda job=job: scribe.read(job.id) for job in turn)):
-        finished = [job.id for job in group.as_completed(timeout=WAIT_S)]
-    assert finished == [job.id for job in turn]
-    assert [document.text for document in group.results(timeout=0)] == ["text"] * 3
 
 
 def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(

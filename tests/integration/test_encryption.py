@@ -149,19 +149,16 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
 # At rest
 
 
-def test_neither_the_tables_nor_the_store_tell_of_a_document(house: House) -> None:
-    job = house.read(keys=NEW, fields=Asked, password=PLANTED)
+@pytest.mark.parametrize("keys", [NEW, {}], ids=["with keys", "without"])
+def test_with_keys_neither_the_tables_nor_the_store_tell_of_a_document(
+    house: House, keys: dict[str, str]
+) -> None:
+    job = house.read(keys=keys, fields=Asked, password=PLANTED)
 
-    assert job.result(timeout=0).text == PLANTED
-    assert PLANTED not in house.tables()
-    assert not any(PLANTED.encode() in content for content in house.files().values())
-
-
-def test_without_keys_they_would(house: House) -> None:
-    house.read(keys={}, fields=Asked)
-
-    assert PLANTED in house.tables()
-    assert any(PLANTED.encode() in content for content in house.files().values())
+    assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
+    told = house.tables(), *map(str, house.files().values())
+    assert any(PLANTED in place for place in told) is not bool(keys)
+    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
 
 
 def test_a_worker_knows_what_is_asked_for(house: House) -> None:
@@ -193,11 +190,6 @@ def test_captions_reach_their_summary_and_the_client(house: House) -> None:
     assert PLANTED not in house.tables()
 
 
-def test_pages_are_decrypted_as_they_come(house: House) -> None:
-    job = house.read(keys=NEW)
-    assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
-
-
 @pytest.mark.parametrize("keys", [{}, OLD, {"new": new_key()}], ids=["none", "another", "of the same name"])
 def test_a_client_without_the_key_is_told_which_setting(house: House, keys: dict[str, str]) -> None:
     job = house.read(keys=NEW)
@@ -206,11 +198,6 @@ def test_a_client_without_the_key_is_told_which_setting(house: House, keys: dict
         house.client(keys).job(job.id).result(timeout=0)
 
     assert PLANTED not in str(caught.value)
-
-
-def test_what_was_read_before_there_were_keys_stays_readable(house: House) -> None:
-    job = house.read(keys={}, fields=Asked)
-    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])

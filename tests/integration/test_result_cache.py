@@ -15,11 +15,11 @@ from uuid import UUID
 import psycopg
 import pytest
 from PIL import Image
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 from sqlalchemy import text
 
 from chat_server import ChatServerDouble, only_page
-from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Job, Page, ReadDocument, Verdict
+from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Job, Page, ReadDocument
 from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
 from pecia_schemas.settings import WorkerSettings
@@ -135,32 +135,6 @@ def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, databas
     assert (second.timings.engine, second.engine) == (0.0, "openai")
 
 
-class Form(BaseModel):
-    drug: str
-
-
-OTHERWISE: list[dict[str, Any]] = [
-    {"document_type": DocumentType.CHART},
-    {"language": "ko"},
-    {"options": GenerationOptions(max_output_tokens=50)},
-    {"fields": Form},
-    {"cache": False},
-]
-
-
-def test_what_is_asked_otherwise_is_read(
-    client: Client, worker: OneWorker, server: ChatServerDouble, read: Read
-) -> None:
-    server.behaviour.form = '{"drug": "Amoxicillin"}'
-    read()
-    jobs = client.submit_many([ReadDocument(SCAN, **how) for how in OTHERWISE])
-
-    worker.run(*jobs)
-
-    assert [only_page(job).cached_from for job in jobs] == [None] * len(OTHERWISE)
-    assert len(server.pages) == 1 + len(OTHERWISE) + 1, "the fields are asked for beside the text"
-
-
 def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
     client: Client, worker: OneWorker, read: Read
 ) -> None:
@@ -171,48 +145,6 @@ def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
     worker.run(*jobs, cache_by="clinic")
 
     assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
-
-
-def test_without_such_a_key_jobs_share_that_have_the_same_client_and_metadata(
-    client: Client, worker: OneWorker, read: Read, stores: dict[str, str]
-) -> None:
-    read(metadata={"visit": "1"})
-    urls = (stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"])
-    with Client(*urls, settings=ClientSettings(client_name="another")) as another:
-        jobs = [
-            client.submit(ReadDocument(SCAN), metadata={"visit": "1"}),
-            client.submit(ReadDocument(SCAN), metadata={"visit": "2"}),
-            another.submit(ReadDocument(SCAN), metadata={"visit": "1"}),
-        ]
-        worker.run(*jobs)
-
-        assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
-
-
-def test_what_was_no_good_is_read_again_and_what_is_whole_is_not(
-    client: Client, worker: OneWorker, server: ChatServerDouble
-) -> None:
-    cut, unfilled = SCAN, png(note(1))
-
-    def read_both() -> list[Page]:
-        """Read one page, and another one for its fields."""
-        jobs = [client.submit(ReadDocument(cut)), client.submit(ReadDocument(unfilled, fields=Form))]
-        for job in jobs:
-            worker.run(job, max_readings=1)
-            server.behaviour.finish_reason = "stop"
-        return [only_page(job) for job in jobs]
-
-    server.behaviour.finish_reason = "length"
-    bad = read_both()
-    server.behaviour.form = '{"drug": "Amoxicillin"}'
-    good, asked = read_both(), len(server.pages)
-    again = read_both()
-
-    assert [(page.verdict, page.fields) for page in bad] == [(Verdict.TRUNCATED, None), (Verdict.OK, None)]
-    assert [(page.verdict, page.cached_from) for page in good] == [(Verdict.OK, None)] * 2
-    assert all(page.cached_from for page in again)
-    assert again[1].fields == {"drug": "Amoxicillin"}
-    assert len(server.pages) == asked
 
 
 def test_a_page_that_comes_twice_in_a_document_is_read_once(
@@ -281,13 +213,9 @@ def test_a_video_submitted_again_asks_the_engine_nothing(
 
     assert len(server.pages) == 3
     assert second.usage == TokenUsage()
-    assert [(one.start, one.end, one.text) for one in second.segments] == [
-        (one.start, one.end, one.text) for one in first.segments
-    ]
-    assert first.summary
+    assert [one.text for one in second.segments] == [one.text for one in first.segments]
     assert second.summary
     assert second.summary.cached_from
-    assert second.summary.text == first.summary.text
 
 
 def test_while_postgres_is_away_the_page_counts_as_unread(tmp_path: Path) -> None:

@@ -96,7 +96,6 @@ def test_the_suffix_says_which_form(job: Job[Document], tmp_path: Path) -> None:
     assert job.save(tmp_path / "page.txt").read_text() == f"{TEXT}\n"
     assert Document.model_validate_json(job.save(tmp_path / "page.json").read_bytes()) == job.result()
     assert 'class="ocr_line"' in job.save(str(tmp_path / "page.xml"), "hocr").read_text()
-    assert text_of(job.save(tmp_path / "page.pdf")) == TEXT
 
 
 def test_a_line_of_the_pdf_lies_where_it_was_read(job: Job[Document], tmp_path: Path) -> None:
@@ -114,16 +113,7 @@ def test_a_line_of_the_pdf_lies_where_it_was_read(job: Job[Document], tmp_path: 
     assert found == pytest.approx((40, 30, 260, 45), abs=2)
 
 
-def test_less_quality_makes_a_smaller_pdf(client: Client, scribe: Any, tmp_path: Path) -> None:
-    noise = io.BytesIO()
-    Image.effect_noise((400, 300), 80).save(noise, "PNG")
-    job = client.submit(ReadDocument(noise.getvalue()))
-    scribe.read(job.id)
-    sizes = [job.save(tmp_path / "page.pdf", quality=quality).stat().st_size for quality in (20, 90)]
-    assert sizes[0] < sizes[1] / 2
-
-
-def test_nobody_waits_or_reads_for_a_form_that_cannot_be_had(
+def test_nobody_waits_or_reads_for_a_form_that_cannot_be_had_and_what_is_saved_is_read(
     client: Client, job: Job[Document], tmp_path: Path
 ) -> None:
     open_job = client.submit(ReadDocument(b"%PDF-1.7"))
@@ -133,16 +123,10 @@ def test_nobody_waits_or_reads_for_a_form_that_cannot_be_had(
         with pytest.raises(InvalidFormatError):
             job.save(tmp_path / name)
     assert list(client.audit(job=job)) == []
-
-
-def test_what_was_saved_was_read(client: Client, job: Job[Document], tmp_path: Path) -> None:
-    job.save(tmp_path / "page.pdf")
-    assert [entry.action for entry in client.audit(job=job)] == [AuditAction.RESULT]
-
-
-def test_a_job_that_goes_on_is_waited_for_so_long(client: Client, tmp_path: Path, printed: bytes) -> None:
     with pytest.raises(JobTimeoutError):
-        client.submit(ReadDocument(printed)).save(tmp_path / "page.txt", timeout=0)
+        open_job.save(tmp_path / "page.txt", timeout=0)
+    job.save(tmp_path / "page.txt")
+    assert [entry.action for entry in client.audit(job=job)] == [AuditAction.RESULT]
 
 
 def test_without_the_extra_it_is_named_before_anybody_waits(
@@ -264,24 +248,13 @@ def pecia(stores: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return run
 
 
-def test_a_result_goes_to_a_file_in_the_form_of_its_suffix(pecia: Pecia, job: Job[Document]) -> None:
-    assert pecia("result", job.id, "-o", "page.pdf").exit_code == 0
-    assert text_of(Path("page.pdf")) == TEXT
-    assert pecia("result", job.id, "-o", "page.out", "--format", "markdown").exit_code == 0
-    assert Path("page.out").read_text().startswith("<!-- page 1: ok -->")
-
-
-def test_a_pdf_goes_down_a_pipe(pecia: Pecia, job: Job[Document]) -> None:
-    printed = pecia("result", job.id, "--format", "pdf")
-    assert printed.exit_code == 0
-    assert text_of(printed.stdout_bytes) == TEXT
-
-
 def test_one_result_is_printed_as_it_would_be_written(
     pecia: Pecia, job: Job[Document], film: Job[Captions]
 ) -> None:
-    assert pecia("result", job.id, "--format", "text").stdout == f"{TEXT}\n"
+    assert text_of(pecia("result", job.id, "--format", "pdf").stdout_bytes) == TEXT
     assert pecia("result", film.id, "--format", "srt").stdout.endswith("00:00:01,000\ncaption\n")
+    assert pecia("result", job.id, "-o", "page.out", "--format", "markdown").exit_code == 0
+    assert Path("page.out").read_text().startswith("<!-- page 1: ok -->")
 
 
 def test_many_results_from_a_pipe_go_to_a_folder_by_their_ids(
@@ -290,9 +263,6 @@ def test_many_results_from_a_pipe_go_to_a_folder_by_their_ids(
     ids = f"{job.id}\n{film.id}\n"
     assert pecia("result", "-", "-o", "out/deep", stdin=ids).exit_code == 0
     assert {path.name for path in Path("out/deep").iterdir()} == {f"{job.id}.txt", f"{film.id}.txt"}
-
-
-def test_one_result_goes_into_a_folder_too(pecia: Pecia, job: Job[Document]) -> None:
     assert pecia("result", job.id, "-o", f"new{os.sep}", "--format", "json").exit_code == 0
     assert Path("new", f"{job.id}.json").is_file()
 
