@@ -14,7 +14,7 @@ import pytest
 from celery.exceptions import Retry
 from psycopg.rows import dict_row
 
-from pecia import Client, Percentiles, ReadDocument
+from pecia import Client, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineError
@@ -126,33 +126,6 @@ def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
     assert (row["engine"], row["image_tokens"]) == ("simulated", 49)
     assert row["wasted_tokens"] == row["prompt_tokens"] + row["output_tokens"]
     assert min(row["output_tokens"], row["engine_s"], row["first_token_s"]) > 0
-
-
-def test_usage_sums_what_ended_since(
-    client: Client, scribe: Any, picture: Callable[..., bytes], database_url: str
-) -> None:
-    tasks = [ReadDocument(picture(shade=shade)) for shade in range(4)]
-    old, new, open_still, unread = client.submit_many(tasks)
-    scribe.fail(unread.id)  # no engine saw it
-    for job in (old, new):
-        scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
-    scribe.fail(
-        open_still.id,
-        spent=Spent(engine="vllm", usage=ONE_PAGE, timings=ITS_TIME),
-        retry_in=timedelta(),
-    )
-    with psycopg.connect(database_url) as connection:
-        connection.execute(
-            "UPDATE parts SET finished_at = now() - interval '8 days' WHERE job_id = %s", (old.id,)
-        )
-
-    total = client.usage(since=timedelta(days=7)).total
-    assert (total.jobs, total.parts, total.pages, total.segments) == (1, 1, 1, 0)
-    assert (total.tokens, total.decode_s, total.engine_s) == (ONE_PAGE, 0.25, 2.0)
-    assert total.queued_s == Percentiles(p50=1.5, p95=1.5)
-    assert total.first_token_s == Percentiles(p50=0.5, p95=0.5)
-    assert client.usage().total.jobs == 2
-    assert open_still.usage().tokens.wasted == 130
 
 
 def part_of(job_id: UUID, stores: dict[str, str]) -> UUID:

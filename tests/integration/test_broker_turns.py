@@ -86,14 +86,6 @@ def test_a_short_document_waits_for_one_turn_of_a_long_one(redis: Redis) -> None
     assert order[TURN + 3 :] == [message.part for message in long[TURN:]]
 
 
-def test_a_document_of_one_turn_is_read_in_one_go(redis: Redis) -> None:
-    documents = [messages(flow, TURN) for flow in FLOWS]
-    for document in documents:
-        publish(redis, document)
-
-    assert claim_all(redis) == [message.part for document in documents for message in document]
-
-
 def test_long_documents_take_turns(redis: Redis) -> None:
     for flow in FLOWS[:3]:
         publish(redis, messages(flow, 3 * TURN))

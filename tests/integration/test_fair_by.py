@@ -54,7 +54,7 @@ def test_jobs_that_share_a_value_take_turns_as_one(
     assert not {north, south} & {job.id for job in jobs}
 
 
-def test_the_relay_publishes_a_part_into_its_jobs_flow(
+def test_the_relay_and_a_retry_publish_a_part_into_its_jobs_flow(
     fair_client: Client, picture: Picture, database_url: str, redis_url: str
 ) -> None:
     with fair_client as client:
@@ -68,6 +68,11 @@ def test_the_relay_publishes_a_part_into_its_jobs_flow(
     asyncio.run(relay(database_url, redis_url))
 
     assert [flow_of(job, database_url, redis_url) for job in jobs] == before
+    with Redis.from_url(redis_url) as redis, fair_client:
+        jobs[0].cancel()
+        redis.flushall()
+        jobs[0].retry()
+    assert flow_of(jobs[0], database_url, redis_url) == before[0]
 
 
 async def relay(database_url: str, redis_url: str) -> None:
@@ -75,20 +80,6 @@ async def relay(database_url: str, redis_url: str) -> None:
     await relay_due(database, bus, limit=10)
     await bus.close()
     await database.dispose()
-
-
-def test_a_retried_part_goes_on_in_its_jobs_flow(
-    fair_client: Client, picture: Picture, database_url: str, redis_url: str
-) -> None:
-    with fair_client as client:
-        job = client.submit(ReadDocument(picture()), metadata={"ward": "north"})
-        before = flow_of(job, database_url, redis_url)
-        job.cancel()
-        with Redis.from_url(redis_url) as redis:
-            redis.flushall()
-        job.retry()
-
-    assert flow_of(job, database_url, redis_url) == before
 
 
 def test_a_flow_is_forgotten_when_its_jobs_are_over(

@@ -330,24 +330,6 @@ def test_a_job_that_cannot_be_cut_has_failed(database: Database, fleet: Fleet) -
     assert (job.state, job.total, job.failure) == (JobState.FAILED, 0, DAMAGED.model_dump(mode="json"))
 
 
-def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: Fleet) -> None:
-    parts = database.add_job(parts=3)
-
-    async def story(one: Ledger) -> list[bool]:
-        claims = [await claimed(one, part) for part in parts]
-        texts = ["first", "a zero byte: \x00", "third"]  # which blocks would not hold
-        return await asyncio.gather(
-            *[
-                committed(one, claim, Done(page().model_copy(update={"fields_text": text})))
-                for claim, text in zip(claims, texts, strict=True)
-            ]
-        )
-
-    assert fleet.run(story, "one") == [True, True, True]
-    assert [database.part(part).state for part in parts] == ["done", "failed", "done"]
-    assert database.job_of(parts[0]).state == JobState.PARTIAL
-
-
 def test_a_given_back_part_is_queued_again_without_a_strike_or_death(
     database: Database, fleet: Fleet
 ) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from pecia import CaptionVideo, Client, FailureCode, JobState
+from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
 from pecia_schemas import Stage
 from pecia_workers.ledger import ClaimRequest, Ledger, open_database
@@ -81,20 +81,6 @@ def test_the_summary_comes_after_the_last_segment_even_if_one_failed(
     scribe.summarize(job.id, 3)
     assert job.refresh().state is JobState.PARTIAL
     assert (job.progress.done, job.progress.failed) == (3, 1)
-
-
-def test_a_video_whose_every_segment_failed_has_failed_without_a_summary(
-    job: AnyJob, scribe: Any, query: Query
-) -> None:
-    for ordinal in range(3):
-        scribe.fail(job.id, ordinal, stage=Stage.CAPTION)
-
-    assert job.refresh().state is JobState.FAILED
-    assert job.failure
-    assert job.failure.code is FailureCode.DAMAGED
-    assert (job.progress.failed, job.progress.cancelled) == (3, 1)
-    told = query("SELECT reason FROM job_events WHERE job_id = %s AND state = 'cancelled'", job.id)
-    assert told == [("nothing_to_summarize",)]
 
 
 @pytest.mark.parametrize("end", ["revoked", "poisoned"])
