@@ -24,12 +24,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from chat_server import Behaviour, ChatServerDouble, serving
 from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
+from house import House
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.broker import connect
 from pecia_workers.ledger import (
     ClaimRequest,
     Cut,
@@ -42,7 +44,6 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.accounts import Spent
-from pecia_workers.runtime import Runtime
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -216,38 +217,29 @@ def s3_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    """The test's Redis as the fleet's lists are used."""
+    with connect(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def house(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> House:
+    """The test's stores, and the ledgers and the worker of its own process."""
+    return House(database_url, redis_url, payload_url, tmp_path)
+
+
+@pytest.fixture
 def run_page(
     client: Client,
-    stores: dict[str, str],
-    tmp_path: Path,
+    house: House,
     shared_template: None,  # noqa: ARG001  for what it does
 ) -> Callable[..., Job[Document]]:
-    """Submits a task and runs each of its parts once on a worker with the given settings."""
-    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-    own = {"decode_processes": 1, "spool_dir": str(tmp_path)}
+    """Submits a task and runs it on a worker with the given settings; else with the engine that a fleet has."""
 
     def run(task: ReadDocument, **settings: Any) -> Job[Document]:
         job = client.submit(task)
-        started: list[UUID] = []
-
-        def queued() -> list[UUID]:
-            query = "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND id <> ALL(%s) ORDER BY ordinal"
-            with psycopg.connect(urls["database_url"]) as connection:
-                return [part for (part,) in connection.execute(query, (job.id, started))]
-
-        async def story() -> None:
-            stages = {Stage.INGEST, Stage.READ}
-            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), stages)
-            try:
-                await runtime.start()
-                while parts := queued():
-                    started.extend(parts)
-                    for part in parts:
-                        await runtime.run(part, deaths=0)
-            finally:
-                await runtime.stop()
-
-        asyncio.run(story())
+        house.work_off(job, **{"engine": WorkerSettings().engine, **settings})
         return job
 
     return run

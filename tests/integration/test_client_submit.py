@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg.rows import dict_row
 from redis import Redis
 
+from house import House
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -35,27 +34,22 @@ from pecia_schemas.cost import page_cost
 Picture = Callable[..., bytes]
 
 
-def rows(database_url: str, query: str, *parameters: Any) -> list[dict[str, Any]]:
-    with psycopg.connect(database_url) as connection, connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query.encode(), parameters).fetchall()
-
-
-def part_of(database_url: str, job: Job[Any]) -> dict[str, Any]:
-    (part,) = rows(database_url, "SELECT * FROM parts WHERE job_id = %s", job.id)
+def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
+    (part,) = house.rows("SELECT * FROM parts WHERE job_id = %s", job.id)
     return part
 
 
 def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
-    client: Client, database_url: str, redis_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     task = ReadDocument(picture(800, 600), document_type=DocumentType.CHART)
     job = client.submit(task, priority=Lane.URGENT)
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     cost = page_cost(800, 600, DocumentType.CHART)
     assert (part["stage"], part["ordinal"], part["width"], part["height"]) == ("read", 0, 800, 600)
     assert (part["lane"], part["state"], part["cost"]) == ("urgent", "queued", cost)
     assert part["published_at"] is not None
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         (message,) = redis.lrange("read.urgent", 0, -1)
         said = {"part": str(part["id"]), "lane": "urgent", "cost": cost, "flow": str(job.id)}
         assert json.loads(message) == said
@@ -64,18 +58,18 @@ def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_a_picture_on_its_side_is_priced_upright(
-    client: Client, database_url: str, picture: Picture, form: str
+    client: Client, house: House, picture: Picture, form: str
 ) -> None:
     job = client.submit(ReadDocument(picture(200, 100, form=form, orientation=6)))
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     assert (part["width"], part["height"]) == (100, 200)
 
 
 def test_a_large_picture_is_measured_without_a_warning(
-    client: Client, database_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     large = (10_000, 9_000)  # more than Pillow opens in silence
-    part = part_of(database_url, client.submit(ReadDocument(picture(*large))))
+    part = part_of(house, client.submit(ReadDocument(picture(*large))))
     assert (part["stage"], part["width"], part["height"]) == ("read", *large)
 
 
@@ -87,37 +81,35 @@ def test_a_large_picture_is_measured_without_a_warning(
     ],
     ids=["empty", "tiff", "damaged", "video"],
 )
-def test_what_the_header_does_not_tell_goes_to_ingest(
-    client: Client, database_url: str, redis_url: str, task: Any
-) -> None:
+def test_what_the_header_does_not_tell_goes_to_ingest(client: Client, house: House, task: Any) -> None:
     job = client.submit(task)
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     assert (part["stage"], part["cost"], part["width"]) == ("ingest", 1, None)
     assert job.progress.total is None
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.llen("ingest.normal") == 1
 
 
 def test_nothing_in_the_rows_tells_the_files_name(
-    client: Client, database_url: str, tmp_path: Path, picture: Picture
+    client: Client, house: House, tmp_path: Path, picture: Picture
 ) -> None:
     path = tmp_path / "miller-anna-1961.png"
     path.write_bytes(picture())
     client.submit(ReadDocument(path))
-    told = rows(database_url, "SELECT jobs::text AS job, parts::text AS part FROM jobs, parts")
+    told = house.rows("SELECT jobs::text AS job, parts::text AS part FROM jobs, parts")
     assert "miller" not in str(told)
 
 
 def test_work_for_later_is_timed_by_the_clock_of_postgres_and_left_to_the_relay(
-    client: Client, database_url: str, redis_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     expires = datetime.now(UTC) + timedelta(days=1)
     job = client.submit(ReadDocument(picture()), not_before=timedelta(hours=1), expires=expires)
-    (row,) = rows(database_url, "SELECT created_at, not_before, expires_at FROM jobs")
+    (row,) = house.rows("SELECT created_at, not_before, expires_at FROM jobs")
     assert (row["not_before"] - row["created_at"], row["expires_at"]) == (timedelta(hours=1), expires)
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     assert (part["published_at"], part["run_at"]) == (None, row["not_before"])
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.keys() == []
 
 
@@ -151,7 +143,7 @@ def test_a_reason_that_is_too_long_is_refused_with_a_sentence(client: Client, pi
 
 
 def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alone(
-    client: Client, database_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     """Its size is not written down: ingest looks inside, and says what is wrong."""
     claiming = bytearray(picture(form="BMP"))
@@ -161,7 +153,7 @@ def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alo
         [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
     )
 
-    assert [part_of(database_url, job)["stage"] for job in group] == ["read", "ingest", "read"]
+    assert [part_of(house, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 
 FORKING = """

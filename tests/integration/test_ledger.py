@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from house import House, claimed
 from pecia_schemas import (
     DocumentType,
     Failure,
@@ -43,7 +44,6 @@ from pecia_workers.ledger import (
     Ledger,
     NewPart,
     Outcome,
-    open_database,
 )
 
 R = TypeVar("R")
@@ -110,18 +110,11 @@ class Database:
 class Fleet:
     """Ledgers of several workers on one loop."""
 
-    database_url: str
+    house: House
     told: list[dict[UUID, JobState]] = field(default_factory=list)
 
     def run(self, story: Callable[..., Awaitable[R]], *workers: str) -> R:
-        async def play() -> R:
-            database = open_database(self.database_url)
-            try:
-                return await story(*[Ledger(database, name, announce=self._hear) for name in workers])
-            finally:
-                await database.dispose()
-
-        return asyncio.run(play())
+        return self.house.play(story, *workers, announce=self._hear)
 
     async def _hear(self, jobs: Any) -> None:
         self.told.append(dict(jobs))
@@ -135,14 +128,8 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def fleet(database_url: str) -> Fleet:
-    return Fleet(database_url)
-
-
-async def claimed(ledger: Ledger, part: UUID, *, deaths: int = 0) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part, deaths=deaths))
-    assert claim is not None
-    return claim
+def fleet(house: House) -> Fleet:
+    return Fleet(house)
 
 
 async def claim_and_commit(ledger: Ledger, part: UUID, outcome: Outcome) -> bool:

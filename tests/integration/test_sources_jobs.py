@@ -7,22 +7,20 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, LiteralString, TypeVar
-from uuid import UUID
+from typing import Any, TypeVar
 
-import psycopg
 import pytest
-from celery.exceptions import Ignore, Retry
-from psycopg.rows import dict_row
+from celery.exceptions import Retry
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from document_server import Answer, DocumentServer, handing_out
+from house import House, claimed, hear_nothing
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -41,11 +39,10 @@ from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.errors import PartCancelledError, PartFailedError
-from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, PartLostError, open_database
+from pecia_workers.ledger import ClaimedPart, Ledger, PartLostError
 from pecia_workers.ledger.intake import take_in
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.rekeying import Rekeying
-from pecia_workers.runtime import Runtime
 from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
 from tables import texts_of_tables
@@ -59,17 +56,11 @@ KEYS = {"key": new_key()}
 NEWER = {"newer": new_key(), **KEYS}
 
 
-async def _hear(_: object) -> None:
-    """Nobody to tell."""
-
-
 @dataclass
-class Ward:
-    """One fleet's stores, and workers that run what the test says."""
+class Ward(House):
+    """Stores, and workers that fetch from this machine, of a fleet whose keys may change."""
 
-    urls: dict[str, str]
-    directory: Path
-    open: ExitStack
+    open: ExitStack = field(default_factory=ExitStack)
     keys: dict[str, str] | None = None
     engine: str = "simulated:instant"
     stage: Stage = Stage.READ
@@ -78,17 +69,13 @@ class Ward:
     def encryption(self) -> SecretStr:
         return SecretStr(json.dumps(self.keys) if self.keys else "")
 
-    @property
-    def settings(self) -> WorkerSettings:
-        inside = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "decode_processes": 1}
-        own = {"engine": self.engine, "spool_dir": str(self.directory), "retry_delay": 0.01}
-        return WorkerSettings.model_validate(
-            {**self.urls, **inside, **own, "encryption_keys": self.encryption}
-        )
+    def settings(self, **changes: Any) -> WorkerSettings:
+        inside = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "encryption_keys": self.encryption}
+        return super().settings(**inside, engine=self.engine, retry_delay=0.01, **changes)
 
     @property
     def store(self) -> PayloadStore:
-        return PayloadStore.open(self.urls["payload_url"], keys=self.settings.keyring)
+        return PayloadStore.open(self.payload_url, keys=self.settings().keyring)
 
     def client(self) -> Client:
         settings = ClientSettings(encryption_keys=self.encryption)
@@ -97,66 +84,23 @@ class Ward:
     def submit(self, url: str, **options: Any) -> Job[Any]:
         return self.client().submit(ReadDocument(url), **options)
 
-    def parts(self, job: Job[Any], *, within: timedelta = timedelta(hours=1)) -> list[UUID]:
-        """Return the queued parts of a job that are due within that time."""
-        rows = self.rows(
-            "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND run_at <= now() + %s",
-            job.id,
-            within,
-        )
-        return [row["id"] for row in rows]
-
-    def run(self, job: Job[Any]) -> list[type[Exception]]:
+    def run(self, job: Job[Any]) -> list[type[BaseException]]:
         """Have a worker run what is queued of a job, until nothing is; return what Celery is told of failures."""
-        told: list[type[Exception]] = []
-
-        async def story() -> None:
-            async with self.working() as runtime:
-                while self.parts(job):
-                    for part in self.parts(job, within=timedelta()):
-                        try:
-                            await runtime.run(part, deaths=0)
-                        except (PartFailedError, PartCancelledError, Retry, Ignore) as error:
-                            told.append(type(error))
-                    await asyncio.sleep(0.02)
-
-        asyncio.run(story())
-        job.refresh()
-        return told
-
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[Runtime]:
-        runtime = Runtime(self.settings, {self.stage})
-        try:
-            await runtime.start()
-            yield runtime
-        finally:
-            await runtime.stop()
+        return self.work_off(job, stages={self.stage})
 
     async def claim(self, job: Job[Any], database: AsyncEngine, worker: str) -> tuple[Ledger, ClaimedPart]:
         """Claim the first part of a job as a worker of that name does, also after another one is gone."""
-        ledger = Ledger(database, worker, announce=_hear, keys=self.settings.keyring)
+        ledger = Ledger(database, worker, announce=hear_nothing, keys=self.settings().keyring)
         await requeue_orphaned(database, await find_orphaned(database, limit=10), max_deaths=3)
-        (row,) = self.rows("SELECT id, deaths FROM parts WHERE job_id = %s", job.id)
-        claimed = await ledger.claim(ClaimRequest(part=row["id"], deaths=row["deaths"]))
-        assert claimed is not None
-        return ledger, claimed
+        ((part, deaths),) = self.query("SELECT id, deaths FROM parts WHERE job_id = %s", job.id)
+        return ledger, await claimed(ledger, part, deaths=deaths)
 
     def intake(self, ledger: Ledger) -> Intake:
-        return Intake(self.store, ledger, self.directory, self.settings)
-
-    async def kept_waiting(self, number: int) -> None:
-        """Return once so many connections wait for locks that others hold."""
-        waiting = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        async with asyncio.timeout(10):
-            while len(self.rows(waiting)) < number:  # noqa: ASYNC110  the server tells, nobody else
-                await asyncio.sleep(0.01)
+        return Intake(self.store, ledger, self.spool, self.settings())
 
     def upkeep(self, **kept: Any) -> None:
         """Have upkeep do all that it does about what was kept long enough."""
-        settings = self.settings.model_copy(update=kept)
+        settings = self.settings(**kept)
 
         async def story(database: AsyncEngine) -> None:
             for name, step in retention_steps(settings).items():
@@ -165,28 +109,13 @@ class Ward:
 
         self.ask(story)
 
-    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
-        async def story() -> R:
-            database = open_database(self.urls["database_url"])
-            try:
-                return await question(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(story())
-
-    def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(self.urls["database_url"]) as connection:
-            cursor = connection.cursor(row_factory=dict_row).execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
-
     def row(self, job: Job[Any]) -> dict[str, Any]:
         (row,) = self.rows("SELECT * FROM jobs WHERE id = %s", job.id)
         return row
 
     def told_of(self, word: str) -> set[str]:
         """Return the tables, or the columns of jobs, that a word is in."""
-        texts = texts_of_tables(self.urls["database_url"])
+        texts = texts_of_tables(self.database_url)
         del texts["jobs"]
         columns = [
             (f"jobs.{column}", str(value))
@@ -195,23 +124,17 @@ class Ward:
         ]
         return {place for place, text in [*texts.items(), *columns] if word in text}
 
-    def files(self) -> dict[str, bytes]:
-        """Every file of the payload store."""
-        stored = Path(self.urls["payload_url"]).rglob("*")
-        return {path.name: path.read_bytes() for path in stored if path.is_file()}
-
     def left_over(self) -> list[str]:
         """Files that a worker left behind in its directory."""
-        return [path.name for path in self.directory.rglob("*") if path.is_file() and path.name != "lock"]
+        return [path.name for path in self.spool.rglob("*") if path.is_file() and path.name != "lock"]
 
 
 @pytest.fixture
-def ward(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> Iterator[Ward]:
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    urls = {"database_url": database_url, "redis_url": redis_url, "payload_url": payload_url}
-    with ExitStack() as stack:
-        yield Ward(urls, directory, stack)
+def ward(house: House, tmp_path: Path) -> Iterator[Ward]:
+    ward = Ward(house.database_url, house.redis_url, house.payload_url, tmp_path / "scratch")
+    ward.spool.mkdir()
+    with ward.open:
+        yield ward
 
 
 @pytest.fixture
@@ -468,7 +391,7 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
 
     async def story(database: AsyncEngine) -> None:
         _, part = await ward.claim(job, database, "worker")
-        await ward.intake(Late(database, "worker", announce=_hear))(part)
+        await ward.intake(Late(database, "worker", announce=hear_nothing))(part)
 
     ward.ask(story)
 
@@ -481,7 +404,7 @@ def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, ser
 
     async def story() -> None:
         async with ward.working() as runtime:
-            running = asyncio.create_task(runtime.run(ward.parts(job)[0], deaths=0))
+            running = asyncio.create_task(runtime.run(ward.part_of(job), deaths=0))
             await asyncio.to_thread(server.reached.wait, 10)
             (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
             assert erasure.document is DocumentFate.ERASED
@@ -550,7 +473,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
 ) -> None:
     url = server.plan("/scan.png", Answer(printed, length=None, then="hang"), Answer(printed))
     job = ward.submit(url)
-    (part,) = ward.parts(job)
+    part = ward.part_of(job)
     settings = json.dumps(
         {**ward.urls, "source_allow": ["127.0.0.0/8"], "source_ports": [], "decode_processes": 1}
     )
@@ -560,7 +483,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
 
     async def story() -> None:
         async with ward.working() as runtime:  # which sees that the other process is gone
-            while not ward.parts(job):  # noqa: ASYNC110  the other side is a database
+            while not ward.waiting(job, within=timedelta(hours=1)):  # noqa: ASYNC110  the other side is a database
                 await asyncio.sleep(0.02)
             await runtime.run(part, deaths=1)
 
@@ -602,7 +525,7 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
     ward.keys = NEWER
 
     def rotate(database: AsyncEngine) -> Awaitable[Any]:
-        keys: Keyring = ward.settings.keyring
+        keys: Keyring = ward.settings().keyring
         return Rekeying(database=database, store=ward.store, keys=keys).run(lambda _: None)
 
     done = ward.ask(rotate)
