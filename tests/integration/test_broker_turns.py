@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
-from pecia_workers.broker import Ended, Lists, connect, hand_back
+from pecia_workers.broker import Ended, Lists, hand_back
 from pecia_workers.upkeep.queues import (
     count_taken,
     count_waiting,
@@ -24,18 +23,9 @@ from pecia_workers.upkeep.queues import (
     mend_turns,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 QUEUE = "read.normal"
 NUMBERS = count(1)
 FLOWS = [uuid4() for _ in range(4)]
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
 
 
 def messages(flow: UUID, count: int) -> list[PartMessage]:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
+from house import House
 from pecia import CachedFrom, Client, GenerationOptions, Preset, ReadDocument
 from pecia.cli.app import app
 from pecia_schemas import new_id
@@ -36,23 +36,22 @@ def pecia(stores: dict[str, str], picture: Callable[..., bytes], tmp_path: Path)
     return run
 
 
-def stored(stores: dict[str, str]) -> tuple[ReadDocument, timedelta | None, datetime | None]:
+def stored(house: House) -> tuple[ReadDocument, timedelta | None, datetime | None]:
     """Return the only task, how long it is to wait, and when it expires."""
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        query = "SELECT kind, task, not_before - created_at, expires_at FROM jobs"
-        ((kind, task, pause, expires),) = connection.execute(query).fetchall()
+    query = "SELECT kind, task, not_before - created_at, expires_at FROM jobs"
+    ((kind, task, pause, expires),) = house.query(query)
     read = task_from_json(kind, task)
     assert isinstance(read, ReadDocument)
     return read, pause, expires
 
 
-def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
+def test_options_reach_the_task(pecia: Pecia, house: House) -> None:
     how = ["--preset", "quality", "--temperature", "0.2", "--top-k", "5", "--seed", "7"]
 
     told = pecia("read", "scan.png", "--fields", "drug.json", "--adapter", "radiology", "--no-cache", *how)
 
     assert told.exit_code == 0, told.output
-    task, _, _ = stored(stores)
+    task, _, _ = stored(house)
     assert (task.fields, task.adapter, task.preset) == (SCHEMA, "radiology", Preset.QUALITY)
     assert task.options == GenerationOptions(temperature=0.2, top_k=5, seed=7)
     assert not task.cache
@@ -60,7 +59,7 @@ def test_options_reach_the_task(pecia: Pecia, stores: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("how", [["--password"], ["--password-file", "secret"]], ids=["typed", "in a file"])
 def test_pages_steps_times_and_a_password_that_nothing_shows_reach_the_job(
-    pecia: Pecia, stores: dict[str, str], tmp_path: Path, how: list[str]
+    pecia: Pecia, house: House, tmp_path: Path, how: list[str]
 ) -> None:
     (tmp_path / "secret").write_text("open sesame\n")
     pages = ["--pages", "1-", "--prepare", "orient,deskew"]
@@ -70,17 +69,17 @@ def test_pages_steps_times_and_a_password_that_nothing_shows_reach_the_job(
 
     assert told.exit_code == 0, told.output
     assert "open sesame" not in told.output
-    task, pause, expires = stored(stores)
+    task, pause, expires = stored(house)
     assert (task.pages, task.prepare) == ("1-", (Preparation.ORIENT, Preparation.DESKEW))
     assert isinstance(task.password, SecretStr)
     assert task.password.get_secret_value() == "open sesame"
     assert (pause, expires) == (timedelta(hours=2), datetime(2030, 1, 31, tzinfo=UTC))
 
 
-def test_what_was_not_given_stays_unsaid(pecia: Pecia, stores: dict[str, str]) -> None:
+def test_what_was_not_given_stays_unsaid(pecia: Pecia, house: House) -> None:
     pecia("read", "scan.png")
 
-    task, pause, expires = stored(stores)
+    task, pause, expires = stored(house)
     assert (task.fields, task.adapter, task.preset, task.options) == (None, None, None, None)
     assert (task.cache, pause, expires) == (True, None, None)
 

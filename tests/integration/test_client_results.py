@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import psycopg
 import pytest
 from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
+from house import House
 from limits import WAIT_S
 from pecia import (
     AsyncClient,
@@ -60,15 +60,13 @@ def meanwhile(*steps: Callable[[], Any], pause: float = 0.2) -> Iterator[None]:
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
-def open_client(request: pytest.FixtureRequest, stores: dict[str, str]) -> Iterator[Callable[..., Client]]:
+def open_client(request: pytest.FixtureRequest, house: House) -> Iterator[Callable[..., Client]]:
     """Opens clients of either kind; they would notice nothing within a test if it were not announced."""
     with ExitStack() as stack:
 
         def run(*, poll_interval: timedelta = timedelta(minutes=5), **urls: str) -> Client:
-            known = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-            client: Any = request.param(
-                **(known | urls), settings=ClientSettings(poll_interval=poll_interval)
-            )
+            settings = ClientSettings(poll_interval=poll_interval)
+            client: Any = request.param(**(house.urls | urls), settings=settings)
             opened: Any = stack.enter_context(synced(client) if request.param is AsyncClient else client)
             return cast("Client", opened)
 
@@ -101,12 +99,11 @@ def test_a_waiting_client_hears_what_another_has_done(open_client: Callable[...,
 
 
 def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_itself(
-    open_client: Callable[..., Client], tmp_path: Path, database_url: str, scribe: Any, picture: Picture
+    open_client: Callable[..., Client], tmp_path: Path, house: House, scribe: Any, picture: Picture
 ) -> None:
     client = open_client(redis_url=f"unix://{tmp_path}/none.sock", poll_interval=timedelta(milliseconds=100))
     job = client.submit(ReadDocument(picture()))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT published_at FROM parts").fetchall() == [(None,)]
+    assert house.query("SELECT published_at FROM parts") == [(None,)]
     with meanwhile(lambda: scribe.read(job.id)):
         assert job.result(timeout=WAIT_S).text == "text"
 
@@ -125,7 +122,7 @@ def test_a_redis_that_dies_during_the_wait_is_survived(
 
 
 def test_a_restarted_redis_is_found_again(
-    open_client: Callable[..., Client], redis_server: Callable[..., EmbeddedRedis], database_url: str
+    open_client: Callable[..., Client], redis_server: Callable[..., EmbeddedRedis], house: House
 ) -> None:
     redis = redis_server()
     client = open_client(redis_url=redis.url)
@@ -133,8 +130,7 @@ def test_a_restarted_redis_is_found_again(
     redis.kill()
     redis_server(replaces=redis)
     client.submit(ReadDocument(PDF))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT count(published_at) FROM parts").fetchone() == (2,)
+    assert house.query("SELECT count(published_at) FROM parts") == [(2,)]
 
 
 def test_a_postgres_that_restarts_during_the_wait_is_survived(
@@ -157,7 +153,7 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
 
 
 def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
-    client: Client, scribe: Any, database_url: str
+    client: Client, scribe: Any, house: House
 ) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
@@ -165,8 +161,7 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     scribe.read(job.id, 1)
     with pytest.raises(JobTimeoutError):
         list(job.pages(timeout=0.2))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT FROM reads").fetchall() == []
+    assert house.query("SELECT FROM reads") == []
     scribe.read(job.id, 0)
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
 
@@ -183,19 +178,18 @@ def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
     assert messages == {str(job.id), "cancelled"}
 
 
-def test_what_is_retried_is_published_again(
-    client: Client, scribe: Any, redis_url: str, database_url: str
-) -> None:
+def test_what_is_retried_is_published_again(client: Client, scribe: Any, house: House) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 2)
     scribe.read(job.id, 0)
     scribe.fail(job.id, 1)
     job.retry()
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.llen("read.normal") == 1
-    with psycopg.connect(database_url) as connection:
-        query = "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
-        assert connection.execute(query).fetchone() == (1, None, True)
+    query = (
+        "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
+    )
+    assert house.query(query) == [(1, None, True)]
 
 
 def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
@@ -214,23 +208,19 @@ def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
     assert group.cancel() == 0
 
 
-def test_a_job_that_was_deleted_is_no_endless_wait(
-    client: Client, database_url: str, picture: Picture
-) -> None:
+def test_a_job_that_was_deleted_is_no_endless_wait(client: Client, house: House, picture: Picture) -> None:
     job: Job[Document] = client.submit(ReadDocument(picture()))
-    with psycopg.connect(database_url) as connection:
-        connection.execute("DELETE FROM jobs")
+    house.query("DELETE FROM jobs")
     with pytest.raises(JobNotFoundError):
         job.wait(timeout=WAIT_S)
 
 
 def test_a_result_of_another_version_is_an_error_that_quotes_nothing(
-    client: Client, scribe: Any, database_url: str, picture: Picture
+    client: Client, scribe: Any, house: House, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, text="Anna Miller, 1961")
-    with psycopg.connect(database_url) as connection:
-        connection.execute("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
+    house.query("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
     with pytest.raises(ValidationError) as error:
         job.result(timeout=WAIT_S)
     assert "Anna" not in str(error.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,11 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from command import run_pecia
+from house import House
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Delivery, Endpoint, ReadDocument
 from pecia.errors import UnsignedCallbackWarning, WebhookVerificationError
@@ -25,7 +26,6 @@ from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.lag import lag
 from pecia_workers.ledger.outbox import give_up
 from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal_secrets, spans
@@ -131,10 +131,10 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
 
 
 def test_secrets_are_encrypted_and_come_under_another_key(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, house: House, eventually: Eventually
 ) -> None:
     def keyed(keys: str) -> WorkerSettings:
-        return settings_for(database_url, encryption_keys=keys, **QUICK)
+        return settings_for(house.database_url, encryption_keys=keys, **QUICK)
 
     with client_of(outbox, encryption_keys=SecretStr(OLD)) as client:
         former = client.add_endpoint(receiver.url)
@@ -147,23 +147,18 @@ def test_secrets_are_encrypted_and_come_under_another_key(
             eventually(lambda: client.deliveries()[0].attempts)
         assert client.deliveries()[0].attempts[0].error == "secret_unreadable"
         assert client.endpoints()[0].failures == 0
-        assert asyncio.run(reseal(database_url, Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:])))) == {
-            "new": 2
-        }
+        both = Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:]))
+        assert house.ask(lambda database: reseal(database, both)) == {"new": 2}
         with working(keyed(NEW)):
             eventually(lambda: client.deliveries()[0].state == "delivered")
 
     assert [verifies(receiver.requests[0], one.secret) for one in (former, current)] == [True, True]
 
 
-async def reseal(database_url: str, keys: Keyring) -> dict[str | None, int]:
-    database = open_database(database_url)
-    try:
-        async for span in spans(database, SECRETS):
-            assert (await reseal_secrets(database, span, keys)).refused == 0
-        return {one.key: one.secrets for one in await holdings(database) if one.secrets}
-    finally:
-        await database.dispose()
+async def reseal(database: AsyncEngine, keys: Keyring) -> dict[str | None, int]:
+    async for span in spans(database, SECRETS):
+        assert (await reseal_secrets(database, span, keys)).refused == 0
+    return {one.key: one.secrets for one in await holdings(database) if one.secrets}
 
 
 def test_every_try_leaves_a_row(
@@ -357,18 +352,13 @@ def test_what_nobody_takes_in_time_is_dead(
     assert [one.error for one in client.delivery(delivery).attempts] == ["http_500"]
 
 
-def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client) -> None:
+def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client, house: House) -> None:
     endpoint = client.add_endpoint("https://example.org/hook")
     failed = "INSERT INTO receivers (receiver, failures, failed_at) VALUES (%s, 1, now() - interval '5 days')"
     outbox.execute(failed, "https://gone.example")
     outbox.execute(failed, str(endpoint.id))
 
-    async def look() -> None:
-        database = open_database(outbox.database_url)
-        await give_up(database, age=timedelta(days=4))
-        await database.dispose()
-
-    asyncio.run(look())
+    house.ask(lambda database: give_up(database, age=timedelta(days=4)))
     assert [row["receiver"] for row in outbox.query("SELECT receiver FROM receivers")] == [str(endpoint.id)]
 
 
