@@ -1,4 +1,4 @@
-"""The client's verbs as a person or a script runs them: real stores, a fleet of one SQL statement.
+"""The client's verbs as a person or a script runs them: real stores, a fleet that waits for orders.
 
 A process runs only where it is the subject: on a terminal, under Ctrl-C, with settings of its own.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,26 +29,12 @@ from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
+from pecia_schemas import Failure, FailureCode, TokenUsage
 from pecia_schemas.tables import REVISION
 
 _PECIA = (sys.executable, "-m", "pecia")
 
-# What the fleet does to every part that waits, without its engine.
-_READ_ALL = """
-WITH read AS (
-    UPDATE parts SET state = %(part)s, attempt = 1, finished_at = now(), failure = %(failure)s,
-        engine = 'test', prompt_tokens = 900
-    WHERE state = 'queued' RETURNING id, job_id, ordinal
-), stored AS (
-    INSERT INTO results (part_id, job_id, ordinal, attempt, content)
-    SELECT id, job_id, ordinal, 1, %(content)s FROM read WHERE %(part)s = 'done'
-)
-UPDATE jobs SET state = %(job)s, finished_at = now(), failure = %(failure)s,
-    done = CAST(%(part)s = 'done' AS int), failed = CAST(%(part)s = 'failed' AS int)
-WHERE id IN (SELECT job_id FROM read)
-"""
-_PAGE = {"number": 1, "text": "Blutdruck 120/80", "verdict": "ok", "width": 9, "height": 9, "engine": "test"}
-_FAILURE = {"code": "damaged", "message": "The file ends early: scan it again.", "attempt": 1}
+DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
 @dataclass
@@ -72,6 +59,7 @@ class Shell:
 
     stores: dict[str, str]
     directory: Path
+    scribe: Any = None
 
     def run(self, *arguments: str, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         with chdir(self.directory):
@@ -120,22 +108,25 @@ class Shell:
         return self.run("read", *names).stdout.split()
 
     def read_all(self) -> int:
-        return self._end_all("done", "succeeded", None)
+        """Have the fleet read what waits; return how much that was."""
+        return self._end_all(text="Blutdruck 120/80", usage=TokenUsage(prompt=900))
 
     def fail_all(self) -> int:
-        return self._end_all("failed", "failed", json.dumps(_FAILURE))
+        return self._end_all()
 
-    def _end_all(self, part: str, job: str, failure: str | None) -> int:
-        values = {"part": part, "job": job, "failure": failure, "content": json.dumps(_PAGE)}
-        with psycopg.connect(self.stores["PECIA_DATABASE_URL"]) as connection:
-            return connection.execute(_READ_ALL, values).rowcount
+    def _end_all(self, **read: Any) -> int:
+        end = partial(self.scribe.read, **read) if read else self.scribe.fail
+        waiting = self.scribe.house.query("SELECT job_id FROM parts WHERE state = 'queued'")
+        for (job_id,) in waiting:
+            end(job_id)
+        return len(waiting)
 
 
 @pytest.fixture
-def shell(stores: dict[str, str], tmp_path: Path) -> Shell:
+def shell(stores: dict[str, str], tmp_path: Path, scribe: Any) -> Shell:
     directory = tmp_path / "scans"
     directory.mkdir()
-    return Shell(stores, directory)
+    return Shell(stores, directory, scribe)
 
 
 def one_line(process: subprocess.CompletedProcess[str]) -> str:
@@ -155,9 +146,7 @@ def test_read_prints_the_ids_of_its_jobs_in_the_order_of_the_files(shell: Shell)
     assert {job["lane"] for job in listed} == {"bulk"}
 
 
-def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(
-    shell: Shell,
-) -> None:
+def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(shell: Shell) -> None:
     shell.draw("a.png", "b.png")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", "--wait", "--json")
     documents = [json.loads(line) for line in read.stdout.splitlines()]
@@ -209,7 +198,7 @@ def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell) -> None:
     shell.draw("a.png")
     read = shell.run_until(shell.fail_all, "read", "a.png", "--wait", "--json")
     assert read.returncode == 1
-    assert json.loads(read.stdout)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
+    assert json.loads(read.stdout)["failure"] == {"code": DAMAGED.code, "message": DAMAGED.message}
 
 
 def test_a_repeated_key_is_the_same_job_and_another_file_under_it_a_usage_error(shell: Shell) -> None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pypdfium2
 import pytest
 
+from hand_made_pdfs import blank_pdf
 from house import House
 from limits import WAIT_S
 from pecia import Client, FailureCode, Job, ReadDocument
 from pecia.testing import FakeFleet
-
-
-def pdf(pages: int) -> bytes:
-    document, file = pypdfium2.PdfDocument.new(), io.BytesIO()
-    for _ in range(pages):
-        document.new_page(100, 72)
-    document.save(file)
-    document.close()
-    return file.getvalue()
 
 
 def told(job: Job[Any]) -> Any:
@@ -40,7 +30,7 @@ def told(job: Job[Any]) -> Any:
 def test_a_real_worker_and_a_fake_fleet_tell_the_same_story(
     client: Client, house: House, picture: Callable[..., bytes]
 ) -> None:
-    document, scan, sheet = pdf(3), picture(), b"name;dose"
+    document, scan, sheet = blank_pdf(3), picture(), b"name;dose"
     answers: dict[bytes, Any] = {document: ["1", "2", "3"], scan: "x", sheet: FailureCode.UNSUPPORTED_TYPE}
     tasks = [
         ReadDocument(document),

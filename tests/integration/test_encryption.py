@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +56,7 @@ class Asked(BaseModel):
 class Ward(House):
     """Stores as clients and workers with different keys see them."""
 
-    scribe_type: Any = None
+    a_scribe: Any = None
     open: ExitStack = field(default_factory=ExitStack)
 
     def client(self, keys: dict[str, str]) -> Client:
@@ -64,7 +64,7 @@ class Ward(House):
         return self.open.enter_context(Client(**self.urls, settings=settings))
 
     def scribe(self, keys: dict[str, str]) -> Any:
-        return self.scribe_type(self.database_url, self.redis_url, ring(keys))
+        return replace(self.a_scribe, keys=ring(keys))
 
     def read(self, text: str = PLANTED, *, keys: dict[str, str], **task: Any) -> Job[Any]:
         """Have a document of one page read, under these keys."""
@@ -103,7 +103,7 @@ def ring(keys: dict[str, str]) -> Keyring:
 @pytest.fixture
 def ward(house: House, scribe: Any) -> Iterator[Ward]:
     stores = house.database_url, house.redis_url, house.payload_url, house.spool
-    ward = Ward(*stores, scribe_type=type(scribe))
+    ward = Ward(*stores, a_scribe=scribe)
     with ward.open:
         yield ward
 
@@ -354,7 +354,4 @@ def test_a_result_that_somebody_holds_is_left_to_a_later_pass(ward: Ward) -> Non
         assert ward.rotate(NEW | OLD).results == 1
 
     assert ward.rotate(NEW | OLD).results == 1
-    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == [
-        "held",
-        "free",
-    ]
+    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == ["held", "free"]

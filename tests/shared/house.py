@@ -35,7 +35,7 @@ async def hear_nothing(_: object) -> None:
 
 async def claimed(ledger: Ledger, part: UUID, *, deaths: int = 0) -> ClaimedPart:
     claim = await ledger.claim(ClaimRequest(part=part, deaths=deaths))
-    assert claim is not None
+    assert claim is not None, "the part cannot be claimed"
     return claim
 
 
