@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import subprocess
 import sys
@@ -16,33 +15,22 @@ from typing import Any
 from urllib.request import Request, urlopen
 from uuid import UUID
 
-import psycopg
 import pytest
 from PIL import Image, ImageDraw
 from redis import Redis
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from chat_server import Behaviour, ChatServerDouble, serving
 from forking import LastingTemplate, Programs, forget_templates, fork_from, own_template
+from house import House, claimed
 from pecia import Client, Document, Job, ReadDocument
 from pecia_schemas import Failure, FailureCode, JobState, Page, Segment, Stage, Summary, Verdict
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import (
-    ClaimRequest,
-    Cut,
-    Done,
-    Failed,
-    Finished,
-    Ledger,
-    NewPart,
-    Outcome,
-    open_database,
-)
+from pecia_workers.broker import connect
+from pecia_workers.ledger import Cut, Done, Failed, Finished, Ledger, NewPart, Outcome
 from pecia_workers.ledger.accounts import Spent
-from pecia_workers.runtime import Runtime
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 
@@ -51,8 +39,7 @@ _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 class Scribe:
     """A fleet that waits for orders: each call claims one part, commits what came of it, and announces the job."""
 
-    database_url: str
-    redis_url: str | None
+    house: House
     keys: Keyring = field(default_factory=Keyring)
 
     def cut(self, job_id: UUID, pages: int) -> None:
@@ -98,42 +85,42 @@ class Scribe:
         self._end(job_id, stage, ordinal, Failed(Failure.of(code), retry_in, spent))
 
     def _end(self, job_id: UUID, stage: Stage, ordinal: int, outcome: Outcome) -> None:
-        with psycopg.connect(self.database_url) as connection:
-            query = "SELECT id FROM parts WHERE job_id = %s AND stage = %s AND ordinal = %s"
-            row = connection.execute(query, (job_id, stage, ordinal)).fetchone()
-        assert row is not None, "no such part"
-        asyncio.run(self._run(row[0], outcome))
+        query = "SELECT id FROM parts WHERE job_id = %s AND stage = %s AND ordinal = %s"
+        ((part,),) = self.house.query(query, job_id, stage, ordinal)
 
-    async def _run(self, part_id: UUID, outcome: Outcome) -> None:
-        database = open_database(self.database_url)
-        try:
-            await self._claim_and_commit(database, part_id, outcome)
-        finally:
-            await database.dispose()
+        async def end(ledger: Ledger) -> None:
+            assert await ledger.commit(Finished(part=await claimed(ledger, part), outcome=outcome))
 
-    async def _claim_and_commit(self, database: AsyncEngine, part_id: UUID, outcome: Outcome) -> None:
-        ledger = Ledger(database, "scribe", announce=self._announce, keys=self.keys)
-        part = await ledger.claim(ClaimRequest(part=part_id))
-        assert part is not None, "the part cannot be claimed"
-        assert await ledger.commit(Finished(part=part, outcome=outcome))
+        self.house.play(end, "scribe", announce=self._announce, keys=self.keys)
 
     async def _announce(self, jobs: Mapping[UUID, JobState]) -> None:
-        if self.redis_url is None:
-            return
-        with Redis.from_url(self.redis_url) as redis:
+        with Redis.from_url(self.house.redis_url) as redis:
             for job_id, state in jobs.items():
                 redis.publish(job_channel(job_id), state)
 
 
 @pytest.fixture
-def client(database_url: str, redis_url: str, payload_url: str) -> Iterator[Client]:
-    with Client(database_url, redis_url, payload_url) as client:
+def redis(redis_url: str) -> Iterator[Redis]:
+    """The test's Redis as the fleet's lists are used."""
+    with connect(redis_url) as client:
         yield client
 
 
 @pytest.fixture
-def scribe(database_url: str, redis_url: str) -> Scribe:
-    return Scribe(database_url, redis_url)
+def house(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> House:
+    """The test's stores, and the ledgers and the worker of its own process."""
+    return House(database_url, redis_url, payload_url, tmp_path)
+
+
+@pytest.fixture
+def client(house: House) -> Iterator[Client]:
+    with Client(*house.urls.values()) as client:
+        yield client
+
+
+@pytest.fixture
+def scribe(house: House) -> Scribe:
+    return Scribe(house)
 
 
 @pytest.fixture(scope="session")
@@ -218,36 +205,14 @@ def s3_endpoint() -> Iterator[str]:
 @pytest.fixture
 def run_page(
     client: Client,
-    stores: dict[str, str],
-    tmp_path: Path,
+    house: House,
     shared_template: None,  # noqa: ARG001  for what it does
 ) -> Callable[..., Job[Document]]:
-    """Submits a task and runs each of its parts once on a worker with the given settings."""
-    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-    own = {"decode_processes": 1, "spool_dir": str(tmp_path)}
+    """Submits a task and runs it on a worker with the given settings; else with the engine that a fleet has."""
 
     def run(task: ReadDocument, **settings: Any) -> Job[Document]:
         job = client.submit(task)
-        started: list[UUID] = []
-
-        def queued() -> list[UUID]:
-            query = "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND id <> ALL(%s) ORDER BY ordinal"
-            with psycopg.connect(urls["database_url"]) as connection:
-                return [part for (part,) in connection.execute(query, (job.id, started))]
-
-        async def story() -> None:
-            stages = {Stage.INGEST, Stage.READ}
-            runtime = Runtime(WorkerSettings.model_validate({**urls, **own, **settings}), stages)
-            try:
-                await runtime.start()
-                while parts := queued():
-                    started.extend(parts)
-                    for part in parts:
-                        await runtime.run(part, deaths=0)
-            finally:
-                await runtime.stop()
-
-        asyncio.run(story())
+        house.work_off(job, **{"engine": WorkerSettings().engine, **settings})
         return job
 
     return run

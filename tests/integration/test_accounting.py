@@ -5,48 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import psycopg
 import pytest
 from celery.exceptions import Retry
-from psycopg.rows import dict_row
 
-from pecia import Client, Percentiles, ReadDocument
+from house import House
+from pecia import Client, Job, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineError
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.ledger.accounts import COLUMNS, Spent
-from pecia_workers.runtime import Runtime
-from pictures import note
+from pictures import encoded, note
 
 ONE_PAGE = TokenUsage(prompt=100, image=80, cached=16, output=30, wasted=0)
 ITS_TIME = Timings(queued=1.5, decode=0.25, engine=2.0, first_token=0.5)
 
 
-@pytest.fixture
-def row_of(database_url: str) -> Callable[[UUID], dict[str, Any]]:
-    """Finds the accounts in the row of a job's only part."""
-
-    def find(job_id: UUID) -> dict[str, Any]:
-        with psycopg.connect(database_url) as connection:
-            cursor = connection.cursor(row_factory=dict_row)
-            row = cursor.execute("SELECT * FROM parts WHERE job_id = %s", (job_id,)).fetchone()
-        assert row is not None
-        return {name: row[name] for name in (column.split()[0] for column in COLUMNS.split(", "))}
-
-    return find
+def row_of(house: House, job: Job[Any]) -> dict[str, Any]:
+    """Return the accounts in the row of a job's only part."""
+    (row,) = house.rows("SELECT * FROM parts WHERE job_id = %s", job.id)
+    return {name: row[name] for name in (column.split()[0] for column in COLUMNS.split(", "))}
 
 
 def test_a_page_that_was_read_says_what_it_took_in_its_row(
-    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
-    assert row_of(job.id) == {
+    assert row_of(house, job) == {
         "engine": "vllm",
         "prompt_tokens": 100,
         "image_tokens": 80,
@@ -62,7 +49,7 @@ def test_a_page_that_was_read_says_what_it_took_in_its_row(
 
 
 def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
-    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     spent = Spent(
@@ -72,7 +59,7 @@ def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
     scribe.fail(job.id, retry_in=timedelta())  # the file could not be fetched: no engine saw it
     scribe.read(job.id, engine="rapidocr", usage=ONE_PAGE, timings=ITS_TIME)
 
-    row = row_of(job.id)
+    row = row_of(house, job)
     assert {name: row[name] for name in ("prompt_tokens", "output_tokens", "wasted_tokens")} == {
         "prompt_tokens": 200,
         "output_tokens": 37,
@@ -87,77 +74,35 @@ def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
 
 
 def test_a_part_that_no_engine_saw_has_no_accounts(
-    client: Client, scribe: Any, picture: Callable[..., bytes], row_of: Callable[[UUID], dict[str, Any]]
+    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.fail(job.id)
-    assert set(row_of(job.id).values()) == {None}
+    assert set(row_of(house, job).values()) == {None}
 
 
 @pytest.mark.usefixtures("shared_template")
 def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
-    client: Client, stores: dict[str, str], tmp_path: Path, row_of: Callable[[UUID], dict[str, Any]]
+    client: Client, house: House
 ) -> None:
-    names = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-    settings = WorkerSettings.model_validate({**names, "engine": "simulated", "decode_processes": 1})
-    note(1, 200, 200).save(tmp_path / "note.png")
-    job = client.submit(ReadDocument(tmp_path / "note.png"))
+    job = client.submit(ReadDocument(encoded(note(1, 200, 200), "PNG")))
+    part = house.part_of(job)
 
     async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        read = runtime._handlers[Stage.READ]
+        async with house.working({Stage.READ}, engine="simulated") as runtime:
+            read = runtime._handlers[Stage.READ]
 
-        async def read_and_fail(part: ClaimedPart) -> Done:
-            await read(part)
-            raise EngineError
+            async def read_and_fail(part: ClaimedPart) -> Done:
+                await read(part)
+                raise EngineError
 
-        runtime._handlers[Stage.READ] = read_and_fail
-        try:
-            part = part_of(job.id, stores)
+            runtime._handlers[Stage.READ] = read_and_fail
             with pytest.raises(Retry):
                 await runtime.run(part, deaths=0)
             assert runtime._meter.spent(part, 0) is None
-        finally:
-            await runtime.stop()
 
     asyncio.run(story())
-    row = row_of(job.id)
+    row = row_of(house, job)
     assert (row["engine"], row["image_tokens"]) == ("simulated", 49)
     assert row["wasted_tokens"] == row["prompt_tokens"] + row["output_tokens"]
     assert min(row["output_tokens"], row["engine_s"], row["first_token_s"]) > 0
-
-
-def test_usage_sums_what_ended_since(
-    client: Client, scribe: Any, picture: Callable[..., bytes], database_url: str
-) -> None:
-    tasks = [ReadDocument(picture(shade=shade)) for shade in range(4)]
-    old, new, open_still, unread = client.submit_many(tasks)
-    scribe.fail(unread.id)  # no engine saw it
-    for job in (old, new):
-        scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
-    scribe.fail(
-        open_still.id,
-        spent=Spent(engine="vllm", usage=ONE_PAGE, timings=ITS_TIME),
-        retry_in=timedelta(),
-    )
-    with psycopg.connect(database_url) as connection:
-        connection.execute(
-            "UPDATE parts SET finished_at = now() - interval '8 days' WHERE job_id = %s", (old.id,)
-        )
-
-    total = client.usage(since=timedelta(days=7)).total
-    assert (total.jobs, total.parts, total.pages, total.segments) == (1, 1, 1, 0)
-    assert (total.tokens, total.decode_s, total.engine_s) == (ONE_PAGE, 0.25, 2.0)
-    assert total.queued_s == Percentiles(p50=1.5, p95=1.5)
-    assert total.first_token_s == Percentiles(p50=0.5, p95=0.5)
-    assert client.usage().total.jobs == 2
-    assert open_still.usage().tokens.wasted == 130
-
-
-def part_of(job_id: UUID, stores: dict[str, str]) -> UUID:
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        row = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job_id,)).fetchone()
-    assert row is not None
-    part: UUID = row[0]
-    return part

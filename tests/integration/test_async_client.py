@@ -189,40 +189,32 @@ async def cancel_everywhere(operation: Callable[[], Coroutine[Any, Any, Any]], t
     pytest.fail("it never ends")
 
 
-OPERATIONS: dict[str, Callable[[AsyncClient, AsyncJob[Any]], Coroutine[Any, Any, Any]]] = {}
-
-
-def operation(function: Callable[[AsyncClient, AsyncJob[Any]], Coroutine[Any, Any, Any]]) -> Any:
-    OPERATIONS[function.__name__] = function
-    return function
-
-
-@operation
 async def waiting(_client: AsyncClient, job: AsyncJob[Any]) -> None:
     with pytest.raises(JobTimeoutError):
         await job.wait(timeout=0.02)
 
 
-@operation
 async def reading_pages(_client: AsyncClient, job: AsyncJob[Any]) -> None:
     with pytest.raises(JobTimeoutError):
         _ = [page async for page in job.pages(timeout=0.02)]
 
 
-@operation
 async def submitting(client: AsyncClient, _job: AsyncJob[Any]) -> None:
     await client.submit(ReadDocument(PDF), metadata={"of": "the sweep"})
 
 
-@operation
 async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
     await (await client.submit(ReadDocument(PDF), metadata={"of": "the sweep"})).cancel()
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("operation", [waiting, reading_pages, submitting, cancelling_another])
 def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    name: str, times: int, stores: dict[str, str], picture: Picture, eventually: Callable[..., Any]
+    operation: Callable[..., Any],
+    times: int,
+    stores: dict[str, str],
+    picture: Picture,
+    eventually: Callable[..., Any],
 ) -> None:
     async def sweep() -> None:
         async with serving(stores) as client:
@@ -230,7 +222,7 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
 
             async def one() -> None:
                 await at_rest(client)
-                await OPERATIONS[name](client, job)
+                await operation(client, job)
 
             assert await cancel_everywhere(one, times) > 5
             await at_rest(client)
@@ -249,19 +241,6 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
         )
         # Postgres hears of a query that was given up a moment after the client.
         eventually(lambda: connection.execute(others).fetchone() == (1,), what="the end of all queries")
-
-
-def test_two_hundred_wait_on_fifteen_connections(stores: dict[str, str], picture: Picture) -> None:
-    async def crowd() -> set[JobState]:
-        async with serving(stores, poll_interval=timedelta(seconds=1)) as client:
-            content = picture()
-            group = await client.submit_many(ReadDocument(content) for _ in range(200))
-            waits = [asyncio.create_task(job.wait(timeout=WAIT_S)) for job in group]
-            await asyncio.sleep(0.3)
-            assert await group.cancel() == 200
-            return {job.state for job in await asyncio.gather(*waits)}
-
-    assert asyncio.run(crowd()) == {JobState.CANCELLED}
 
 
 def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:

@@ -9,10 +9,10 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
-import psycopg
 import pytest
 from pydantic import SecretStr
 
+from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Lane, QueueFullError, ReadDocument
 from pecia_schemas.payloads import PayloadStore
@@ -27,23 +27,15 @@ def stored(payload_url: str) -> PayloadRef:
 
 
 @pytest.fixture
-def limited() -> ClientSettings:
-    return ClientSettings(max_backlog={Lane.BULK: LIMIT})
-
-
-@pytest.fixture
-def client(database_url: str, redis_url: str, payload_url: str, limited: ClientSettings) -> Iterator[Client]:
-    with Client(database_url, redis_url, payload_url, settings=limited) as client:
+def client(house: House) -> Iterator[Client]:
+    with Client(**house.urls, settings=ClientSettings(max_backlog={Lane.BULK: LIMIT})) as client:
         yield client
 
 
-def work_off(database_url: str, parts: int) -> None:
-    """Let so many queued parts be over."""
-    with psycopg.connect(database_url) as connection:
-        connection.execute(
-            "UPDATE parts SET state = 'done' WHERE id IN (SELECT id FROM parts WHERE state = 'queued' LIMIT %s)",
-            [parts],
-        )
+def finish_one(house: House) -> None:
+    house.query(
+        "UPDATE parts SET state = 'done' WHERE id IN (SELECT id FROM parts WHERE state = 'queued' LIMIT 1)"
+    )
 
 
 def fill(client: Client, stored: PayloadRef) -> None:
@@ -52,14 +44,14 @@ def fill(client: Client, stored: PayloadRef) -> None:
 
 
 def test_another_client_counts_what_is_in_postgres_with_redis_away(
-    client: Client, stored: PayloadRef, database_url: str, tmp_path: Path
+    client: Client, stored: PayloadRef, house: House, tmp_path: Path
 ) -> None:
     fill(client, stored)
     nowhere = SecretStr(f"unix://{tmp_path}/nothing.sock")
     with Client(settings=client._settings.model_copy(update={"redis_url": nowhere})) as other:
         with pytest.raises(QueueFullError):
             other.submit(ReadDocument(stored), priority=Lane.BULK)
-        work_off(database_url, 1)
+        finish_one(house)
         assert other.submit(ReadDocument(stored), priority=Lane.BULK, block=True).created
 
 
@@ -77,9 +69,9 @@ def test_a_batch_is_taken_as_a_whole_and_the_next_one_refused(client: Client, st
     assert len(refusal.value.accepted) == 1_000
 
 
-def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, database_url: str) -> None:
+def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, house: House) -> None:
     fill(client, stored)
-    room = threading.Timer(0.3, work_off, [database_url, 1])
+    room = threading.Timer(0.3, finish_one, [house])
     room.start()
     job = client.submit(ReadDocument(stored), priority=Lane.BULK, block=True, timeout=WAIT_S)
     assert job.created
@@ -87,7 +79,7 @@ def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, dat
 
 
 def test_an_asynchronous_client_waits_without_blocking_its_loop(
-    client: Client, stored: PayloadRef, database_url: str
+    client: Client, stored: PayloadRef, house: House
 ) -> None:
     fill(client, stored)
 
@@ -99,7 +91,7 @@ def test_an_asynchronous_client_waits_without_blocking_its_loop(
             submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
             await asyncio.sleep(0.05)
             assert not submitting.done()
-            work_off(database_url, 1)
+            finish_one(house)
             return (await submitting).created
 
     assert asyncio.run(work())

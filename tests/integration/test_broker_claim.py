@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,20 +14,11 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
-from pecia_workers.broker import DEAD, QUEUES, Claim, Ended, Lists, connect
+from pecia_workers.broker import DEAD, QUEUES, Claim, Ended, Lists
 from pecia_workers.broker.lists import taken_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ALL = tuple(QUEUES)
 NUMBERS = count(1)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -15,21 +14,12 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish, queue_name
-from pecia_workers.broker import QUEUES, Claimed, LaneRules, Lists, connect
+from pecia_workers.broker import QUEUES, Claimed, LaneRules, Lists
 from pecia_workers.broker.lists import CREDIT, SERVED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ALL = tuple(QUEUES)
 NUMBERS = count(1)
 MOST_COST = 60
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
 
 
 def fill(redis: Redis, lane: Lane, costs: list[int], stage: Stage = Stage.READ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from itertools import count as counting
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -15,24 +14,15 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.broker import Capacity, Claimed, Ended, Keeper, LaneRules, Lists, connect, hand_back
+from pecia_workers.broker import Capacity, Claimed, Ended, Keeper, LaneRules, Lists, hand_back
 from pecia_workers.broker.lists import SERVED, drainers_name
 from pecia_workers.upkeep.queues import held_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.gate
 
 LISTS = [f"read.{lane}" for lane in Lane]
 MAX_DEATHS = 3
 NUMBERS = counting(1)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
 
 
 def send(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL, deaths: int = 0) -> list[str]:

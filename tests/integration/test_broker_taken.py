@@ -32,12 +32,6 @@ NUMBERS = count(1)
 HOLD_LIMIT = timedelta(minutes=1)
 
 
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
-
-
 def send(redis: Redis, *parts: str) -> None:
     ids = map(UUID, parts)
     publish(

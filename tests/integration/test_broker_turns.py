@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
-from pecia_workers.broker import Ended, Lists, connect, hand_back
+from pecia_workers.broker import Ended, Lists, hand_back
 from pecia_workers.upkeep.queues import (
     count_taken,
     count_waiting,
@@ -24,18 +23,9 @@ from pecia_workers.upkeep.queues import (
     mend_turns,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 QUEUE = "read.normal"
 NUMBERS = count(1)
 FLOWS = [uuid4() for _ in range(4)]
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with connect(redis_url) as client:
-        yield client
 
 
 def messages(flow: UUID, count: int) -> list[PartMessage]:
@@ -84,14 +74,6 @@ def test_a_short_document_waits_for_one_turn_of_a_long_one(redis: Redis) -> None
     assert order[:TURN] == [message.part for message in long[:TURN]]
     assert order[TURN : TURN + 3] == [message.part for message in short]
     assert order[TURN + 3 :] == [message.part for message in long[TURN:]]
-
-
-def test_a_document_of_one_turn_is_read_in_one_go(redis: Redis) -> None:
-    documents = [messages(flow, TURN) for flow in FLOWS]
-    for document in documents:
-        publish(redis, document)
-
-    assert claim_all(redis) == [message.part for document in documents for message in document]
 
 
 def test_long_documents_take_turns(redis: Redis) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
-import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
+from house import House
 from limits import WAIT_S
 from pecia import UnavailableError
 from pecia.cli import endings
@@ -68,13 +68,8 @@ def reached(endpoint: str) -> dict[str, str]:
     return {"PECIA_SOURCE_OPTIONS": json.dumps({"endpoint": endpoint, **CREDENTIALS})}
 
 
-def rows(stores: dict[str, str], query: str) -> list[Any]:
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        return connection.execute(query.encode()).fetchall()
-
-
 def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
-    pecia: Pecia, archive: Path, stores: dict[str, str], picture: Callable[..., bytes]
+    pecia: Pecia, archive: Path, house: House, picture: Callable[..., bytes]
 ) -> None:
     first = pecia(archive, "--batch", 2, "--type", "chart", "--metadata", "run=2019")
     again = pecia(archive)
@@ -88,13 +83,13 @@ def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
     assert repeated.stdout == "3 documents: 0 handed over, 3 handed over before, 0 refused.\n"
     told = json.loads(changed.stdout)
     assert (told["documents"], told["new"], told["known"], told["refused"]) == (3, 1, 2, 0)
-    charts = rows(stores, "SELECT DISTINCT lane FROM jobs WHERE task->>'document_type' = 'chart'")
+    charts = house.query("SELECT DISTINCT lane FROM jobs WHERE task->>'document_type' = 'chart'")
     assert charts == [("bulk",)]
-    assert rows(stores, 'SELECT count(*) FROM jobs WHERE metadata = \'{"run": "2019"}\'') == [(3,)]
+    assert house.query('SELECT count(*) FROM jobs WHERE metadata = \'{"run": "2019"}\'') == [(3,)]
 
 
 def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_fetch(
-    pecia: Pecia, bucket: Any, s3_endpoint: str, stores: dict[str, str]
+    pecia: Pecia, bucket: Any, s3_endpoint: str, house: House
 ) -> None:
     for key, content in {
         "in/a.pdf": b"a",
@@ -110,7 +105,7 @@ def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_
 
     assert first.stdout == "2 documents: 2 handed over, 0 handed over before, 0 refused.\n", first.output
     assert again.stdout == "2 documents: 1 handed over, 1 handed over before, 0 refused.\n", again.output
-    urls = rows(stores, "SELECT task->>'url' FROM jobs ORDER BY 1")
+    urls = house.query("SELECT task->>'url' FROM jobs ORDER BY 1")
     assert urls == [("s3://scans/in/a.pdf",), ("s3://scans/in/a.pdf",), ("s3://scans/in/deep/b.pdf",)]
 
 
@@ -122,7 +117,7 @@ def test_a_bucket_that_is_not_there_is_told_in_a_sentence(pecia: Pecia, s3_endpo
 
 
 def test_an_object_whose_name_makes_no_url_is_refused_alone(
-    pecia: Pecia, bucket: Any, s3_endpoint: str, stores: dict[str, str]
+    pecia: Pecia, bucket: Any, s3_endpoint: str, house: House
 ) -> None:
     for key in ("in/no\u00a0break.pdf", "in/scan.pdf"):
         bucket.put_object(Bucket="scans", Key=key, Body=b"a")
@@ -132,26 +127,24 @@ def test_an_object_whose_name_makes_no_url_is_refused_alone(
     assert told.exit_code == 2
     assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
     assert "break.pdf: The URL has no form that is fetched" in told.stderr
-    assert rows(stores, "SELECT task->>'url' FROM jobs") == [("s3://scans/in/scan.pdf",)]
+    assert house.query("SELECT task->>'url' FROM jobs") == [("s3://scans/in/scan.pdf",)]
 
 
-def test_what_a_document_is_known_by_tells_nothing_of_it(
-    pecia: Pecia, archive: Path, stores: dict[str, str]
-) -> None:
+def test_what_a_document_is_known_by_tells_nothing_of_it(pecia: Pecia, archive: Path, house: House) -> None:
     assert pecia(archive).exit_code == 0
-    in_clear = rows(stores, "SELECT idempotency_key FROM jobs")
+    in_clear = house.query("SELECT idempotency_key FROM jobs")
     assert pecia(archive, PECIA_ENCRYPTION_KEYS=KEYS).exit_code == 0
-    all_keys = rows(stores, "SELECT idempotency_key FROM jobs")
+    all_keys = house.query("SELECT idempotency_key FROM jobs")
 
     assert len(set(all_keys)) == 6, "under a key nobody without it can try names"
     assert not [key for (key,) in (*in_clear, *all_keys) if NAME in key or "archive" in key]
 
 
-def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, stores: dict[str, str]) -> None:
+def test_counting_hands_nothing_over(pecia: Pecia, archive: Path, house: House) -> None:
     size = sum(path.stat().st_size for path in archive.rglob("*.png"))
 
     assert pecia(archive, "--dry-run").stdout == f"3 documents, {size:,} bytes.\n"
-    assert rows(stores, "SELECT count(*) FROM jobs") == [(0,)]
+    assert house.query("SELECT count(*) FROM jobs") == [(0,)]
 
 
 def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeated(
@@ -167,10 +160,10 @@ def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeat
 
 
 def test_no_more_is_handed_over_than_may_wait(
-    pecia: Pecia, archive: Path, stores: dict[str, str], eventually: Callable[..., Any]
+    pecia: Pecia, archive: Path, house: House, eventually: Callable[..., Any]
 ) -> None:
     def handed_over() -> int:
-        ((count,),) = rows(stores, "SELECT count(*) FROM jobs")
+        ((count,),) = house.query("SELECT count(*) FROM jobs")
         return int(count)
 
     said: list[Result] = []
@@ -181,8 +174,7 @@ def test_no_more_is_handed_over_than_may_wait(
     eventually(lambda: handed_over() == 2)
     run.join(timeout=1.5)
     waited = (run.is_alive(), handed_over())
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        connection.execute("UPDATE parts SET state = 'done'")
+    house.query("UPDATE parts SET state = 'done'")
     run.join(timeout=WAIT_S)
 
     assert waited == (True, 2)

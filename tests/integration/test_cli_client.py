@@ -1,4 +1,4 @@
-"""The client's verbs as a person or a script runs them: real stores, a fleet of one SQL statement.
+"""The client's verbs as a person or a script runs them: real stores, a fleet that waits for orders.
 
 A process runs only where it is the subject: on a terminal, under Ctrl-C, with settings of its own.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,26 +29,12 @@ from PIL import Image
 
 from command import run_pecia
 from limits import WAIT_S
+from pecia_schemas import Failure, FailureCode, TokenUsage
 from pecia_schemas.tables import REVISION
 
 _PECIA = (sys.executable, "-m", "pecia")
 
-# What the fleet does to every part that waits, without its engine.
-_READ_ALL = """
-WITH read AS (
-    UPDATE parts SET state = %(part)s, attempt = 1, finished_at = now(), failure = %(failure)s,
-        engine = 'test', prompt_tokens = 900
-    WHERE state = 'queued' RETURNING id, job_id, ordinal
-), stored AS (
-    INSERT INTO results (part_id, job_id, ordinal, attempt, content)
-    SELECT id, job_id, ordinal, 1, %(content)s FROM read WHERE %(part)s = 'done'
-)
-UPDATE jobs SET state = %(job)s, finished_at = now(), failure = %(failure)s,
-    done = CAST(%(part)s = 'done' AS int), failed = CAST(%(part)s = 'failed' AS int)
-WHERE id IN (SELECT job_id FROM read)
-"""
-_PAGE = {"number": 1, "text": "Blutdruck 120/80", "verdict": "ok", "width": 9, "height": 9, "engine": "test"}
-_FAILURE = {"code": "damaged", "message": "The file ends early: scan it again.", "attempt": 1}
+DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
 @dataclass
@@ -72,6 +59,7 @@ class Shell:
 
     stores: dict[str, str]
     directory: Path
+    scribe: Any = None
 
     def run(self, *arguments: str, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         with chdir(self.directory):
@@ -120,22 +108,25 @@ class Shell:
         return self.run("read", *names).stdout.split()
 
     def read_all(self) -> int:
-        return self._end_all("done", "succeeded", None)
+        """Have the fleet read what waits; return how much that was."""
+        return self._end_all(text="Blutdruck 120/80", usage=TokenUsage(prompt=900))
 
     def fail_all(self) -> int:
-        return self._end_all("failed", "failed", json.dumps(_FAILURE))
+        return self._end_all()
 
-    def _end_all(self, part: str, job: str, failure: str | None) -> int:
-        values = {"part": part, "job": job, "failure": failure, "content": json.dumps(_PAGE)}
-        with psycopg.connect(self.stores["PECIA_DATABASE_URL"]) as connection:
-            return connection.execute(_READ_ALL, values).rowcount
+    def _end_all(self, **read: Any) -> int:
+        end = partial(self.scribe.read, **read) if read else self.scribe.fail
+        waiting = self.scribe.house.query("SELECT job_id FROM parts WHERE state = 'queued'")
+        for (job_id,) in waiting:
+            end(job_id)
+        return len(waiting)
 
 
 @pytest.fixture
-def shell(stores: dict[str, str], tmp_path: Path) -> Shell:
+def shell(stores: dict[str, str], tmp_path: Path, scribe: Any) -> Shell:
     directory = tmp_path / "scans"
     directory.mkdir()
-    return Shell(stores, directory)
+    return Shell(stores, directory, scribe)
 
 
 def one_line(process: subprocess.CompletedProcess[str]) -> str:
@@ -155,9 +146,7 @@ def test_read_prints_the_ids_of_its_jobs_in_the_order_of_the_files(shell: Shell)
     assert {job["lane"] for job in listed} == {"bulk"}
 
 
-def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(
-    shell: Shell,
-) -> None:
+def test_read_with_wait_and_json_prints_one_object_for_each_document_and_nothing_else(shell: Shell) -> None:
     shell.draw("a.png", "b.png")
     read = shell.run_until(shell.read_all, "read", "a.png", "b.png", "--wait", "--json")
     documents = [json.loads(line) for line in read.stdout.splitlines()]
@@ -209,15 +198,7 @@ def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell) -> None:
     shell.draw("a.png")
     read = shell.run_until(shell.fail_all, "read", "a.png", "--wait", "--json")
     assert read.returncode == 1
-    assert json.loads(read.stdout)["failure"] == {"code": _FAILURE["code"], "message": _FAILURE["message"]}
-
-
-def test_a_timeout_prints_what_there_is_and_ends_with_3(shell: Shell) -> None:
-    shell.draw("a.png")
-    read = shell.run("read", "a.png", "--wait", "--timeout", "0.2", "--json")
-    assert read.returncode == 3
-    assert json.loads(read.stdout)["state"] == "queued"
-    assert "it goes on" in one_line(read)
+    assert json.loads(read.stdout)["failure"] == {"code": DAMAGED.code, "message": DAMAGED.message}
 
 
 def test_a_repeated_key_is_the_same_job_and_another_file_under_it_a_usage_error(shell: Shell) -> None:
@@ -252,6 +233,7 @@ def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
     (late,) = shell.submit("c.png")
     waited = shell.run("wait", late, "--timeout", "0.1", "--json")
     assert (waited.returncode, json.loads(waited.stdout)["state"]) == (3, "queued")
+    assert "it goes on" in one_line(waited)
 
 
 def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
@@ -262,10 +244,6 @@ def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
         assert hint == f"{job} waiting: no running worker reads pages; start `pecia worker engine`"
         assert "\x1b" not in shown.stdout
     assert job not in shell.run("list", "--state", "failed").stdout
-
-
-def test_what_nobody_on_duty_can_run_is_a_hint_in_json_until_the_job_is_over(shell: Shell) -> None:
-    (job,) = shell.submit("a.png")
     assert "reads pages" in json.loads(shell.run("status", job, "--json").stdout)["hint"]
     shell.read_all()
     assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
@@ -315,21 +293,16 @@ def test_usage_is_a_table_or_one_object(shell: Shell) -> None:
     assert usage["total"]["tokens"] == {"prompt": 1800, "image": 0, "cached": 0, "output": 0, "wasted": 0}
 
 
-def test_cancel_ends_open_jobs_and_leaves_the_others(shell: Shell) -> None:
-    (done,) = shell.submit("a.png")
-    shell.read_all()
-    (open_job,) = shell.submit("b.png")
-    cancelled = shell.run("cancel", done, open_job, "--reason", "wrong file")
-    assert cancelled.returncode == 0
-    assert cancelled.stdout.splitlines() == [f"{done} was succeeded already", f"{open_job} cancelled"]
-
-
-def test_retry_runs_what_failed_again(shell: Shell) -> None:
-    (job,) = shell.submit("a.png")
+def test_cancel_ends_open_jobs_and_retry_runs_what_failed_again(shell: Shell) -> None:
+    (failed,) = shell.submit("a.png")
     shell.fail_all()
-    again = json.loads(shell.run("retry", job, "--json").stdout)
-    assert (again["job"], again["state"]) == (job, "queued")
-    refused = shell.run("retry", job)
+    (open_job,) = shell.submit("b.png")
+    cancelled = shell.run("cancel", failed, open_job, "--reason", "wrong file")
+    assert cancelled.returncode == 0
+    assert cancelled.stdout.splitlines() == [f"{failed} was failed already", f"{open_job} cancelled"]
+    again = json.loads(shell.run("retry", failed, "--json").stdout)
+    assert (again["job"], again["state"]) == (failed, "queued")
+    refused = shell.run("retry", failed)
     assert refused.returncode == 2
     assert "only what failed can be run again" in one_line(refused)
 
@@ -340,12 +313,6 @@ def test_ids_travel_from_one_command_to_the_next(shell: Shell) -> None:
     waited = shell.run("wait", "-", "--json", stdin=submitted)
     assert waited.returncode == 0
     assert [json.loads(line)["job"] for line in waited.stdout.splitlines()] == submitted.split()
-
-
-def test_a_document_comes_through_a_pipe(shell: Shell) -> None:
-    shell.draw("a.png")
-    read = shell.run("read", "-", "--json", stdin=(shell.directory / "a.png").read_bytes())
-    assert json.loads(read.stdout)["file"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -374,13 +341,17 @@ def test_colours_are_for_terminals_that_want_them(shell: Shell, monkeypatch: pyt
     assert "\x1b" not in shell.run("status", job).stdout
 
 
-def test_watch_ends_when_all_open_jobs_are_over(shell: Shell) -> None:
+@pytest.mark.parametrize("left_by", ["the end", "Ctrl-C"])
+def test_watch_ends_when_all_open_jobs_are_over_or_it_is_left(shell: Shell, left_by: str) -> None:
     (job,) = shell.submit("a.png")
     with shell.terminal("watch") as (watching, screen):
-        screen.read_until(rf"{job}.*queued")
+        shown = screen.read_until(rf"{job}.*queued")
         assert watching.poll() is None
-        shell.read_all()
-        shown = screen.read_until(rf"{job}.*succeeded")
+        if left_by == "the end":
+            shell.read_all()
+            shown = screen.read_until(rf"{job}.*succeeded")
+        else:
+            watching.send_signal(signal.SIGINT)
         assert watching.wait(WAIT_S) == 0
     assert "Traceback" not in shown
 
@@ -393,15 +364,6 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     shell.read_all()
     changes += map(json.loads, watching.communicate(timeout=WAIT_S)[0].splitlines())
     assert [(one["job"], one["state"]) for one in changes] == [(job, "queued"), (job, "succeeded")]
-
-
-def test_watch_is_left_by_ctrl_c(shell: Shell) -> None:
-    (job,) = shell.submit("a.png")
-    with shell.terminal("watch", job) as (watching, screen):
-        shown = screen.read_until(rf"{job}.*queued")
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(WAIT_S) == 0
-    assert "Traceback" not in shown
 
 
 def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
@@ -447,11 +409,8 @@ def test_a_wrong_command_line_is_one_line_that_helps(shell: Shell, arguments: li
     ("command", "name", "value", "ending"),
     [
         ("list", "PECIA_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/pecia", 4),
-        ("list", "PECIA_PAYLOAD_URL", "", 2),
         ("list", "PECIA_ENGIN", "hunter2", 2),
         ("worker ingest", "PECIA_PAYLOAD_URL", "", 2),
-        ("worker ingest", "PECIA_ENGIN", "hunter2", 2),
-        ("read a.png", "PECIA_DATABASE_URL", "hunter2", 2),
         ("read a.png", "PECIA_REDIS_URL", "hunter2", 2),
     ],
 )
@@ -465,17 +424,14 @@ def test_a_setting_that_leads_nowhere_is_named_and_not_quoted(
     assert "hunter2" not in process.stderr
 
 
-def test_without_any_fleet_the_command_says_how_to_start_one(shell: Shell) -> None:
-    process = Shell({}, shell.directory).run("list")
-    assert process.returncode == 4
-    assert "pecia up" in one_line(process)
-
-
-def test_a_database_without_tables_asks_for_migrate(shell: Shell, empty_database_url: str) -> None:
-    empty = {"PECIA_DATABASE_URL": empty_database_url}
-    process = Shell(shell.stores | empty, shell.directory).run("list")
-    assert process.returncode == 4
-    assert "pecia migrate" in one_line(process)
+def test_without_a_fleet_or_its_tables_the_command_says_what_to_run(
+    shell: Shell, empty_database_url: str
+) -> None:
+    empty = shell.stores | {"PECIA_DATABASE_URL": empty_database_url}
+    for environment, said in (({}, "pecia up"), (empty, "pecia migrate")):
+        process = Shell(environment, shell.directory).run("list")
+        assert process.returncode == 4
+        assert said in one_line(process)
 
 
 def test_a_verb_whose_extra_is_missing_says_what_to_install(

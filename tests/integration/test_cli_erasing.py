@@ -39,18 +39,15 @@ def lines(told: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
-def test_a_dry_run_says_what_would_be_erased_and_erases_nothing(pecia: Pecia, job: Job[Any]) -> None:
+def test_a_dry_run_and_one_without_a_yes_where_nobody_can_be_asked_erase_nothing(
+    pecia: Pecia, job: Job[Any]
+) -> None:
     told = pecia("purge", "--metadata", "patient=4711", "--dry-run")
 
     assert told.stdout == "Would erase 1 jobs with 1 results and 0 callbacks.\n"
-    assert job.result().pages[0].text == "text"
-
-
-def test_nothing_is_erased_without_a_yes_where_nobody_can_be_asked(pecia: Pecia, job: Job[Any]) -> None:
-    told = pecia("purge", "--job", str(job.id))
-
-    assert told.exit_code == 2
-    assert "--yes" in told.output
+    refused = pecia("purge", "--job", str(job.id))
+    assert refused.exit_code == 2
+    assert "--yes" in refused.output
     assert job.result().pages[0].text == "text"
 
 
@@ -72,14 +69,6 @@ class _Terminal:
         @staticmethod
         def isatty() -> bool:
             return True
-
-
-def test_what_was_erased_is_one_object_for_each_job(pecia: Pecia, job: Job[Any]) -> None:
-    told = pecia("purge", "--job", str(job.id), "--yes", "--json", "--reason", "request 4711")
-
-    assert lines(told) == [
-        {"job_id": str(job.id), "results": 1, "deliveries": 0, "reasons": 0, "document": "erased"}
-    ]
 
 
 def test_a_document_that_another_job_holds_is_told_of(
@@ -140,7 +129,10 @@ def test_a_repeated_read_whose_result_was_erased_ends_with_1(
 def test_the_audit_trail_says_who_read_and_who_erased(pecia: Pecia, job: Job[Any]) -> None:
     pecia("result", str(job.id))
     list(job.pages())
-    pecia("purge", "--job", str(job.id), "--yes", "--reason", "request 4711")
+    told = pecia("purge", "--job", str(job.id), "--yes", "--json", "--reason", "request 4711")
+    assert lines(told) == [
+        {"job_id": str(job.id), "results": 1, "deliveries": 0, "reasons": 0, "document": "erased"}
+    ]
 
     by_ward = lines(pecia("audit", "--job", str(job.id), "--client", "ward-3", "--json"))
     everything = pecia("audit", "--since", "1h")

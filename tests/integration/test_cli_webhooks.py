@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -108,50 +108,34 @@ def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fi
     assert pecia("replay", "--all").stdout == "0 deliveries go out again.\n"
 
 
-class Listening:
-    """`pecia webhook listen` as a process."""
+def post(url: str, secret: str) -> int:
+    """Send a signed notice and return the status of the answer."""
+    notice = body_of_test() | {"timestamp": "2026-11-21T12:00:00Z"}
+    signed = Signer(SecretStr(secret)).sign(new_id(), notice)
+    request = Request(url, data=signed.body, headers=dict(signed.headers))  # noqa: S310  loopback
+    try:
+        with urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310
+            return int(reply.status)
+    except HTTPError as refusal:
+        return refusal.code
 
-    def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "pecia", "webhook", "listen", "--port", "0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr
-        self.url = self.process.stderr.readline().removeprefix("Listening on ").strip()
 
-    def post(self, secret: str) -> int:
-        notice = body_of_test() | {"timestamp": "2026-11-21T12:00:00Z"}
-        signed = Signer(SecretStr(secret)).sign(new_id(), notice)
-        request = Request(self.url, data=signed.body, headers=dict(signed.headers))  # noqa: S310  loopback
+def test_a_listener_prints_what_verifies_and_refuses_the_rest() -> None:
+    options = ["--port", "0", "--secret", SECRET, "--count", "3", "--json"]
+    command = [sys.executable, "-m", "pecia", "webhook", "listen", *options]
+    secrets = (SECRET, "whsec_" + "bm90aGVybm90aGVybm90aGVybm90aGVy", SECRET)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listener:
         try:
-            with urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310
-                return int(reply.status)
-        except HTTPError as refusal:
-            return refusal.code
-
-
-@pytest.fixture
-def listening() -> Iterator[Callable[..., Listening]]:
-    opened: list[Listening] = []
-
-    def listen(*options: str) -> Listening:
-        opened.append(Listening("--secret", SECRET, *options))
-        return opened[-1]
-
-    yield listen
-    for one in opened:
-        one.process.kill()
-        one.process.communicate()
-
-
-def test_a_listener_prints_what_verifies_and_refuses_the_rest(listening: Callable[..., Listening]) -> None:
-    listener = listening("--count", "3", "--json")
-    statuses = [
-        listener.post(secret) for secret in (SECRET, "whsec_" + "bm90aGVybm90aGVybm90aGVybm90aGVy", SECRET)
-    ]
-    told, complaints = listener.process.communicate(timeout=WAIT_S)
+            assert listener.stderr
+            url = listener.stderr.readline().removeprefix("Listening on ").strip()
+            statuses = [post(url, secret) for secret in secrets]
+            told, complaints = listener.communicate(timeout=WAIT_S)
+        finally:
+            listener.kill()
     assert statuses == [204, 401, 204]
     assert [json.loads(line)["type"] for line in told.splitlines()] == ["webhook.test"] * 2
     assert "not signed with this secret" in complaints
-    assert listener.process.returncode == 0
+    assert listener.returncode == 0
 
 
 def test_a_listener_without_a_secret_says_what_to_set(pecia: Pecia) -> None:

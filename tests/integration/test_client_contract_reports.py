@@ -28,7 +28,6 @@ from pecia import (
     ReadDocument,
     RetryRefusedError,
     Verdict,
-    Webhook,
     WebhookVerificationError,
 )
 from pecia.webhooks import verify
@@ -71,13 +70,6 @@ def test_a_callback_says_why_a_job_failed_and_each_end_has_its_own(fleet: Any, c
     failed.refresh().retry()
     fleet.finish()
     assert [callback.notice.type for callback in fleet.callbacks][3:] == ["job.succeeded"]
-
-
-def test_a_webhook_hears_what_it_asked_for(fleet: Any, client: Client) -> None:
-    hook = Webhook.model_validate({"url": HOOK, "events": [NoticeType.FAILED]})
-    job = client.submit(ReadDocument(PDF), webhook=hook)
-    fleet.finish(job)
-    assert fleet.callbacks == []
 
 
 def test_a_purge_tells_what_it_erased(fleet: Any, client: Client) -> None:

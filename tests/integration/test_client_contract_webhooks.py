@@ -48,6 +48,7 @@ def test_an_endpoint_is_told_how_every_job_ends(fleet: Any, client: Client, endp
     assert [kind for _, kind, _ in notices(fleet)] == ["job.cancelled", "job.succeeded"]
     assert fleet.callbacks[1].notice.data.metadata == {"ward": "7"}
     assert {url for url, _, _ in notices(fleet)} == {endpoint.url}
+    assert NoticeType.PART_DONE not in endpoint.events
 
 
 def test_a_job_with_a_webhook_of_its_own_is_told_to_both(
@@ -101,12 +102,6 @@ def test_a_summary_is_a_part_too(fleet: Any, client: Client) -> None:
     ]
 
 
-def test_nobody_is_told_of_parts_unasked(fleet: Any, client: Client, endpoint: Endpoint) -> None:
-    fleet.finish(client.submit(ReadDocument(PDF), webhook=HOOK))
-    assert NoticeType.PART_DONE not in endpoint.events
-    assert {kind for _, kind, _ in notices(fleet)} == {"job.succeeded"}
-
-
 def test_what_was_there_before_an_endpoint_is_not_told_to_it(fleet: Any, client: Client) -> None:
     client.submit(ReadDocument(PDF)).cancel()
     client.remove_endpoint(client.add_endpoint(HOOK))
@@ -129,15 +124,6 @@ def test_a_test_is_a_delivery_about_no_job(fleet: Any, client: Client, endpoint:
     assert (sent.type, sent.job_id, sent.endpoint_id) == (NoticeType.TEST, None, endpoint.id)
     assert [one.notice.type for one in fleet.callbacks] == [NoticeType.TEST]
     assert client.delivery(sent.id).id == sent.id
-
-
-def test_deliveries_go_with_their_job(client: Client, endpoint: Endpoint) -> None:
-    job = client.submit(ReadDocument(PDF))
-    job.cancel()
-    assert len(client.deliveries(endpoint=endpoint)) == 1
-    (erased,) = client.purge([job])
-    assert erased.deliveries == 1
-    assert client.deliveries() == []
 
 
 def test_deliveries_come_newest_first_and_as_asked(client: Client, endpoint: Endpoint) -> None:

@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import psycopg
 import pytest
 from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
+from house import House
 from limits import WAIT_S
 from pecia import (
     AsyncClient,
@@ -60,33 +60,28 @@ def meanwhile(*steps: Callable[[], Any], pause: float = 0.2) -> Iterator[None]:
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
-def open_client(request: pytest.FixtureRequest, stores: dict[str, str]) -> Iterator[Callable[..., Client]]:
+def open_client(request: pytest.FixtureRequest, house: House) -> Iterator[Callable[..., Client]]:
     """Opens clients of either kind; they would notice nothing within a test if it were not announced."""
     with ExitStack() as stack:
 
         def run(*, poll_interval: timedelta = timedelta(minutes=5), **urls: str) -> Client:
-            known = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-            client: Any = request.param(
-                **(known | urls), settings=ClientSettings(poll_interval=poll_interval)
-            )
+            settings = ClientSettings(poll_interval=poll_interval)
+            client: Any = request.param(**(house.urls | urls), settings=settings)
             opened: Any = stack.enter_context(synced(client) if request.param is AsyncClient else client)
             return cast("Client", opened)
 
         yield run
 
 
-@pytest.fixture
-def slow_client(open_client: Callable[..., Client]) -> Client:
-    return open_client()
-
-
-@pytest.mark.parametrize("wait", ["result", "pages", "events"])
+@pytest.mark.parametrize("wait", ["result", "pages", "events", "as_completed"])
 def test_a_waiting_client_hears_the_announcement(
-    slow_client: Client, scribe: Any, picture: Picture, wait: str
+    open_client: Callable[..., Client], scribe: Any, picture: Picture, wait: str
 ) -> None:
-    job = slow_client.submit(ReadDocument(picture()))
+    client = open_client()
+    job = client.submit(ReadDocument(picture()))
+    waiting: Any = client.group([job]) if wait == "as_completed" else job
     with meanwhile(lambda: scribe.read(job.id)):
-        found = getattr(job, wait)(timeout=WAIT_S)
+        found = getattr(waiting, wait)(timeout=WAIT_S)
         assert wait == "result" or list(found)
     assert job.refresh().state is JobState.SUCCEEDED
 
@@ -104,12 +99,11 @@ def test_a_waiting_client_hears_what_another_has_done(open_client: Callable[...,
 
 
 def test_without_redis_jobs_are_left_to_the_relay_and_a_waiting_client_looks_by_itself(
-    open_client: Callable[..., Client], tmp_path: Path, database_url: str, scribe: Any, picture: Picture
+    open_client: Callable[..., Client], tmp_path: Path, house: House, scribe: Any, picture: Picture
 ) -> None:
     client = open_client(redis_url=f"unix://{tmp_path}/none.sock", poll_interval=timedelta(milliseconds=100))
     job = client.submit(ReadDocument(picture()))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT published_at FROM parts").fetchall() == [(None,)]
+    assert house.query("SELECT published_at FROM parts") == [(None,)]
     with meanwhile(lambda: scribe.read(job.id)):
         assert job.result(timeout=WAIT_S).text == "text"
 
@@ -128,7 +122,7 @@ def test_a_redis_that_dies_during_the_wait_is_survived(
 
 
 def test_a_restarted_redis_is_found_again(
-    open_client: Callable[..., Client], redis_server: Callable[..., EmbeddedRedis], database_url: str
+    open_client: Callable[..., Client], redis_server: Callable[..., EmbeddedRedis], house: House
 ) -> None:
     redis = redis_server()
     client = open_client(redis_url=redis.url)
@@ -136,8 +130,7 @@ def test_a_restarted_redis_is_found_again(
     redis.kill()
     redis_server(replaces=redis)
     client.submit(ReadDocument(PDF))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT count(published_at) FROM parts").fetchone() == (2,)
+    assert house.query("SELECT count(published_at) FROM parts") == [(2,)]
 
 
 def test_a_postgres_that_restarts_during_the_wait_is_survived(
@@ -159,23 +152,8 @@ def test_a_postgres_that_restarts_during_the_wait_is_survived(
     assert waited[0].state is JobState.CANCELLED
 
 
-def test_pages_come_in_order_while_the_job_runs(slow_client: Client, scribe: Any) -> None:
-    job = slow_client.submit(ReadDocument(PDF))
-    pages = job.pages(timeout=WAIT_S)
-    with meanwhile(
-        lambda: scribe.cut(job.id, 3),
-        lambda: scribe.read(job.id, 1),
-        lambda: scribe.read(job.id, 0),
-    ):
-        numbers = [next(pages).number, next(pages).number]
-        assert not job.done
-    with meanwhile(lambda: scribe.read(job.id, 2)):
-        numbers += [page.number for page in pages]
-    assert numbers == [1, 2, 3]
-
-
 def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
-    client: Client, scribe: Any, database_url: str
+    client: Client, scribe: Any, house: House
 ) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 3)
@@ -183,17 +161,9 @@ def test_pages_behind_one_that_is_not_read_yet_stay_in_the_store(
     scribe.read(job.id, 1)
     with pytest.raises(JobTimeoutError):
         list(job.pages(timeout=0.2))
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT FROM reads").fetchall() == []
+    assert house.query("SELECT FROM reads") == []
     scribe.read(job.id, 0)
     assert [page.number for page in job.pages(timeout=WAIT_S)] == [1, 2, 3]
-
-
-def test_pages_as_completed_come_when_they_are_read(slow_client: Client, scribe: Any) -> None:
-    job = slow_client.submit(ReadDocument(PDF))
-    scribe.cut(job.id, 3)
-    with meanwhile(*(lambda ordinal=ordinal: scribe.read(job.id, ordinal) for ordinal in (2, 0, 1))):
-        assert [page.number for page in job.pages(as_completed=True, timeout=WAIT_S)] == [3, 1, 2]
 
 
 def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
@@ -208,30 +178,18 @@ def test_a_cancelled_job_is_announced_to_workers_and_to_those_who_wait(
     assert messages == {str(job.id), "cancelled"}
 
 
-def test_what_is_retried_is_published_again(
-    client: Client, scribe: Any, redis_url: str, database_url: str
-) -> None:
+def test_what_is_retried_is_published_again(client: Client, scribe: Any, house: House) -> None:
     job = client.submit(ReadDocument(PDF))
     scribe.cut(job.id, 2)
     scribe.read(job.id, 0)
     scribe.fail(job.id, 1)
     job.retry()
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.llen("read.normal") == 1
-    with psycopg.connect(database_url) as connection:
-        query = "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
-        assert connection.execute(query).fetchone() == (1, None, True)
-
-
-def test_a_group_yields_its_jobs_in_the_order_in_which_they_finish(
-    slow_client: Client, scribe: Any, picture: Picture
-) -> None:
-    group = slow_client.submit_many(ReadDocument(picture(shade=shade)) for shade in range(3))
-    turn = [group[2], group[0], group[1]]
-    with meanwhile(*(lambda job=job: scribe.read(job.id) for job in turn)):
-        finished = [job.id for job in group.as_completed(timeout=WAIT_S)]
-    assert finished == [job.id for job in turn]
-    assert [document.text for document in group.results(timeout=0)] == ["text"] * 3
+    query = (
+        "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
+    )
+    assert house.query(query) == [(1, None, True)]
 
 
 def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
@@ -250,23 +208,19 @@ def test_a_group_of_a_thousand_waits_on_one_connection_and_is_cancelled_as_one(
     assert group.cancel() == 0
 
 
-def test_a_job_that_was_deleted_is_no_endless_wait(
-    client: Client, database_url: str, picture: Picture
-) -> None:
+def test_a_job_that_was_deleted_is_no_endless_wait(client: Client, house: House, picture: Picture) -> None:
     job: Job[Document] = client.submit(ReadDocument(picture()))
-    with psycopg.connect(database_url) as connection:
-        connection.execute("DELETE FROM jobs")
+    house.query("DELETE FROM jobs")
     with pytest.raises(JobNotFoundError):
         job.wait(timeout=WAIT_S)
 
 
 def test_a_result_of_another_version_is_an_error_that_quotes_nothing(
-    client: Client, scribe: Any, database_url: str, picture: Picture
+    client: Client, scribe: Any, house: House, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, text="Anna Miller, 1961")
-    with psycopg.connect(database_url) as connection:
-        connection.execute("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
+    house.query("""UPDATE results SET content = content - 'verdict' || '{"new": "Anna Miller"}'""")
     with pytest.raises(ValidationError) as error:
         job.result(timeout=WAIT_S)
     assert "Anna" not in str(error.value)

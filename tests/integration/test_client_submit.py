@@ -7,17 +7,15 @@ import os
 import secrets
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg.rows import dict_row
 from redis import Redis
 
+from house import House
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -25,7 +23,6 @@ from pecia import (
     ClientSettings,
     DocumentType,
     InvalidOptionError,
-    InvalidSourceError,
     Job,
     JobState,
     Lane,
@@ -37,27 +34,22 @@ from pecia_schemas.cost import page_cost
 Picture = Callable[..., bytes]
 
 
-def rows(database_url: str, query: str, *parameters: Any) -> list[dict[str, Any]]:
-    with psycopg.connect(database_url) as connection, connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query.encode(), parameters).fetchall()
-
-
-def part_of(database_url: str, job: Job[Any]) -> dict[str, Any]:
-    (part,) = rows(database_url, "SELECT * FROM parts WHERE job_id = %s", job.id)
+def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
+    (part,) = house.rows("SELECT * FROM parts WHERE job_id = %s", job.id)
     return part
 
 
 def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
-    client: Client, database_url: str, redis_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     task = ReadDocument(picture(800, 600), document_type=DocumentType.CHART)
     job = client.submit(task, priority=Lane.URGENT)
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     cost = page_cost(800, 600, DocumentType.CHART)
     assert (part["stage"], part["ordinal"], part["width"], part["height"]) == ("read", 0, 800, 600)
     assert (part["lane"], part["state"], part["cost"]) == ("urgent", "queued", cost)
     assert part["published_at"] is not None
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         (message,) = redis.lrange("read.urgent", 0, -1)
         said = {"part": str(part["id"]), "lane": "urgent", "cost": cost, "flow": str(job.id)}
         assert json.loads(message) == said
@@ -66,109 +58,59 @@ def test_a_picture_goes_straight_to_its_lane_at_the_price_of_its_pixels(
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_a_picture_on_its_side_is_priced_upright(
-    client: Client, database_url: str, picture: Picture, form: str
+    client: Client, house: House, picture: Picture, form: str
 ) -> None:
     job = client.submit(ReadDocument(picture(200, 100, form=form, orientation=6)))
-    part = part_of(database_url, job)
+    part = part_of(house, job)
     assert (part["width"], part["height"]) == (100, 200)
 
 
 def test_a_large_picture_is_measured_without_a_warning(
-    client: Client, database_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     large = (10_000, 9_000)  # more than Pillow opens in silence
-    part = part_of(database_url, client.submit(ReadDocument(picture(*large))))
+    part = part_of(house, client.submit(ReadDocument(picture(*large))))
     assert (part["stage"], part["width"], part["height"]) == ("read", *large)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"%PDF-1.7 and so on", b"II*\x00 a TIFF", b"plain text", b"\x89PNG\r\n\x1a\n cut off"],
-    ids=["empty", "pdf", "tiff", "unknown", "damaged"],
+    "task",
+    [
+        *map(ReadDocument, (b"", b"II*\x00 a TIFF", b"\x89PNG\r\n\x1a\n cut off")),
+        CaptionVideo(b"\x89PNG\r\n\x1a\n"),
+    ],
+    ids=["empty", "tiff", "damaged", "video"],
 )
-def test_what_the_header_does_not_tell_goes_to_ingest(
-    client: Client, database_url: str, redis_url: str, content: bytes
-) -> None:
-    job = client.submit(ReadDocument(content))
-    part = part_of(database_url, job)
+def test_what_the_header_does_not_tell_goes_to_ingest(client: Client, house: House, task: Any) -> None:
+    job = client.submit(task)
+    part = part_of(house, job)
     assert (part["stage"], part["cost"], part["width"]) == ("ingest", 1, None)
     assert job.progress.total is None
-    with Redis.from_url(redis_url) as redis:
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.llen("ingest.normal") == 1
 
 
-def test_a_video_goes_to_ingest(client: Client, database_url: str, picture: Picture) -> None:
-    job = client.submit(CaptionVideo(picture()))
-    assert part_of(database_url, job)["stage"] == "ingest"
-    assert job.kind == "video.caption"
-
-
 def test_nothing_in_the_rows_tells_the_files_name(
-    client: Client, database_url: str, tmp_path: Path, picture: Picture
+    client: Client, house: House, tmp_path: Path, picture: Picture
 ) -> None:
     path = tmp_path / "miller-anna-1961.png"
     path.write_bytes(picture())
     client.submit(ReadDocument(path))
-    told = rows(database_url, "SELECT jobs::text AS job, parts::text AS part FROM jobs, parts")
+    told = house.rows("SELECT jobs::text AS job, parts::text AS part FROM jobs, parts")
     assert "miller" not in str(told)
 
 
-@pytest.mark.parametrize("name", ["missing.png", "."])
-def test_an_unreadable_path_is_refused_before_anything_is_written(
-    client: Client, database_url: str, payload_url: str, name: str
+def test_work_for_later_is_timed_by_the_clock_of_postgres_and_left_to_the_relay(
+    client: Client, house: House, picture: Picture
 ) -> None:
-    with pytest.raises(InvalidSourceError, match="check the path") as refusal:
-        client.submit(ReadDocument(Path(payload_url) / name))
-    assert "missing" not in str(refusal.value)
-    assert rows(database_url, "SELECT id FROM jobs") == []
-    assert [path for path in Path(payload_url).rglob("*") if path.is_file()] == []
-
-
-def test_clients_that_submit_the_same_key_at_once_get_the_same_job(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    jobs: list[Job[Any]] = []
-
-    def submit() -> None:
-        tasks = [ReadDocument(picture(shade=shade)) for shade in range(20)]
-        jobs.extend(client.submit_many(tasks, idempotency_prefix="same"))
-
-    threads = [threading.Thread(target=submit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(jobs), sum(job.created for job in jobs)) == (80, 20)
-    assert len(rows(database_url, "SELECT id FROM jobs")) == 20
-
-
-def test_times_from_now_are_counted_by_the_clock_of_postgres(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    client.submit(ReadDocument(picture()), not_before=timedelta(hours=1), expires=timedelta(hours=2))
-    (row,) = rows(database_url, "SELECT created_at, not_before, expires_at FROM jobs")
-    assert row["not_before"] - row["created_at"] == timedelta(hours=1)
-    assert row["expires_at"] - row["created_at"] == timedelta(hours=2)
-
-
-def test_work_for_later_is_left_to_the_relay(
-    client: Client, database_url: str, redis_url: str, picture: Picture
-) -> None:
-    job = client.submit(ReadDocument(picture()), not_before=timedelta(hours=1))
-    part = part_of(database_url, job)
-    (row,) = rows(database_url, "SELECT not_before FROM jobs")
-    assert part["published_at"] is None
-    assert part["run_at"] == row["not_before"]
-    with Redis.from_url(redis_url) as redis:
+    expires = datetime.now(UTC) + timedelta(days=1)
+    job = client.submit(ReadDocument(picture()), not_before=timedelta(hours=1), expires=expires)
+    (row,) = house.rows("SELECT created_at, not_before, expires_at FROM jobs")
+    assert (row["not_before"] - row["created_at"], row["expires_at"]) == (timedelta(hours=1), expires)
+    part = part_of(house, job)
+    assert (part["published_at"], part["run_at"]) == (None, row["not_before"])
+    with Redis.from_url(house.redis_url) as redis:
         assert redis.keys() == []
-
-
-def test_a_moment_in_time_is_kept_to_the_microsecond(
-    client: Client, database_url: str, picture: Picture
-) -> None:
-    moment = datetime.now(UTC) + timedelta(days=1)
-    client.submit(ReadDocument(picture()), not_before=moment)
-    assert rows(database_url, "SELECT not_before FROM jobs") == [{"not_before": moment}]
 
 
 def test_the_longest_texts_that_are_taken_can_be_stored(
@@ -201,7 +143,7 @@ def test_a_reason_that_is_too_long_is_refused_with_a_sentence(client: Client, pi
 
 
 def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alone(
-    client: Client, database_url: str, picture: Picture
+    client: Client, house: House, picture: Picture
 ) -> None:
     """Its size is not written down: ingest looks inside, and says what is wrong."""
     claiming = bytearray(picture(form="BMP"))
@@ -211,7 +153,7 @@ def test_a_picture_whose_header_claims_an_impossible_width_leaves_the_others_alo
         [ReadDocument(picture()), ReadDocument(bytes(claiming)), ReadDocument(picture())]
     )
 
-    assert [part_of(database_url, job)["stage"] for job in group] == ["read", "ingest", "read"]
+    assert [part_of(house, job)["stage"] for job in group] == ["read", "ingest", "read"]
 
 
 FORKING = """
@@ -236,18 +178,13 @@ print(len(list(client.jobs())), "jobs")
 """
 
 
-def run_forking(stores: dict[str, str], parent: str) -> str:
+@pytest.mark.parametrize(("parent", "told"), [("looked", ""), ("submitted", "after the fork")])
+def test_a_forked_child_submits_over_connections_of_its_own_or_is_told_instead_of_hanging(
+    stores: dict[str, str], parent: str, told: str
+) -> None:
     command = [sys.executable, "-c", FORKING, parent]
-    return subprocess.run(
+    ran = subprocess.run(
         command, env=os.environ | stores, check=True, capture_output=True, text=True, timeout=WAIT_S
-    ).stdout
-
-
-def test_a_forked_child_submits_over_connections_of_its_own(stores: dict[str, str]) -> None:
-    assert run_forking(stores, "looked") == "1 jobs\n"
-
-
-def test_a_child_forked_after_a_submit_is_told_instead_of_hanging(stores: dict[str, str]) -> None:
-    told = run_forking(stores, "submitted")
-    assert "after the fork" in told
-    assert told.endswith("1 jobs\n")
+    )
+    assert told in ran.stdout
+    assert ran.stdout.endswith("1 jobs\n")

@@ -12,7 +12,7 @@ import pytest
 
 from command import run_pecia
 from limits import WAIT_S
-from pecia import CaptionVideo, Client, FailureCode, Job, JobState, ReadDocument
+from pecia import Client, FailureCode, Job, JobState, ReadDocument
 from pecia.errors import InvalidOptionError
 from pecia_schemas import Document
 
@@ -60,30 +60,6 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
     document = job.result(timeout=WAIT_S)
     assert [page.text for page in document.pages] == ["kept", "third", "fourth"]
     assert [missing.failure.code for missing in document.failed] == [FailureCode.DAMAGED]
-
-
-def test_nothing_waits_of_a_job_that_was_purged(client: Client, scribe: Any) -> None:
-    job = client.submit(ReadDocument(PDF))
-    scribe.cut(job.id, 2)
-    scribe.fail(job.id, 0, FailureCode.POISONED)
-    client.purge([job])
-
-    assert client.dead_parts() == []
-
-
-def test_with_a_segment_its_videos_summary_is_written_anew(client: Client, scribe: Any) -> None:
-    job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
-    scribe.cut_video(job.id, 2)
-    scribe.caption(job.id, 0, "first")
-    scribe.fail(job.id, 1, FailureCode.ENGINE_ERROR, stage="caption")
-    scribe.summarize(job.id, 2, "half of it")
-
-    client.retry_dead(client.dead_parts())
-    scribe.caption(job.id, 1, "second")
-    scribe.summarize(job.id, 2, "all of it")
-
-    captions: Any = job.wait(timeout=WAIT_S).result(timeout=0)
-    assert captions.summary.text == "all of it"
 
 
 # On the command line

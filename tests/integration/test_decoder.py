@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pillow_heif
-import pypdfium2
 import pytest
 from PIL import Image
 from pydantic import SecretStr, TypeAdapter
@@ -29,7 +28,6 @@ from limits import WAIT_S
 from pecia_schemas import FailureCode
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.local.sample_documents import sample_documents, write_damaged_png, write_pdf, write_scan
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage
 from pecia_workers.media.clips import Clip, Stretch, VideoInfo
 from pecia_workers.media.decoding import initialize_process, page_pixels
@@ -53,11 +51,6 @@ async def decoding(**changes: Any) -> AsyncIterator[Decoder]:
         yield decoder
     finally:
         await decoder.stop()
-
-
-def resident_bytes(pids: list[int]) -> int:
-    rollups = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
-    return sum(1024 * int(text.split("\nPss:")[1].split()[0]) for text in rollups)
 
 
 def is_running(pid: int) -> bool:
@@ -87,25 +80,6 @@ async def failure(decoder: Decoder, path: Path) -> FailureCode:
     with pytest.raises(MediaError) as caught:
         await decoder.page(path, 0)
     return caught.value.code
-
-
-def test_documents_come_out_as_upright_pages(tmp_path: Path) -> None:
-    prescription, _, _, chart = sample_documents()
-    write_pdf(chart, tmp_path / "chart")
-    write_scan(prescription, tmp_path / "scan", degrees=90)
-    write_damaged_png(prescription, tmp_path / "damaged")
-
-    async def story() -> None:
-        async with decoding() as decoder:
-            pages = await decoder.inspect(tmp_path / "chart")
-            assert [page.index for page in pages] == [0, 1, 2, 3]
-            page = await decoder.page(tmp_path / "chart", 3)
-            assert page.pixels.shape == (pages[3].height, pages[3].width, 3)
-            scan = await decoder.page(tmp_path / "scan", 0)
-            assert (scan.rotation, scan.pixels.shape, scan.blank) == (270, (1754, 1240, 3), False)
-            assert await failure(decoder, tmp_path / "damaged") is FailureCode.DAMAGED
-
-    asyncio.run(story())
 
 
 def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
@@ -252,16 +226,6 @@ def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None:
     asyncio.run(story())
 
 
-def test_stopping_leaves_no_process() -> None:
-    async def story() -> None:
-        async with decoding():
-            assert len(forked_for()) == 2
-
-    asyncio.run(story())
-
-    assert forked_for() == []
-
-
 def test_processes_die_with_a_killed_parent(eventually: Callable[..., Any]) -> None:
     script = (
         "import asyncio, time\n"
@@ -296,34 +260,6 @@ def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Pa
             assert len(set(templates_of()) - others - {template}) == 1
 
     asyncio.run(story())
-
-
-def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path) -> None:
-    path = tmp_path / "long"
-    write_pdf(sample_documents()[0], tmp_path / "one")
-    with pypdfium2.PdfDocument(tmp_path / "one") as one, pypdfium2.PdfDocument.new() as long:
-        for _ in range(150):  # of 2.9 MB each once they are drawn, at 100 dpi
-            long.import_pages(one)
-        long.save(path)
-
-    async def story() -> int:
-        async with decoding(render_dpi=100) as decoder:
-            idle = resident_bytes([os.getpid(), *forked_for()])
-            waiting = iter(await decoder.inspect(path))
-            most = 0
-
-            async def read() -> None:
-                nonlocal most
-                for info in waiting:
-                    page = await decoder.page(path, info.index)
-                    assert page.pixels.shape[:2] == (info.height, info.width)
-                    if info.index % 20 == 0:
-                        most = max(most, resident_bytes([os.getpid(), *forked_for()]))
-
-            await asyncio.gather(*(read() for _ in range(4)))
-            return most - idle
-
-    assert asyncio.run(story()) < 300 * MEGABYTE
 
 
 def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:

@@ -6,15 +6,13 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
-from pecia_schemas.database import sqlalchemy_url
 from pecia_workers.ledger.roster import engines_on_duty, roles_on_duty, waiting_in_vain
 
 pytestmark = pytest.mark.gate
@@ -32,18 +30,17 @@ FIELDS = {"type": "object", "properties": {"dose": {"type": "string"}}}
 
 
 @pytest.fixture
-def on_duty(database_url: str) -> Callable[..., None]:
+def on_duty(house: House) -> Callable[..., None]:
     """Puts a worker on duty, as it would have registered."""
 
     def register(
         name: str, *stages: str, capabilities: dict[str, Any] | None = None, silent_s: int = 0
     ) -> None:
-        with psycopg.connect(database_url) as connection:
-            connection.execute(
-                """INSERT INTO workers (name, role, stages, host, pid, engine, capabilities, seen_at)
-                   VALUES (%s, 'engine', %s, 'here', 1, 'some', %s, now() - %s)""",
-                (name, list(stages), capabilities and Jsonb(capabilities), timedelta(seconds=silent_s)),
-            )
+        house.query(
+            """INSERT INTO workers (name, role, stages, host, pid, engine, capabilities, seen_at)
+               VALUES (%s, 'engine', %s, 'here', 1, 'some', %s, now() - %s)""",
+            *(name, list(stages), capabilities and Jsonb(capabilities), timedelta(seconds=silent_s)),
+        )
 
     return register
 
@@ -109,20 +106,19 @@ def test_each_job_of_a_group_says_its_own(
 
 
 def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
-    database_url: str, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
+    house: House, page_job: Callable[..., Job[Any]], on_duty: Callable[..., None]
 ) -> None:
     on_duty("ocr", "read", capabilities=OCR)
     on_duty("gone", "read", capabilities=VLM, silent_s=60)
     jobs = [page_job(fields=FIELDS), page_job(), page_job(fields=FIELDS, language="ko")]
     assert len({job.id for job in jobs}) == 3
-    engine = create_engine(sqlalchemy_url(database_url))
-    with engine.connect() as connection:
-        roles, (worker,), lacks = (
-            roles_on_duty(connection),
-            engines_on_duty(connection),
-            waiting_in_vain(connection),
-        )
-    engine.dispose()
+    questions = (roles_on_duty, engines_on_duty, waiting_in_vain)
+
+    async def ask(database: AsyncEngine) -> list[Any]:
+        async with database.connect() as connection:
+            return [await connection.run_sync(question) for question in questions]
+
+    roles, (worker,), lacks = house.ask(ask)
     assert roles == {"engine": 1}
     assert (worker.name, worker.capabilities) == ("ocr", OCR)
     assert [(lack.need, lack.value, lack.parts) for lack in lacks] == [
@@ -131,16 +127,16 @@ def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
     ]
 
 
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("caption", "no running worker captions videos; start one with PECIA_ENGINE=vllm or openai"),
+        ("summarize", "summaries"),
+    ],
+)
 def test_a_segment_that_was_cut_and_a_summary_say_which_engines_caption(
-    client: Client, database_url: str
+    client: Client, house: House, stage: str, said: str
 ) -> None:
     job = client.submit(CaptionVideo(b"\0\0\0\x18ftypmp42"))
-    move_to(database_url, job.id, "caption")
-    assert job.hint() == "no running worker captions videos; start one with PECIA_ENGINE=vllm or openai"
-    move_to(database_url, job.id, "summarize")
-    assert "summaries" in (job.hint() or "")
-
-
-def move_to(database_url: str, job_id: UUID, stage: str) -> None:
-    with psycopg.connect(database_url) as connection:
-        connection.execute("UPDATE parts SET stage = %s WHERE job_id = %s", (stage, job_id))
+    house.query("UPDATE parts SET stage = %s", stage)
+    assert said in str(job.hint())

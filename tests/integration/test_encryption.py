@@ -6,16 +6,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import House, claimed
 from pecia import (
     CaptionVideo,
     Client,
@@ -29,7 +29,7 @@ from pecia import (
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.tasks import PayloadRef
-from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, open_database
+from pecia_workers.ledger import ClaimedPart
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying
 from pecia_workers.runtime import failure_of
@@ -53,22 +53,18 @@ class Asked(BaseModel):
 
 
 @dataclass
-class House:
-    """One fleet's stores, as clients and workers with different keys see them."""
+class Ward(House):
+    """Stores as clients and workers with different keys see them."""
 
-    database_url: str
-    redis_url: str
-    payload_url: str
-    scribe_type: Any
-    open: ExitStack
+    a_scribe: Any = None
+    open: ExitStack = field(default_factory=ExitStack)
 
     def client(self, keys: dict[str, str]) -> Client:
         settings = ClientSettings(encryption_keys=SecretStr(json.dumps(keys) if keys else ""))
-        client = Client(self.database_url, self.redis_url, self.payload_url, settings=settings)
-        return self.open.enter_context(client)
+        return self.open.enter_context(Client(**self.urls, settings=settings))
 
     def scribe(self, keys: dict[str, str]) -> Any:
-        return self.scribe_type(self.database_url, self.redis_url, ring(keys))
+        return replace(self.a_scribe, keys=ring(keys))
 
     def read(self, text: str = PLANTED, *, keys: dict[str, str], **task: Any) -> Job[Any]:
         """Have a document of one page read, under these keys."""
@@ -90,43 +86,14 @@ class House:
         held: list[Holdings] = self.ask(holdings)
         return {one.key: (one.payloads, one.tasks, one.results) for one in held}
 
-    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
-        async def story() -> R:
-            database = open_database(self.database_url)
-            try:
-                return await question(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(story())
-
     def claim(self, job: Job[Any], keys: dict[str, str]) -> ClaimedPart:
         """Claim the first part of a job as a worker with these keys does."""
-        (part,) = self.rows("SELECT id FROM parts WHERE job_id = %s AND state = 'queued'", job.id)
-
-        async def claim(database: AsyncEngine) -> ClaimedPart | None:
-            ledger = Ledger(database, "worker", announce=_hear, keys=ring(keys))
-            return await ledger.claim(ClaimRequest(part=part["id"]))
-
-        claimed = self.ask(claim)
-        assert claimed is not None
-        return claimed
-
-    def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url) as connection:
-            return connection.cursor(row_factory=dict_row).execute(statement, values).fetchall()
+        (part,) = self.waiting(job)
+        return self.play(lambda ledger: claimed(ledger, part), keys=ring(keys))
 
     def tables(self) -> str:
         """Every row of every table."""
         return str(texts_of_tables(self.database_url))
-
-    def files(self) -> dict[str, bytes]:
-        """Every file of the payload store."""
-        return {path.name: path.read_bytes() for path in Path(self.payload_url).rglob("*") if path.is_file()}
-
-
-async def _hear(_: object) -> None:
-    """Nobody to tell."""
 
 
 def ring(keys: dict[str, str]) -> Keyring:
@@ -134,9 +101,11 @@ def ring(keys: dict[str, str]) -> Keyring:
 
 
 @pytest.fixture
-def house(database_url: str, redis_url: str, payload_url: str, scribe: Any) -> Iterator[House]:
-    with ExitStack() as stack:
-        yield House(database_url, redis_url, payload_url, type(scribe), stack)
+def ward(house: House, scribe: Any) -> Iterator[Ward]:
+    stores = house.database_url, house.redis_url, house.payload_url, house.spool
+    ward = Ward(*stores, a_scribe=scribe)
+    with ward.open:
+        yield ward
 
 
 def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None:
@@ -149,25 +118,22 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
 # At rest
 
 
-def test_neither_the_tables_nor_the_store_tell_of_a_document(house: House) -> None:
-    job = house.read(keys=NEW, fields=Asked, password=PLANTED)
+@pytest.mark.parametrize("keys", [NEW, {}], ids=["with keys", "without"])
+def test_with_keys_neither_the_tables_nor_the_store_tell_of_a_document(
+    ward: Ward, keys: dict[str, str]
+) -> None:
+    job = ward.read(keys=keys, fields=Asked, password=PLANTED)
 
-    assert job.result(timeout=0).text == PLANTED
-    assert PLANTED not in house.tables()
-    assert not any(PLANTED.encode() in content for content in house.files().values())
-
-
-def test_without_keys_they_would(house: House) -> None:
-    house.read(keys={}, fields=Asked)
-
-    assert PLANTED in house.tables()
-    assert any(PLANTED.encode() in content for content in house.files().values())
+    assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
+    told = ward.tables(), *map(str, ward.files().values())
+    assert any(PLANTED in place for place in told) is not bool(keys)
+    assert ward.client(NEW).job(job.id).result(timeout=0).text == PLANTED
 
 
-def test_a_worker_knows_what_is_asked_for(house: House) -> None:
-    job = house.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
+def test_a_worker_knows_what_is_asked_for(ward: Ward) -> None:
+    job = ward.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
 
-    part = house.claim(job, NEW)
+    part = ward.claim(job, NEW)
 
     assert isinstance(part.task, ReadDocument)
     assert part.task.fields == Asked.model_json_schema()
@@ -175,54 +141,42 @@ def test_a_worker_knows_what_is_asked_for(house: House) -> None:
     assert PLANTED not in repr(part)
 
 
-def test_captions_reach_their_summary_and_the_client(house: House) -> None:
-    job = house.client(NEW).submit(CaptionVideo(VIDEO))
-    scribe = house.scribe(NEW)
+def test_captions_reach_their_summary_and_the_client(ward: Ward) -> None:
+    job = ward.client(NEW).submit(CaptionVideo(VIDEO))
+    scribe = ward.scribe(NEW)
     scribe.cut_video(job.id, 2)
     for ordinal in range(2):
         scribe.caption(job.id, ordinal, f"{PLANTED} {ordinal}")
 
-    async def captions(database: AsyncEngine) -> Any:
-        return await Ledger(database, "worker", announce=_hear, keys=ring(NEW)).captions(job.id)
-
-    assert [segment.text for segment in house.ask(captions)] == [f"{PLANTED} 0", f"{PLANTED} 1"]
+    captions = ward.play(lambda ledger: ledger.captions(job.id), keys=ring(NEW))
+    assert [segment.text for segment in captions] == [f"{PLANTED} 0", f"{PLANTED} 1"]
     scribe.summarize(job.id, 2, f"all of {PLANTED}")
     summary = job.result(timeout=0).summary
     assert summary is not None
     assert summary.text == f"all of {PLANTED}"
-    assert PLANTED not in house.tables()
-
-
-def test_pages_are_decrypted_as_they_come(house: House) -> None:
-    job = house.read(keys=NEW)
-    assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
+    assert PLANTED not in ward.tables()
 
 
 @pytest.mark.parametrize("keys", [{}, OLD, {"new": new_key()}], ids=["none", "another", "of the same name"])
-def test_a_client_without_the_key_is_told_which_setting(house: House, keys: dict[str, str]) -> None:
-    job = house.read(keys=NEW)
+def test_a_client_without_the_key_is_told_which_setting(ward: Ward, keys: dict[str, str]) -> None:
+    job = ward.read(keys=NEW)
 
     with pytest.raises(ConfigurationError, match=r"'new'.*PECIA_ENCRYPTION_KEYS") as caught:
-        house.client(keys).job(job.id).result(timeout=0)
+        ward.client(keys).job(job.id).result(timeout=0)
 
     assert PLANTED not in str(caught.value)
 
 
-def test_what_was_read_before_there_were_keys_stays_readable(house: House) -> None:
-    job = house.read(keys={}, fields=Asked)
-    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_spans_hold_everything_once(house: House, size: int) -> None:
+def test_spans_hold_everything_once(ward: Ward, size: int) -> None:
     for text in ("one", "two", "three"):
-        house.read(text, keys={})
-    parts = sorted(str(row["part_id"]) for row in house.rows("SELECT part_id FROM results"))
+        ward.read(text, keys={})
+    parts = sorted(str(row["part_id"]) for row in ward.rows("SELECT part_id FROM results"))
 
     async def all_spans(database: AsyncEngine) -> list[tuple[str, str]]:
         return [(span.after, span.last) async for span in spans(database, RESULTS, size=size)]
 
-    found = house.ask(all_spans)
+    found = ward.ask(all_spans)
     assert [last for _, last in found] == [parts[end - 1] for end in range(size, 3, size)] + [parts[-1]]
     assert [after for after, _ in found[1:]] == [last for _, last in found[:-1]]
 
@@ -232,25 +186,25 @@ def test_spans_hold_everything_once(house: House, size: int) -> None:
 
 @pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
 def test_a_repeated_key_finds_its_job_whatever_key_it_was_encrypted_under(
-    house: House, former: dict[str, str]
+    ward: Ward, former: dict[str, str]
 ) -> None:
     task = ReadDocument(DOCUMENT, fields=Asked)
-    first = house.client(former).submit(task, idempotency_key="k")
+    first = ward.client(former).submit(task, idempotency_key="k")
 
-    again = house.client(NEW | former).submit(task, idempotency_key="k")
+    again = ward.client(NEW | former).submit(task, idempotency_key="k")
 
     assert (again.id, again.created) == (first.id, False)
     with pytest.raises(IdempotencyConflictError):
-        house.client(NEW | former).submit(ReadDocument(VIDEO), idempotency_key="k")
+        ward.client(NEW | former).submit(ReadDocument(VIDEO), idempotency_key="k")
 
 
-def test_a_repeated_key_finds_its_job_after_a_rotation(house: House) -> None:
+def test_a_repeated_key_finds_its_job_after_a_rotation(ward: Ward) -> None:
     task = ReadDocument(DOCUMENT, fields=Asked)
-    first = house.client(OLD).submit(task, idempotency_key="k")
+    first = ward.client(OLD).submit(task, idempotency_key="k")
     first.cancel()
-    house.rotate(NEW | OLD)
+    ward.rotate(NEW | OLD)
 
-    again = house.client(NEW).submit(task, idempotency_key="k")
+    again = ward.client(NEW).submit(task, idempotency_key="k")
 
     assert (again.id, again.created) == (first.id, False)
 
@@ -259,31 +213,31 @@ def test_a_repeated_key_finds_its_job_after_a_rotation(house: House) -> None:
 
 
 @pytest.mark.parametrize("former", [{}, OLD], ids=["none", "another"])
-def test_after_a_rotation_the_former_key_is_not_needed(house: House, former: dict[str, str]) -> None:
-    job = house.read(keys=former, fields=Asked)
-    name = next(iter(house.files()))
-    assert house.holdings() == {next(iter(former), None): (1, 1, 1)}
+def test_after_a_rotation_the_former_key_is_not_needed(ward: Ward, former: dict[str, str]) -> None:
+    job = ward.read(keys=former, fields=Asked)
+    name = next(iter(ward.files()))
+    assert ward.holdings() == {next(iter(former), None): (1, 1, 1)}
 
-    assert house.rotate(NEW | former) == Rekeyed(payloads=1, tasks=0, results=1)
+    assert ward.rotate(NEW | former) == Rekeyed(payloads=1, tasks=0, results=1)
 
-    assert house.holdings() == {"new": (1, 1, 1)}
-    assert house.client(NEW).job(job.id).result(timeout=0).text == PLANTED
-    assert PLANTED not in house.tables()
-    assert house.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
+    assert ward.holdings() == {"new": (1, 1, 1)}
+    assert ward.client(NEW).job(job.id).result(timeout=0).text == PLANTED
+    assert PLANTED not in ward.tables()
+    assert ward.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [
         {"payload": name}
     ]
 
 
-def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(house: House, tmp_path: Path) -> None:
-    job = house.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
+def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(ward: Ward, tmp_path: Path) -> None:
+    job = ward.client(OLD).submit(ReadDocument(DOCUMENT, fields=Asked))
     job.cancel()
-    house.rotate(NEW | OLD)
-    (former,) = house.rows("SELECT payload FROM discarded_payloads")
-    store = PayloadStore.open(house.payload_url, keys=ring(NEW))
+    ward.rotate(NEW | OLD)
+    (former,) = ward.rows("SELECT payload FROM discarded_payloads")
+    store = PayloadStore.open(ward.payload_url, keys=ring(NEW))
     store.delete(PayloadRef(sha256=former["payload"], size=0, media_type=None))
 
-    house.client(NEW).job(job.id).retry()
-    part = house.claim(job, NEW)
+    ward.client(NEW).job(job.id).retry()
+    part = ward.claim(job, NEW)
 
     asyncio.run(store.download(part.payload, tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == DOCUMENT
@@ -291,26 +245,26 @@ def test_a_job_that_is_run_again_after_a_rotation_finds_its_document(house: Hous
     assert part.task.fields == Asked.model_json_schema()
 
 
-def test_a_document_stays_as_it_is_while_a_job_needs_it(house: House) -> None:
-    done = house.read(keys=OLD)
-    waiting = house.client(OLD).submit(ReadDocument(DOCUMENT))
+def test_a_document_stays_as_it_is_while_a_job_needs_it(ward: Ward) -> None:
+    done = ward.read(keys=OLD)
+    waiting = ward.client(OLD).submit(ReadDocument(DOCUMENT))
 
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, results=1)
-    assert house.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
-    assert len(house.files()) == 1
+    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1, results=1)
+    assert ward.holdings() == {"old": (1, 0, 0), "new": (0, 0, 1)}
+    assert len(ward.files()) == 1
 
     waiting.cancel()
-    assert house.rotate(NEW | OLD) == Rekeyed(payloads=1)
-    assert house.holdings() == {"new": (1, 0, 1)}
-    assert house.client(NEW).job(done.id).result(timeout=0).text == PLANTED
+    assert ward.rotate(NEW | OLD) == Rekeyed(payloads=1)
+    assert ward.holdings() == {"new": (1, 0, 1)}
+    assert ward.client(NEW).job(done.id).result(timeout=0).text == PLANTED
 
 
-def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: House) -> None:
-    job = house.client(OLD).submit(ReadDocument(DOCUMENT))
+def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(ward: Ward) -> None:
+    job = ward.client(OLD).submit(ReadDocument(DOCUMENT))
     job.cancel()
 
     async def retried_meanwhile(database: AsyncEngine) -> Rekeyed:
-        store = PayloadStore.open(house.payload_url, keys=ring(NEW | OLD))
+        store = PayloadStore.open(ward.payload_url, keys=ring(NEW | OLD))
         rekeying = Rekeying(database=database, store=store, keys=ring(NEW | OLD))
         (span,) = [span async for span in spans(database, PAYLOADS)]
         (due,) = await payloads_due(database, span, rekeying.keys)
@@ -318,39 +272,39 @@ def test_a_job_that_runs_again_at_that_very_moment_keeps_its_document(house: Hou
         await rekeying._document(due)
         return rekeying.done
 
-    assert house.ask(retried_meanwhile) == Rekeyed(in_use=1)
-    kept = house.claim(job, OLD).payload
+    assert ward.ask(retried_meanwhile) == Rekeyed(in_use=1)
+    kept = ward.claim(job, OLD).payload
     assert kept.key == "old"
-    discarded = house.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL")
-    assert [row["payload"] for row in discarded] == [name for name in house.files() if name != kept.sha256]
+    discarded = ward.rows("SELECT payload FROM discarded_payloads WHERE discarded_at IS NOT NULL")
+    assert [row["payload"] for row in discarded] == [name for name in ward.files() if name != kept.sha256]
 
 
 @pytest.mark.parametrize("former", [{}, OLD], ids=["not encrypted", "under the former key"])
-def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(house: House, former: dict[str, str]) -> None:
-    job = house.client(former).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
+def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(ward: Ward, former: dict[str, str]) -> None:
+    job = ward.client(former).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
 
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
-    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1)
+    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
+    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1)
 
-    assert PLANTED not in house.tables()
-    task = house.claim(job, NEW).task
+    assert PLANTED not in ward.tables()
+    task = ward.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert (task.fields, task.password) == (Asked.model_json_schema(), SecretStr(PLANTED))
 
 
-def test_the_cache_forgets_what_it_found_by_the_former_key(house: House) -> None:
-    house.read(keys=OLD)
+def test_the_cache_forgets_what_it_found_by_the_former_key(ward: Ward) -> None:
+    ward.read(keys=OLD)
     cached = "INSERT INTO result_cache (key, part_id) SELECT 'hash', part_id FROM results RETURNING part_id"
-    assert len(house.rows(cached)) == 1
+    assert len(ward.rows(cached)) == 1
 
-    house.rotate(NEW | OLD)
+    ward.rotate(NEW | OLD)
 
-    assert house.rows("SELECT part_id FROM result_cache") == []
+    assert ward.rows("SELECT part_id FROM result_cache") == []
 
 
-def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> None:
+def test_a_rotation_that_was_broken_off_goes_on_where_it_was(ward: Ward) -> None:
     for text in ("one", "two", "three"):
-        house.read(text, keys=OLD)
+        ward.read(text, keys=OLD)
     seen: list[int] = []
 
     def break_off(number: int) -> None:
@@ -358,49 +312,46 @@ def test_a_rotation_that_was_broken_off_goes_on_where_it_was(house: House) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        house.rotate(NEW | OLD, break_off)
+        ward.rotate(NEW | OLD, break_off)
 
-    assert house.holdings() == {"new": (1, 0, 0), "old": (0, 0, 3)}
-    assert house.rotate(NEW | OLD) == Rekeyed(results=3)
+    assert ward.holdings() == {"new": (1, 0, 0), "old": (0, 0, 3)}
+    assert ward.rotate(NEW | OLD) == Rekeyed(results=3)
 
 
-def test_two_rotations_at_once_do_everything_once_between_them(house: House) -> None:
-    jobs = [house.read(text, keys=OLD, fields=Asked) for text in ("one", "two", "three")]
+def test_two_rotations_at_once_do_everything_once_between_them(ward: Ward) -> None:
+    jobs = [ward.read(text, keys=OLD, fields=Asked) for text in ("one", "two", "three")]
     keys = ring(NEW | OLD)
 
     async def twice(database: AsyncEngine) -> list[Rekeyed]:
-        store = PayloadStore.open(house.payload_url, keys=keys)
+        store = PayloadStore.open(ward.payload_url, keys=keys)
         rotations = [Rekeying(database=database, store=store, keys=keys) for _ in range(2)]
         return await asyncio.gather(*(rotation.run(lambda _: None) for rotation in rotations))
 
-    one, other = house.ask(twice)
+    one, other = ward.ask(twice)
 
     assert (one.payloads + other.payloads, one.refused + other.refused) == (1, 0)
-    house.rotate(NEW | OLD)  # what one of them held the other may have left
-    assert house.holdings() == {"new": (1, 3, 3)}
-    assert [house.client(NEW).job(job.id).result(timeout=0).text for job in jobs] == ["one", "two", "three"]
+    ward.rotate(NEW | OLD)  # what one of them held the other may have left
+    assert ward.holdings() == {"new": (1, 3, 3)}
+    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in jobs] == ["one", "two", "three"]
 
 
-def test_what_cannot_be_decrypted_is_left_and_stops_nothing(house: House) -> None:
-    lost = house.read("lost", keys={"lost": new_key()})
-    kept = house.read("kept", keys=OLD)
+def test_what_cannot_be_decrypted_is_left_and_stops_nothing(ward: Ward) -> None:
+    lost = ward.read("lost", keys={"lost": new_key()})
+    kept = ward.read("kept", keys=OLD)
 
-    assert house.rotate(NEW | OLD) == Rekeyed(payloads=1, results=1, refused=2)
+    assert ward.rotate(NEW | OLD) == Rekeyed(payloads=1, results=1, refused=2)
 
-    assert house.holdings() == {"lost": (1, 0, 1), "new": (1, 0, 1)}
-    assert house.client(NEW).job(kept.id).result(timeout=0).text == "kept"
+    assert ward.holdings() == {"lost": (1, 0, 1), "new": (1, 0, 1)}
+    assert ward.client(NEW).job(kept.id).result(timeout=0).text == "kept"
     assert lost.refresh().state == "succeeded"
 
 
-def test_a_result_that_somebody_holds_is_left_to_a_later_pass(house: House) -> None:
-    held, free = house.read("held", keys=OLD), house.read("free", keys=OLD)
+def test_a_result_that_somebody_holds_is_left_to_a_later_pass(ward: Ward) -> None:
+    held, free = ward.read("held", keys=OLD), ward.read("free", keys=OLD)
 
-    with psycopg.connect(house.database_url) as holding:
+    with psycopg.connect(ward.database_url) as holding:
         holding.execute("SELECT FROM results WHERE job_id = %s FOR UPDATE", (held.id,))
-        assert house.rotate(NEW | OLD).results == 1
+        assert ward.rotate(NEW | OLD).results == 1
 
-    assert house.rotate(NEW | OLD).results == 1
-    assert [house.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == [
-        "held",
-        "free",
-    ]
+    assert ward.rotate(NEW | OLD).results == 1
+    assert [ward.client(NEW).job(job.id).result(timeout=0).text for job in (held, free)] == ["held", "free"]

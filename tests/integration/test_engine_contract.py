@@ -1,4 +1,4 @@
-"""The engines without a language model keep every engine's promises."""
+"""The engines without a language model of their own keep every engine's promises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from chat_server import Behaviour, ChatServerDouble, serving
 from engine_contract import *  # noqa: F403  the tests themselves
 from forking import LastingTemplate, fork_from
 from korean import NothingThereError, absent, korean_tessdata
@@ -44,13 +45,20 @@ def simulated() -> Engine:
     return SimulatedEngine(model, FixedLength(50))
 
 
-@pytest.fixture(scope="module", params=[rapidocr, tesseract, simulated])
+@pytest.fixture(scope="module")
+def server() -> Iterator[ChatServerDouble]:
+    with serving(Behaviour(takes_s=0.4)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=[rapidocr, tesseract, simulated, "openai"])
 def make_engine(
-    request: pytest.FixtureRequest, lasting_template: LastingTemplate
+    request: pytest.FixtureRequest, lasting_template: LastingTemplate, server: ChatServerDouble
 ) -> Iterator[Callable[[], Engine]]:
+    asking = WorkerSettings(engine="openai", engine_url=server.url, max_num_seqs=1)
     with pytest.MonkeyPatch.context() as patch:
         fork_from(lasting_template, patch)
-        yield request.param
+        yield (lambda: create_engine(asking)) if request.param == "openai" else request.param
 
 
 @pytest.fixture(scope="module")

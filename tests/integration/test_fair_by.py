@@ -2,97 +2,81 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from redis import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import House
 from pecia import Client, ClientSettings, Job, JobState, ReadDocument
 from pecia_workers.bus import Bus
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.publication import forget_flows, relay_due
 
 Picture = Callable[..., bytes]
 
 
 @pytest.fixture
-def fair_client(database_url: str, redis_url: str, payload_url: str) -> Client:
-    return Client(database_url, redis_url, payload_url, settings=ClientSettings(fair_by="ward"))
+def fair_client(house: House) -> Client:
+    return Client(**house.urls, settings=ClientSettings(fair_by="ward"))
 
 
-def flows(redis_url: str) -> dict[str, str]:
-    """Return the flow of each part whose message waits."""
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
+def flow_of(job: Job[Any], house: House) -> UUID:
+    """Return the flow of a job's part, whose message waits."""
+    with Redis.from_url(house.redis_url) as redis:
         waiting = [json.loads(message) for message in redis.lrange("read.normal", 0, -1)]
-    return {message["part"]: message["flow"] for message in waiting}
-
-
-def flow_of(job: Job[Any], database_url: str, redis_url: str) -> UUID:
-    with psycopg.connect(database_url) as connection:
-        row = connection.execute("SELECT id FROM parts WHERE job_id = %s", [job.id]).fetchone()
-    assert row is not None
-    return UUID(flows(redis_url)[str(row[0])])
+    return next(UUID(one["flow"]) for one in waiting if one["part"] == str(house.part_of(job)))
 
 
 def test_jobs_that_share_a_value_take_turns_as_one(
-    fair_client: Client, picture: Picture, database_url: str, redis_url: str
+    fair_client: Client, picture: Picture, house: House
 ) -> None:
     with fair_client as client:
         task = ReadDocument(picture())
         wards = ["north", "south", "north", None]
         jobs = [client.submit(task, metadata={"ward": ward} if ward else None) for ward in wards]
 
-    north, south, north_again, alone = (flow_of(job, database_url, redis_url) for job in jobs)
+    north, south, north_again, alone = (flow_of(job, house) for job in jobs)
     assert north == north_again
     assert len({north, south, alone}) == 3
     assert alone == jobs[3].id
     assert not {north, south} & {job.id for job in jobs}
 
 
-def test_the_relay_publishes_a_part_into_its_jobs_flow(
-    fair_client: Client, picture: Picture, database_url: str, redis_url: str
+def test_the_relay_and_a_retry_publish_a_part_into_its_jobs_flow(
+    fair_client: Client, picture: Picture, house: House
 ) -> None:
     with fair_client as client:
         jobs = [client.submit(ReadDocument(picture()), metadata=meta) for meta in ({"ward": "north"}, {})]
-        before = [flow_of(job, database_url, redis_url) for job in jobs]
-    with Redis.from_url(redis_url) as redis:
+        before = [flow_of(job, house) for job in jobs]
+    with Redis.from_url(house.redis_url) as redis:
         redis.flushall()
-    with psycopg.connect(database_url) as connection:
-        connection.execute("UPDATE parts SET published_at = NULL")
+    house.query("UPDATE parts SET published_at = NULL")
 
-    asyncio.run(relay(database_url, redis_url))
+    relay(house)
 
-    assert [flow_of(job, database_url, redis_url) for job in jobs] == before
-
-
-async def relay(database_url: str, redis_url: str) -> None:
-    database, bus = open_database(database_url), Bus(redis_url)
-    await relay_due(database, bus, limit=10)
-    await bus.close()
-    await database.dispose()
+    assert [flow_of(job, house) for job in jobs] == before
+    with Redis.from_url(house.redis_url) as redis, fair_client:
+        jobs[0].cancel()
+        redis.flushall()
+        jobs[0].retry()
+    assert flow_of(jobs[0], house) == before[0]
 
 
-def test_a_retried_part_goes_on_in_its_jobs_flow(
-    fair_client: Client, picture: Picture, database_url: str, redis_url: str
-) -> None:
-    with fair_client as client:
-        job = client.submit(ReadDocument(picture()), metadata={"ward": "north"})
-        before = flow_of(job, database_url, redis_url)
-        job.cancel()
-        with Redis.from_url(redis_url) as redis:
-            redis.flushall()
-        job.retry()
+def relay(house: House) -> None:
+    async def relayed(database: AsyncEngine) -> None:
+        bus = Bus(house.redis_url)
+        await relay_due(database, bus, limit=10)
+        await bus.close()
 
-    assert flow_of(job, database_url, redis_url) == before
+    house.ask(relayed)
 
 
 def test_a_flow_is_forgotten_when_its_jobs_are_over(
-    fair_client: Client, picture: Picture, database_url: str
+    fair_client: Client, picture: Picture, house: House
 ) -> None:
     """Nothing made of a metadata's value outlives the work."""
     with fair_client as client:
@@ -102,13 +86,6 @@ def test_a_flow_is_forgotten_when_its_jobs_are_over(
         jobs[0].cancel()
         assert jobs[0].refresh().state is JobState.CANCELLED
 
-        assert asyncio.run(forget(database_url)) == 1
+        assert house.ask(forget_flows) == 1
         jobs[1].cancel()
-        assert asyncio.run(forget(database_url)) == 1
-
-
-async def forget(database_url: str) -> int:
-    database = open_database(database_url)
-    forgotten = await forget_flows(database)
-    await database.dispose()
-    return forgotten
+        assert house.ask(forget_flows) == 1

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
 from pecia_schemas.blocks import plain_blocks
@@ -30,49 +30,12 @@ from pecia_workers.ledger import (
     Ledger,
     NewPart,
     Outcome,
-    open_database,
 )
 from pecia_workers.ledger.workers import WorkerIdentity, keep_registered
 
 pytestmark = pytest.mark.gate
 
 R = TypeVar("R")
-
-
-@pytest.fixture
-def query(database_url: str) -> Callable[..., list[dict[str, Any]]]:
-    def run(statement: LiteralString, *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(database_url) as connection:
-            cursor = connection.cursor(row_factory=dict_row)
-            cursor.execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
-
-    return run
-
-
-@pytest.fixture
-def play(database_url: str) -> Callable[..., Any]:
-    """Runs a story with the ledgers of as many workers as it names."""
-
-    def run(story: Callable[..., Awaitable[R]], *workers: str, pool_timeout: float = 30) -> R:
-        return asyncio.run(_play(database_url, story, workers, pool_timeout))
-
-    return run
-
-
-async def _play(
-    database_url: str, story: Callable[..., Awaitable[R]], workers: tuple[str, ...], pool_timeout: float
-) -> R:
-    database = open_database(database_url)
-    database.sync_engine.pool._timeout = pool_timeout  # type: ignore[attr-defined]
-    try:
-        return await story(*[Ledger(database, name, announce=_hear) for name in workers or ("one",)])
-    finally:
-        await database.dispose()
-
-
-async def _hear(_jobs: Any) -> None:
-    pass
 
 
 @pytest.fixture
@@ -83,25 +46,10 @@ def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[D
     return run
 
 
-@pytest.fixture
-def part_of(query: Callable[..., list[dict[str, Any]]]) -> Callable[[Job[Any]], UUID]:
-    def find(job: Job[Any]) -> UUID:
-        part: UUID = query("SELECT id FROM parts WHERE job_id = %s", job.id)[0]["id"]
-        return part
-
-    return find
-
-
 def page(text: str = "text") -> Done:
     return Done(
         Page(number=1, blocks=plain_blocks(text), verdict=Verdict.OK, width=10, height=10, engine="test")
     )
-
-
-async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part))
-    assert claim is not None
-    return claim
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
@@ -110,17 +58,15 @@ async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
 
 def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claimed(
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
-    query: Callable[..., Any],
+    house: House,
 ) -> None:
-    parts = [part_of(submit()) for _ in range(3)]
-    query(
+    parts = [house.part_of(submit()) for _ in range(3)]
+    house.rows(
         "UPDATE jobs SET kind = 'audio.transcribe' WHERE id = (SELECT job_id FROM parts WHERE id = %s)",
         parts[1],
     )
 
-    claims = play(lambda one: asyncio.gather(*[claimed(one, part) for part in parts]))
+    claims = house.play(lambda one: asyncio.gather(*[claimed(one, part) for part in parts]))
 
     assert [claim.id for claim in claims] == parts
     assert claims[0].task.kind == "document.read"
@@ -130,18 +76,17 @@ def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claim
 
 def test_a_result_that_cannot_be_written_fails_alone(
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
+    house: House,
 ) -> None:
     jobs = [submit() for _ in range(3)]
 
     async def story(one: Ledger) -> list[bool]:
-        claims = [await claimed(one, part_of(job)) for job in jobs]
+        claims = [await claimed(one, house.part_of(job)) for job in jobs]
         same_page_twice = Cut(Stage.READ, [NewPart(ordinal=0, cost=1)] * 2)
         outcomes: list[Outcome] = [page(), same_page_twice, page()]
         return await asyncio.gather(*[commit(one, *pair) for pair in zip(claims, outcomes, strict=True)])
 
-    assert play(story) == [True, True, True]
+    assert house.play(story) == [True, True, True]
     assert [job.refresh().state for job in jobs] == ["succeeded", "failed", "succeeded"]
     assert jobs[1].failure is not None
     assert jobs[1].failure.code is FailureCode.INTERNAL
@@ -149,19 +94,19 @@ def test_a_result_that_cannot_be_written_fails_alone(
 
 def test_finished_work_outlasts_a_pool_without_a_free_connection(
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
+    house: House,
 ) -> None:
     job = submit()
 
     async def story(one: Ledger) -> bool:
-        claim = await claimed(one, part_of(job))
+        claim = await claimed(one, house.part_of(job))
+        one._database.sync_engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         async with every_connection_taken(one._database):
             committing = asyncio.create_task(commit(one, claim, page()))
             await asyncio.sleep(0.5)
         return await committing
 
-    assert play(story, pool_timeout=0.1)
+    assert house.play(story)
     assert job.refresh().state is JobState.SUCCEEDED
 
 
@@ -171,15 +116,13 @@ def test_finished_work_outlasts_a_pool_without_a_free_connection(
 def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_counts_once(
     overtaken: Outcome,
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
-    query: Callable[..., Any],
+    house: House,
 ) -> None:
     """Its lease was lost meanwhile. Both attempts are committed in one group: only the later one counts."""
     job, other = submit(), submit()
 
     async def story(one: Ledger) -> list[bool]:
-        first, neighbour = await claimed(one, part_of(job)), await claimed(one, part_of(other))
+        first, neighbour = await claimed(one, house.part_of(job)), await claimed(one, house.part_of(other))
         async with locked(one._database, other.id):
             committing = [asyncio.create_task(commit(one, neighbour, page()))]
             await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
@@ -191,8 +134,8 @@ def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_co
             await asyncio.sleep(0)
         return await asyncio.gather(*committing)
 
-    assert play(story) == [True, False, True]
-    assert query("SELECT done, failed, total FROM jobs WHERE id = %s", job.id) == [
+    assert house.play(story) == [True, False, True]
+    assert house.rows("SELECT done, failed, total FROM jobs WHERE id = %s", job.id) == [
         {"done": 1, "failed": 0, "total": 1}
     ]
     assert job.refresh().state is JobState.SUCCEEDED
@@ -221,80 +164,73 @@ async def every_connection_taken(database: AsyncEngine) -> AsyncIterator[None]:
 
 def test_a_stray_message_does_not_cut_short_the_wait_before_a_retry(
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
-    query: Callable[..., Any],
+    house: House,
 ) -> None:
-    part = part_of(submit())
+    part = house.part_of(submit())
     failed = Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta(minutes=1))
 
     async def story(one: Ledger) -> ClaimedPart | None:
         await commit(one, await claimed(one, part), failed)
         return await one.claim(ClaimRequest(part=part))
 
-    assert play(story) is None
-    assert query("SELECT state FROM parts") == [{"state": "queued"}]
+    assert house.play(story) is None
+    assert house.rows("SELECT state FROM parts") == [{"state": "queued"}]
 
 
-def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(
-    client: Client, part_of: Callable[..., UUID], play: Callable[..., Any], query: Callable[..., Any]
-) -> None:
+def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(client: Client, house: House) -> None:
     job = client.submit(ReadDocument(b"%PDF-1.4"), webhook="https://hook.example/")
 
     async def story(one: Ledger) -> None:
-        claim = await claimed(one, part_of(job))
+        claim = await claimed(one, house.part_of(job))
         await one.revoke(claim.id)
 
-    play(story)
+    house.play(story)
 
     assert job.refresh().state is JobState.CANCELLED
-    assert query("SELECT type FROM deliveries") == [{"type": "job.cancelled"}]
+    assert house.rows("SELECT type FROM deliveries") == [{"type": "job.cancelled"}]
     assert job.retry().progress.total is None
 
 
 def test_a_job_that_was_locked_when_its_part_began_has_begun_by_the_time_it_ends(
     submit: Callable[..., Job[Document]],
-    part_of: Callable[..., UUID],
-    play: Callable[..., Any],
-    database_url: str,
-    query: Callable[..., Any],
+    house: House,
 ) -> None:
     job = submit()
 
     async def story(one: Ledger) -> bool:
-        with psycopg.connect(database_url) as locking:
+        with psycopg.connect(house.database_url) as locking:
             locking.execute("SELECT FROM jobs FOR NO KEY UPDATE")
-            claim = await claimed(one, part_of(job))
+            claim = await claimed(one, house.part_of(job))
         return await commit(one, claim, page())
 
-    assert play(story)
-    told = query("SELECT state FROM job_events WHERE part_id IS NULL ORDER BY sequence")
+    assert house.play(story)
+    told = house.rows("SELECT state FROM job_events WHERE part_id IS NULL ORDER BY sequence")
     assert [row["state"] for row in told] == ["queued", "running", "succeeded"]
-    assert query("SELECT started_at IS NOT NULL AS begun FROM jobs") == [{"begun": True}]
+    assert house.rows("SELECT started_at IS NOT NULL AS begun FROM jobs") == [{"begun": True}]
 
 
-def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(play: Callable[..., Any]) -> None:
+def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(house: House) -> None:
     async def story(one: Ledger) -> str:
         async with one._database.connect() as connection:
             with pytest.raises(DBAPIError) as raised:
                 await connection.execute(text("SELECT CAST(:content AS nothing)"), {"content": "Jane Doe"})
         return str(raised.value)
 
-    assert "Jane Doe" not in play(story)
+    assert "Jane Doe" not in house.play(story)
 
 
 def test_a_heartbeat_survives_an_error_that_is_no_outage(
-    database_url: str, query: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
         identity = WorkerIdentity.new("engine")
-        async with keep_registered(database_url, identity, lease=timedelta(milliseconds=80)):
-            await _until(lambda: query("SELECT 1 FROM workers"))
-            query("ALTER TABLE workers RENAME TO hidden")
+        async with keep_registered(house.database_url, identity, lease=timedelta(milliseconds=80)):
+            await _until(lambda: house.rows("SELECT 1 FROM workers"))
+            house.rows("ALTER TABLE workers RENAME TO hidden")
             await asyncio.sleep(0.2)
-            query("ALTER TABLE hidden RENAME TO workers")
-            query("DELETE FROM workers")
-            await _until(lambda: query("SELECT 1 FROM workers"))
+            house.rows("ALTER TABLE hidden RENAME TO workers")
+            house.rows("DELETE FROM workers")
+            await _until(lambda: house.rows("SELECT 1 FROM workers"))
 
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(story())

@@ -59,10 +59,7 @@ def ask(scaler: psycopg.Connection[Any]) -> Callable[[str], float]:
 
 
 def test_depth_is_what_waits_and_what_runs_and_not_what_has_time(
-    client: Client,
-    picture: Callable[..., bytes],
-    ask: Callable[[str], float],
-    owner: psycopg.Connection[Any],
+    client: Client, picture: Callable[..., bytes], ask: Callable[[str], float], owner: psycopg.Connection[Any]
 ) -> None:
     jobs = [client.submit(ReadDocument(picture(shade=shade)), priority=Lane.BULK) for shade in range(3)]
     client.submit(ReadDocument(picture(shade=9)), not_before=datetime.now(UTC) + timedelta(hours=1))
@@ -73,11 +70,13 @@ def test_depth_is_what_waits_and_what_runs_and_not_what_has_time(
         assert ask(queries(engine)[0]) == 3
     (ingest,) = queries("ingest")
     assert ask(ingest) == 1
+    owner.execute("DELETE FROM parts WHERE stage = 'read'")
+    owner.execute("UPDATE parts SET run_at = now() - interval '1 hour'")
+    assert [ask(query) for query in queries("engine")] == [0, 0], "what is to be cut needs no engine"
 
 
 @pytest.mark.parametrize(
-    "case",
-    [(Lane.URGENT, 60, 2), (Lane.NORMAL, 1800, 2), (Lane.NORMAL, 60, 0.07), (Lane.BULK, 86_400, 0)],
+    "case", [(Lane.URGENT, 60, 2), (Lane.NORMAL, 1800, 2), (Lane.NORMAL, 60, 0.07), (Lane.BULK, 86_400, 0)]
 )
 def test_age_is_how_many_times_as_long_as_it_should_the_oldest_part_of_a_lane_has_waited(
     client: Client,
@@ -93,14 +92,6 @@ def test_age_is_how_many_times_as_long_as_it_should_the_oldest_part_of_a_lane_ha
     owner.execute("UPDATE parts SET run_at = now() - %s", (timedelta(seconds=waited_s),))
     assert ask(age) == pytest.approx(times, rel=0.05, abs=0.01)
     assert queries("engine-gpu")[1] == age
-
-
-def test_a_document_that_is_to_be_cut_needs_no_engine(
-    client: Client, ask: Callable[[str], float], owner: psycopg.Connection[Any]
-) -> None:
-    client.submit(ReadDocument(b"%PDF-1.7 to be cut"), priority=Lane.URGENT)
-    owner.execute("UPDATE parts SET run_at = now() - interval '1 hour'")
-    assert [ask(query) for query in queries("engine")] == [0, 0]
 
 
 def test_the_role_sees_nothing_of_a_document(scaler: psycopg.Connection[Any]) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from house import House, claimed
 from pecia_schemas import (
     DocumentType,
     Failure,
@@ -43,7 +44,6 @@ from pecia_workers.ledger import (
     Ledger,
     NewPart,
     Outcome,
-    open_database,
 )
 
 R = TypeVar("R")
@@ -110,18 +110,11 @@ class Database:
 class Fleet:
     """Ledgers of several workers on one loop."""
 
-    database_url: str
+    house: House
     told: list[dict[UUID, JobState]] = field(default_factory=list)
 
     def run(self, story: Callable[..., Awaitable[R]], *workers: str) -> R:
-        async def play() -> R:
-            database = open_database(self.database_url)
-            try:
-                return await story(*[Ledger(database, name, announce=self._hear) for name in workers])
-            finally:
-                await database.dispose()
-
-        return asyncio.run(play())
+        return self.house.play(story, *workers, announce=self._hear)
 
     async def _hear(self, jobs: Any) -> None:
         self.told.append(dict(jobs))
@@ -135,14 +128,8 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def fleet(database_url: str) -> Fleet:
-    return Fleet(database_url)
-
-
-async def claimed(ledger: Ledger, part: UUID, *, deaths: int = 0) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part, deaths=deaths))
-    assert claim is not None
-    return claim
+def fleet(house: House) -> Fleet:
+    return Fleet(house)
 
 
 async def claim_and_commit(ledger: Ledger, part: UUID, outcome: Outcome) -> bool:
@@ -328,24 +315,6 @@ def test_a_job_that_cannot_be_cut_has_failed(database: Database, fleet: Fleet) -
     fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
     job = database.job_of(part)
     assert (job.state, job.total, job.failure) == (JobState.FAILED, 0, DAMAGED.model_dump(mode="json"))
-
-
-def test_a_result_that_postgres_refuses_fails_alone(database: Database, fleet: Fleet) -> None:
-    parts = database.add_job(parts=3)
-
-    async def story(one: Ledger) -> list[bool]:
-        claims = [await claimed(one, part) for part in parts]
-        texts = ["first", "a zero byte: \x00", "third"]  # which blocks would not hold
-        return await asyncio.gather(
-            *[
-                committed(one, claim, Done(page().model_copy(update={"fields_text": text})))
-                for claim, text in zip(claims, texts, strict=True)
-            ]
-        )
-
-    assert fleet.run(story, "one") == [True, True, True]
-    assert [database.part(part).state for part in parts] == ["done", "failed", "done"]
-    assert database.job_of(parts[0]).state == JobState.PARTIAL
 
 
 def test_a_given_back_part_is_queued_again_without_a_strike_or_death(

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any, LiteralString
-from uuid import UUID
+from typing import Any
 
-import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia import CaptionVideo, Client, FailureCode, JobState
+from house import House, claimed
+from pecia import CaptionVideo, Client, JobState
 from pecia.job import AnyJob
 from pecia_schemas import Stage
-from pecia_workers.ledger import ClaimRequest, Ledger, open_database
+from pecia_workers.ledger import Ledger
 from pecia_workers.ledger.publication import relay_due
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from relaying import RelayingBus
-
-Query = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def query(database_url: str) -> Query:
-    def run(statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(database_url) as connection:
-            return connection.execute(statement, values).fetchall()
-
-    return run
 
 
 @pytest.fixture
@@ -39,30 +27,21 @@ def job(client: Client, scribe: Any) -> AnyJob:
 
 
 @pytest.fixture
-def due(database_url: str, redis_url: str) -> Callable[[], set[Stage]]:
+def due(house: House) -> Callable[[], set[Stage]]:
     """The stages of the parts that the relay would publish now; it does."""
 
-    async def relayed() -> set[Stage]:
+    async def relayed(database: AsyncEngine) -> set[Stage]:
         stages: set[Stage] = set()
 
         async def publish(messages: Any) -> None:
             stages.update(message.stage for message in messages)
 
-        database, bus = open_database(database_url), RelayingBus(redis_url, publish)
+        bus = RelayingBus(house.redis_url, publish)
         await relay_due(database, bus, limit=100)
         await bus.close()
-        await database.dispose()
         return stages
 
-    return lambda: asyncio.run(relayed())
-
-
-def part_of(query: Query, job: AnyJob, stage: Stage, ordinal: int) -> UUID:
-    rows = query(
-        "SELECT id FROM parts WHERE job_id = %s AND stage = %s AND ordinal = %s", job.id, stage, ordinal
-    )
-    found: UUID = rows[0][0]
-    return found
+    return lambda: house.ask(relayed)
 
 
 def test_the_summary_comes_after_the_last_segment_even_if_one_failed(
@@ -83,47 +62,30 @@ def test_the_summary_comes_after_the_last_segment_even_if_one_failed(
     assert (job.progress.done, job.progress.failed) == (3, 1)
 
 
-def test_a_video_whose_every_segment_failed_has_failed_without_a_summary(
-    job: AnyJob, scribe: Any, query: Query
-) -> None:
-    for ordinal in range(3):
-        scribe.fail(job.id, ordinal, stage=Stage.CAPTION)
-
-    assert job.refresh().state is JobState.FAILED
-    assert job.failure
-    assert job.failure.code is FailureCode.DAMAGED
-    assert (job.progress.failed, job.progress.cancelled) == (3, 1)
-    told = query("SELECT reason FROM job_events WHERE job_id = %s AND state = 'cancelled'", job.id)
-    assert told == [("nothing_to_summarize",)]
-
-
 @pytest.mark.parametrize("end", ["revoked", "poisoned"])
 def test_the_summary_comes_too_if_the_last_segment_ends_on_another_way(
-    job: AnyJob, scribe: Any, query: Query, database_url: str, due: Callable[[], set[Stage]], *, end: str
+    job: AnyJob, scribe: Any, house: House, due: Callable[[], set[Stage]], end: str
 ) -> None:
     scribe.caption(job.id, 0)
     scribe.caption(job.id, 1)
     due()
-    last = part_of(query, job, Stage.CAPTION, 2)
+    ((last,),) = house.query("SELECT id FROM parts WHERE stage = 'caption' AND ordinal = 2")
 
-    async def lose() -> None:
-        database = open_database(database_url)
-        ledger = Ledger(database, "gone", announce=_hear)
-        assert await ledger.claim(ClaimRequest(part=last))
+    async def lose(ledger: Ledger) -> None:
+        await claimed(ledger, last)
         if end == "revoked":
             await ledger.revoke(last)
         else:
-            orphaned = await find_orphaned(database, limit=10)
-            await requeue_orphaned(database, orphaned, max_deaths=1)
-        await database.dispose()
+            orphaned = await find_orphaned(ledger._database, limit=10)
+            await requeue_orphaned(ledger._database, orphaned, max_deaths=1)
 
-    asyncio.run(lose())
+    house.play(lose)
 
     assert due() == {Stage.SUMMARIZE}
 
 
 def test_a_retry_runs_what_failed_and_then_the_summary_anew(
-    job: AnyJob, scribe: Any, query: Query, due: Callable[[], set[Stage]]
+    job: AnyJob, scribe: Any, house: House, due: Callable[[], set[Stage]]
 ) -> None:
     scribe.fail(job.id, 0, stage=Stage.CAPTION)
     scribe.caption(job.id, 1)
@@ -134,13 +96,13 @@ def test_a_retry_runs_what_failed_and_then_the_summary_anew(
     job.retry()
 
     assert (job.progress.done, job.progress.failed) == (2, 0)
-    assert query("SELECT count(*) FROM results WHERE job_id = %s", job.id) == [(2,)]
+    assert house.query("SELECT count(*) FROM results WHERE job_id = %s", job.id) == [(2,)]
     assert due() == set(), "the segment is published by the retry itself, the summary waits"
     scribe.caption(job.id, 0)
     assert due() == {Stage.SUMMARIZE}
     scribe.summarize(job.id, 3, "of three")
     assert job.refresh().state is JobState.SUCCEEDED
-    (text,) = query("SELECT content->>'text' FROM results WHERE job_id = %s AND ordinal = 3", job.id)
+    (text,) = house.query("SELECT content->>'text' FROM results WHERE job_id = %s AND ordinal = 3", job.id)
     assert text == ("of three",)
 
 
@@ -169,7 +131,3 @@ def test_a_cancelled_video_is_retried_from_where_it_was(
     scribe.caption(job.id, 2)
 
     assert due() == {Stage.SUMMARIZE}
-
-
-async def _hear(_jobs: Any) -> None:
-    pass

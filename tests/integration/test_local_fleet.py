@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
-from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +16,6 @@ from pydantic import SecretStr
 from redis import Redis
 
 from forking import forked_for, templates_of
-from limits import WAIT_S
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
 from pecia_schemas.settings import WorkerSettings
@@ -94,14 +89,11 @@ def _kill(fleet: LocalFleet, name: str) -> int:
     return pid
 
 
-def test_a_fleet_says_what_runs_where(fleet: LocalFleet) -> None:
+def test_a_fleet_says_what_runs_where_and_has_its_tables(fleet: LocalFleet) -> None:
     assert [service.name for service in fleet.services()] == ["postgres", "redis", "sleeper"]
     assert {service.state for service in fleet.services()} == {ServiceState.READY}
     assert _service(fleet, "postgres").where.startswith("postgresql://postgres@/pecia?host=/")
     assert Path(_service(fleet, "sleeper").where).stat().st_mode & 0o777 == 0o600
-
-
-def test_a_fleet_migrates_its_database(fleet: LocalFleet) -> None:
     with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
@@ -146,24 +138,27 @@ def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
+@pytest.mark.parametrize(
+    ("tries", "timeout", "told"),
+    [(None, 0.5, r"broken \((re)?starting: .*broken\.log\)"), (2, 300, r"Not ready after \d+ s: broken")],
+    ids=["for a while", "until it has died too often"],
+)
 def test_a_worker_that_cannot_run_is_tried_again_and_named(
-    home: Path, eventually: Callable[..., Any]
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[..., Any],
+    *,
+    tries: int | None,
+    timeout: float,
+    told: str,
 ) -> None:
+    if tries:
+        monkeypatch.setattr(fleet_module, "_TRIES", tries)
     broken = WorkerCommand(name="broken", command=("/bin/false",))
     with _unmigrated(home, broken) as fleet:
+        with pytest.raises(EmbeddedError, match=told):
+            fleet.wait_ready(timeout)
         eventually(lambda: _service(fleet, "broken").restarts)
-        with pytest.raises(EmbeddedError, match=r"broken \((re)?starting: .*broken\.log\)"):
-            fleet.wait_ready(0.5)
-
-
-def test_a_worker_that_dies_again_and_again_is_not_waited_for(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_module, "_TRIES", 2)
-    broken = WorkerCommand(name="broken", command=("/bin/false",))
-    fleet = _unmigrated(home, broken)
-    with fleet, pytest.raises(EmbeddedError, match=r"Not ready after \d+ s: broken"):
-        fleet.wait_ready(300)
 
 
 def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:
@@ -173,7 +168,7 @@ def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:
         assert _service(fleet, "never").state is ServiceState.STARTING
 
 
-def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(home: Path) -> None:
+def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go_and_leaves_nothing(home: Path) -> None:
     program = (
         "import os, signal, time, redis\n"
         "def last(*_):\n"
@@ -188,16 +183,11 @@ def test_a_stopped_fleet_lets_its_workers_finish_before_the_stores_go(home: Path
     polite = WorkerCommand(
         name="polite", command=(sys.executable, "-c", program), ready=lambda: "up" in log.read_text()
     )
-    with _unmigrated(home, polite) as fleet:
-        fleet.wait_ready()
-    assert log.read_text().split() == ["up", "redis"]
-    assert {service.state for service in fleet.services()} == {ServiceState.STOPPED}
-
-
-def test_a_stopped_fleet_leaves_no_process_and_no_socket(home: Path) -> None:
-    with _unmigrated(home, _SLEEPER) as fleet:
+    with _unmigrated(home, polite, _SLEEPER) as fleet:
         fleet.wait_ready()
         sockets = Path(fleet.settings.redis_url.get_secret_value().partition("://")[2]).parent
+    assert log.read_text().split() == ["up", "redis"]
+    assert {service.state for service in fleet.services()} == {ServiceState.STOPPED}
     assert _processes_of(fleet.home.path) == []
     assert not sockets.exists()
 
@@ -234,31 +224,6 @@ def test_a_given_password_is_not_shown(home: Path) -> None:
         ]
 
 
-def test_flower_is_behind_its_password_which_no_command_line_shows(home: Path) -> None:
-    with _unmigrated(home, settings=WorkerSettings()) as fleet:
-        fleet.wait_ready(60)
-        assert fleet.flower is not None
-        known = base64.b64encode(f"{fleet.flower.user}:{fleet.flower.password}".encode()).decode()
-        assert _status(fleet.flower.url, authorization="") == HTTPStatus.UNAUTHORIZED
-        assert _status(fleet.flower.url, authorization=f"Basic {known}") == HTTPStatus.OK
-        command_line = Path(f"/proc/{_service(fleet, 'flower').pid}/cmdline").read_text()
-        assert fleet.flower.password not in command_line
-
-
-def _status(url: str, *, authorization: str) -> int:
-    host = url.removeprefix("http://")
-    with closing(HTTPConnection(host, timeout=WAIT_S)) as connection:
-        connection.request("GET", "/workers", headers={"Authorization": authorization})
-        return connection.getresponse().status
-
-
-def test_clients_find_a_running_fleet_and_no_stopped_one(home: Path) -> None:
-    with _unmigrated(home) as fleet:
-        found = running.find(str(home))
-        assert found.database_url == fleet.settings.database_url.get_secret_value()
-    assert str(home) not in [one.home for one in running.running_fleets()]
-
-
 def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_machine(
     home: Path,
 ) -> None:
@@ -289,7 +254,7 @@ def test_a_failed_migration_stops_the_start_and_says_why(home: Path) -> None:
     assert _processes_of(fleet.home.path) == []
 
 
-def test_nothing_survives_a_killed_supervisor(
+def test_nothing_survives_a_killed_supervisor_and_the_next_starts_at_once(
     home: Path, short_path: Path, eventually: Callable[..., Any]
 ) -> None:
     forked = short_path / "forked.py"
@@ -311,6 +276,8 @@ def test_nothing_survives_a_killed_supervisor(
         lambda: not any(_runs(pid) for pid in family) and not _processes_of(home),
         what="The end of everything",
     )
+    with _unmigrated(home) as fleet:
+        fleet.wait_ready()
 
 
 def test_a_forked_worker_has_an_environment_of_its_own(
@@ -351,16 +318,6 @@ def _forked(
     return WorkerCommand(
         name=name, command=(sys.executable, str(script)), environment=environment or {}, forked=True
     )
-
-
-def test_a_fleet_starts_again_at_once_after_its_supervisor_was_killed(home: Path) -> None:
-    command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        assert supervisor.stdout.readline() == "ready\n"
-        supervisor.kill()
-    with _unmigrated(home) as fleet:
-        fleet.wait_ready()
 
 
 def _processes_of(home: Path) -> list[int]:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from pecia_workers.local import cluster
 from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.postgres import start_postgres
-from pecia_workers.local.process import Account, processes_in, spawn
+from pecia_workers.local.process import Account, spawn
 from pecia_workers.local.redis import start_redis
 from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.local.wheels import postgres_programs
@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from pecia_workers.local.redis import EmbeddedRedis
 
 pytestmark = pytest.mark.gate
-
-
-def test_postgres_knows_uuidv7_and_speaks_utf8(session_postgres: EmbeddedPostgres) -> None:
-    with psycopg.connect(session_postgres.url) as connection:
-        assert connection.execute("SELECT uuid_extract_version(uuidv7())").fetchone() == (7,)
-        assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
-
-
-def test_a_url_needs_no_escapes(session_postgres: EmbeddedPostgres, redis_url: str) -> None:
-    assert "%" not in session_postgres.url + redis_url
 
 
 def test_a_postgres_starts_though_its_lock_file_names_a_living_stranger(
@@ -87,15 +77,6 @@ def test_what_a_statement_was_about_is_not_logged(postgres_server: Callable[...,
     assert "Planted" not in (server.data / "server.log").read_text()
 
 
-def test_a_durable_redis_keeps_its_data_over_a_stop(redis_server: Callable[..., EmbeddedRedis]) -> None:
-    server = redis_server()
-    with Redis.from_url(server.url) as client:
-        client.set("k", "v")
-    server.stop()
-    with Redis.from_url(redis_server(replaces=server).url) as client:
-        assert client.get("k") == b"v"
-
-
 def test_a_full_redis_refuses_rather_than_forgets(short_path: Path) -> None:
     server = start_redis(short_path / "data", durable=False, maxmemory="4mb")
     try:
@@ -120,13 +101,6 @@ def test_nobody_else_can_reach_the_servers(
         assert directory.stat().st_mode & 0o077 == 0
     with Redis.from_url(redis.url) as client:
         assert client.config_get("port") == {"port": "0"}
-
-
-def test_a_stopped_server_takes_its_socket_directory_along(short_path: Path) -> None:
-    server = start_redis(short_path / "data", durable=False)
-    assert server.socket.exists()
-    server.stop()
-    assert not server.socket.parent.exists()
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["the temporary directory", "a chosen directory"])
@@ -179,13 +153,6 @@ def test_a_program_that_cannot_start_says_so_in_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert spawn([tmp_path / "missing"], log=log).popen.wait() == 1
     assert "cannot start" in log.read_text()
-
-
-def test_killing_a_process_ends_its_children_too(tmp_path: Path, eventually: Callable[..., Any]) -> None:
-    child = spawn(["/bin/sh", "-c", "sleep 600 & sleep 600"], log=tmp_path / "log", directory=tmp_path)
-    eventually(lambda: len(processes_in(tmp_path)) == 3, what="Three processes")
-    child.kill()
-    eventually(lambda: not processes_in(tmp_path), what="The end of all three")
 
 
 def test_postgres_never_runs_as_root(session_postgres: EmbeddedPostgres) -> None:

@@ -170,11 +170,6 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
             eventually(lambda: status(port, "/healthz") == 200)
 
 
-def test_without_a_port_there_is_no_page(keeper: Keeper) -> None:
-    with worker_page(WorkerSettings(), "engine", keeper, QUEUES) as port:
-        assert port is None
-
-
 def test_whether_postgres_answers(postgres_server: Callable[..., EmbeddedPostgres]) -> None:
     server = postgres_server()
     url = server.url_of("postgres")

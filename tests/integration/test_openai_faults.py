@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import traceback
 from collections.abc import Callable
 from email.utils import formatdate
@@ -54,14 +53,6 @@ def test_a_request_that_got_no_answer_is_asked_again(fault: Fault) -> None:
 
     assert told.text == "Amoxicillin 500 mg"
     assert len(server.pages) == 2
-
-
-def test_the_server_is_left_alone_for_as_long_as_it_asked() -> None:
-    with serving(Behaviour(faults=[Fault(status=429, headers={"Retry-After": "1"})])) as server:
-        begun = time.monotonic()
-        answer(server)
-
-    assert time.monotonic() - begun >= 1
 
 
 def test_a_request_is_not_asked_for_ever() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import House
+from limits import WAIT_S
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.lengths import ENOUGH, STEPS, LearnedLengths, length_of, step_of
 from pecia_workers.batching.sharing import shared_lengths
-from pecia_workers.ledger import open_database
 from pecia_workers.ledger.output_lengths import share_output_lengths
 
 pytestmark = pytest.mark.gate
@@ -17,15 +20,11 @@ pytestmark = pytest.mark.gate
 HALF_LIFE = 100
 
 
-async def share(database_url: str, *workers: LearnedLengths) -> None:
+async def share(database: AsyncEngine, *workers: LearnedLengths) -> None:
     """Let each share what it saw, in turn."""
-    database = open_database(database_url)
-    try:
-        for worker in workers:
-            seen = worker.take_seen()
-            worker.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
-    finally:
-        await database.dispose()
+    for worker in workers:
+        seen = worker.take_seen()
+        worker.learn(await share_output_lengths(database, seen, half_life=HALF_LIFE))
 
 
 def having_seen(length: int, times: int) -> LearnedLengths:
@@ -35,97 +34,69 @@ def having_seen(length: int, times: int) -> LearnedLengths:
     return worker
 
 
-def test_two_workers_learn_together_and_a_new_one_knows_at_once(database_url: str) -> None:
+def test_two_workers_learn_together_and_a_new_one_knows_at_once(house: House) -> None:
     one, other, new = *(having_seen(100, 3 * ENOUGH // 4) for _ in range(2)), LearnedLengths(0.75)
     assert one.expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
 
-    asyncio.run(share(database_url, one, other, one, new))
+    house.ask(lambda database: share(database, one, other, one, new))
 
     assert {worker.expected("chart") for worker in (one, other, new)} == {length_of(step_of(100))}
 
 
-def test_sharing_again_counts_nothing_twice(database_url: str) -> None:
+def test_sharing_again_counts_nothing_twice(house: House) -> None:
     worker = having_seen(100, ENOUGH - 1)
-    asyncio.run(share(database_url, worker, worker, worker))
+    house.ask(lambda database: share(database, worker, worker, worker))
     assert worker.expected("chart") == EXPECTED_OUTPUT_TOKENS["chart"]
 
 
-def test_what_is_older_fades_with_each_new_observation(database_url: str) -> None:
+def test_what_is_older_fades_with_each_new_observation(house: House) -> None:
     old, recent = having_seen(1_000, HALF_LIFE), having_seen(10, HALF_LIFE)
 
-    async def story() -> dict[str, list[float]]:
-        database = open_database(database_url)
-        try:
-            await share_output_lengths(database, old.take_seen(), half_life=HALF_LIFE)
-            return await share_output_lengths(database, recent.take_seen(), half_life=HALF_LIFE)
-        finally:
-            await database.dispose()
+    async def story(database: AsyncEngine) -> dict[str, list[float]]:
+        await share_output_lengths(database, old.take_seen(), half_life=HALF_LIFE)
+        return await share_output_lengths(database, recent.take_seen(), half_life=HALF_LIFE)
 
-    weights = asyncio.run(story())["chart"]
+    weights = house.ask(story)["chart"]
     assert len(weights) == STEPS
     assert weights[step_of(10)] == HALF_LIFE
     assert weights[step_of(1_000)] == pytest.approx(HALF_LIFE / 2)
 
 
-def test_workers_that_share_at_the_same_time_lose_nothing(database_url: str) -> None:
-    async def story() -> dict[str, list[float]]:
-        database = open_database(database_url)
-        try:
-            crowd = [having_seen(100, 10).take_seen() | having_seen(7, 10).take_seen() for _ in range(8)]
-            await asyncio.gather(*(share_output_lengths(database, seen, half_life=10**9) for seen in crowd))
-            return await share_output_lengths(database, {}, half_life=HALF_LIFE)
-        finally:
-            await database.dispose()
+def test_workers_that_share_at_the_same_time_lose_nothing(house: House) -> None:
+    async def story(database: AsyncEngine) -> dict[str, list[float]]:
+        crowd = [having_seen(100, 10).take_seen() | having_seen(7, 10).take_seen() for _ in range(8)]
+        await asyncio.gather(*(share_output_lengths(database, seen, half_life=10**9) for seen in crowd))
+        return await share_output_lengths(database, {}, half_life=HALF_LIFE)
 
-    assert sum(asyncio.run(story())["chart"]) == pytest.approx(80, abs=0.01)
+    assert sum(house.ask(story)["chart"]) == pytest.approx(80, abs=0.01)
 
 
-def test_a_worker_begins_with_what_others_saw_before_they_stopped(database_url: str) -> None:
-    async def story() -> int:
-        database = open_database(database_url)
-        try:
-            async with shared_lengths(database, 0.75) as former:
-                for _ in range(ENOUGH):
-                    former.observe("chart", 100)
-            async with shared_lengths(database, 0.75) as new:
-                return new.expected("chart")
-        finally:
-            await database.dispose()
+def test_workers_hear_of_each_other_while_they_run_and_a_new_one_of_those_that_stopped(house: House) -> None:
+    async def story(database: AsyncEngine) -> int:
+        async with (
+            shared_lengths(database, 0.75, every_s=0.02) as one,
+            shared_lengths(database, 0.75, every_s=0.02) as other,
+        ):
+            for _ in range(ENOUGH):
+                one.observe("chart", 100)
+            async with asyncio.timeout(WAIT_S):
+                while other.expected("chart") != length_of(step_of(100)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        async with shared_lengths(database, 0.75) as new:
+            return new.expected("chart")
 
-    assert asyncio.run(story()) == length_of(step_of(100))
-
-
-def test_workers_hear_of_each_other_while_they_run(database_url: str) -> None:
-    async def story() -> None:
-        database = open_database(database_url)
-        try:
-            async with (
-                shared_lengths(database, 0.75, every_s=0.02) as one,
-                shared_lengths(database, 0.75, every_s=0.02) as other,
-            ):
-                for _ in range(ENOUGH):
-                    one.observe("chart", 100)
-                async with asyncio.timeout(10):
-                    while other.expected("chart") != length_of(step_of(100)):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-        finally:
-            await database.dispose()
-
-    asyncio.run(story())
+    assert house.ask(story) == length_of(step_of(100))
 
 
-def test_a_database_that_is_away_costs_nothing_that_was_seen(database_url: str) -> None:
-    async def story() -> int:
-        away, database = open_database("postgresql://nobody@127.0.0.1:1/none"), open_database(database_url)
-        try:
-            async with shared_lengths(away, 0.75) as lengths:
-                for _ in range(ENOUGH):
-                    lengths.observe("chart", 100)
-            await share(database_url, lengths)
-            async with shared_lengths(database, 0.75) as new:
-                return new.expected("chart")
-        finally:
-            await away.dispose()
-            await database.dispose()
+def test_a_database_that_is_away_costs_nothing_that_was_seen(house: House) -> None:
+    away = replace(house, database_url="postgresql://nobody@127.0.0.1:1/none")
 
-    assert asyncio.run(story()) == length_of(step_of(100))
+    async def observe(database: AsyncEngine) -> LearnedLengths:
+        async with shared_lengths(database, 0.75) as lengths:
+            for _ in range(ENOUGH):
+                lengths.observe("chart", 100)
+        return lengths
+
+    seen, new = away.ask(observe), LearnedLengths(0.75)
+    house.ask(lambda database: share(database, seen, new))
+    assert new.expected("chart") == length_of(step_of(100))

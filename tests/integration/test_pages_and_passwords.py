@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import pikepdf
-import psycopg
 import pypdfium2
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from house import House
 from limits import WAIT_S
 from overhearing import redis_keys
 from pecia import Client, Job, JobState, Page, ReadDocument
-from pecia_schemas import Document, FailureCode, Stage
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.errors import PartFailedError
-from pecia_workers.runtime import Runtime
+from pecia_schemas import Document, FailureCode
 from snippets import blocks
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -59,41 +55,14 @@ def locked(pages: int, revision: Revision = AES_256) -> bytes:
 
 
 @pytest.fixture
-def work(stores: dict[str, str], tmp_path: Path) -> Iterator[Work]:
-    """Runs all parts of a job on one worker, which goes on from job to job."""
-    urls = {name.removeprefix("PECIA_").lower(): url for name, url in stores.items()}
-    settings = WorkerSettings.model_validate(
-        {
-            **urls,
-            "engine": "simulated:instant",
-            "decode_processes": 1,
-            "spool_dir": str(tmp_path),
-            "max_pages": 5,
-        }
-    )
-    with asyncio.Runner() as runner:
-        runtime = Runtime(settings, {Stage.INGEST, Stage.READ})
-        runner.run(runtime.start())
+def work(house: House) -> Work:
+    """Runs all parts of a job on a worker."""
 
-        def run(job: Job[Document]) -> Job[Document]:
-            with psycopg.connect(urls["database_url"]) as connection:
-                while parts := connection.execute(
-                    "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' ORDER BY ordinal", (job.id,)
-                ).fetchall():
-                    for (part,) in parts:
-                        runner.run(_end(runtime, part))
-                    connection.commit()
-            return job.refresh()
+    def run(job: Job[Document]) -> Job[Document]:
+        house.work_off(job, max_pages=5)
+        return job
 
-        yield run
-        runner.run(runtime.stop())
-
-
-async def _end(runtime: Runtime, part: Any) -> None:
-    try:
-        await runtime.run(part, deaths=0)
-    except PartFailedError:
-        """It is in the job's failure."""
+    return run
 
 
 def numbers(pages: tuple[Page, ...]) -> list[tuple[int, int]]:
@@ -106,12 +75,6 @@ def failure(job: Job[Document]) -> tuple[FailureCode, str]:
     assert job.state is JobState.FAILED
     assert job.failure is not None
     return job.failure.code, job.failure.message.removesuffix(job.failure.code.advice).strip()
-
-
-def stored(database_url: str) -> str:
-    with psycopg.connect(database_url) as connection:
-        rows = connection.execute("SELECT CAST(jobs AS text) FROM jobs").fetchall()
-    return "\n".join(row for (row,) in rows)
 
 
 # Pages
@@ -132,12 +95,11 @@ def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_documen
     ("pages", "stage"), [("1", "read"), ("1-", "read"), ("2", "ingest"), ("1-2", "ingest")]
 )
 def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_for(
-    client: Client, picture: Callable[..., bytes], database_url: str, pages: str, stage: str
+    client: Client, picture: Callable[..., bytes], house: House, pages: str, stage: str
 ) -> None:
     client.submit(ReadDocument(picture(), pages=pages))
 
-    with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT stage FROM parts").fetchall() == [(stage,)]
+    assert house.query("SELECT stage FROM parts") == [(stage,)]
 
 
 def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, work: Work) -> None:
@@ -207,7 +169,7 @@ def test_the_same_work_with_another_password_is_the_same_work(client: Client) ->
 
 
 def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(
-    client: Client, work: Work, database_url: str, redis_url: str, capfd: pytest.CaptureFixture[str]
+    client: Client, work: Work, house: House, redis_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = ReadDocument(locked(1), password=PASSWORD)
     job = client.submit(task)
@@ -217,7 +179,7 @@ def test_a_password_is_told_to_nobody_and_lies_in_the_jobs_row_alone(
     assert job.state is JobState.SUCCEEDED
     said = repr(task), str(task), repr(job), heard, redis_keys(redis_url), *capfd.readouterr()
     assert PASSWORD not in "".join(said)
-    assert stored(database_url).count(PASSWORD) == 1
+    assert str(house.query("SELECT CAST(jobs AS text) FROM jobs")).count(PASSWORD) == 1
 
 
 @pytest.mark.parametrize("password", ["", "x" * 1_001, "a\0b", 1987, ["Sampleton"]])

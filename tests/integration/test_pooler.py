@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -21,16 +21,17 @@ from sqlalchemy.exc import OperationalError
 
 import pecia_migrations
 from hand_made_pdfs import blank_pdf
+from house import House, claimed
 from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
-from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import sqlstate_of
-from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger, open_database
+from pecia_workers.ledger import Done, Finished, Ledger, open_database
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.process import Account, spawn
 from pecia_workers.upkeep.loop import _duties, _retention
 from pecia_workers.upkeep.steps import open_stores
+from synced import synced
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = [
@@ -91,10 +92,12 @@ def strangers_find(url: str) -> set[tuple[object, ...]]:
         return {stranger.execute(query).fetchall()[0] for _ in range(2 * SERVERS)}
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_submits_lists_and_cancels(
-    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
+    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes], kind: Any
 ) -> None:
-    with Client(pooled_url, redis_url, payload_url) as client:
+    opened: Any = kind(pooled_url, redis_url, payload_url)
+    with opened if kind is Client else synced(opened) as client:
         jobs = [client.submit(ReadDocument(picture(shade=shade))) for shade in range(MANY)]
         for job in jobs:
             assert job.cancel()
@@ -103,46 +106,18 @@ def test_a_client_submits_lists_and_cancels(
     assert strangers_find(pooled_url) == {("0", "0", 0)}
 
 
-def test_an_asynchronous_client_does_too(
-    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
-) -> None:
-    async def use() -> list[JobState]:
-        async with AsyncClient(pooled_url, redis_url, payload_url) as client:
-            jobs = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(MANY)]
-            await asyncio.gather(*(job.cancel() for job in jobs))
-            return [job.state async for job in client.jobs()]
-
-    assert asyncio.run(use()) == [JobState.CANCELLED] * MANY
-    assert strangers_find(pooled_url) == {("0", "0", 0)}
-
-
-def test_a_worker_claims_and_commits(pooled_url: str, client: Client, scribe: Any) -> None:
+def test_a_worker_claims_and_commits(pooled_url: str, client: Client, scribe: Any, house: House) -> None:
     job = client.submit(ReadDocument(blank_pdf(MANY)))
     scribe.cut(job.id, MANY)
     with psycopg.connect(pooled_url, prepare_threshold=None) as connection:
         rows = connection.execute("SELECT id FROM parts WHERE stage = 'read' ORDER BY ordinal").fetchall()
 
-    async def tell(_jobs: Mapping[UUID, JobState]) -> None:
-        pass
+    async def work(ledger: Ledger) -> None:
+        for number, (part,) in enumerate(rows, 1):
+            page = Page(number=number, verdict=Verdict.OK, width=10, height=10, engine="test")
+            assert await ledger.commit(Finished(part=await claimed(ledger, part), outcome=Done(page)))
 
-    async def work() -> None:
-        database = open_database(pooled_url)
-        ledger = Ledger(database, "worker", announce=tell)
-        for number, part in enumerate((part for (part,) in rows), 1):
-            claimed = await ledger.claim(ClaimRequest(part=part))
-            assert claimed
-            page = Page(
-                number=number,
-                blocks=plain_blocks("text"),
-                verdict=Verdict.OK,
-                width=10,
-                height=10,
-                engine="test",
-            )
-            assert await ledger.commit(Finished(part=claimed, outcome=Done(page)))
-        await database.dispose()
-
-    asyncio.run(work())
+    replace(house, database_url=pooled_url).play(work)
     assert job.refresh().state is JobState.SUCCEEDED
     assert strangers_find(pooled_url) == {("0", "0", 0)}
 

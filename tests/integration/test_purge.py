@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from house import House
 from limits import WAIT_S
 from pecia import (
     Client,
@@ -38,23 +39,11 @@ PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, PASSWORD)
 
 
 @pytest.fixture
-def query(database_url: str) -> Callable[..., list[tuple[Any, ...]]]:
-    def run(statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(database_url) as connection:
-            cursor = connection.execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
-
-    return run
-
-
-@pytest.fixture
-def held_words(database_url: str, payload_url: str) -> Callable[[], set[str]]:
+def held_words(house: House) -> Callable[[], set[str]]:
     """Tells which planted words are in any table or stored document."""
 
     def look() -> set[str]:
-        everything = str(texts_of_tables(database_url)) + "".join(
-            path.read_bytes().decode("latin1") for path in Path(payload_url).rglob("*") if path.is_file()
-        )
+        everything = f"{texts_of_tables(house.database_url)} {house.files()}"
         return {word for word in PLANTED if word in everything}
 
     return look
@@ -90,10 +79,6 @@ def read(submit: Callable[..., Job[Any]], scribe: Any) -> Callable[..., Job[Any]
     return run
 
 
-def stored(payload_url: str) -> list[Path]:
-    return [path for path in Path(payload_url).rglob("*") if path.is_file()]
-
-
 # What goes
 
 
@@ -117,7 +102,7 @@ def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
 def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     client: Client,
     read: Callable[..., Job[Any]],
-    query: Callable[..., Any],
+    house: House,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = read()
@@ -126,7 +111,7 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
 
     with pytest.raises(JobErasedError):
         job.result()
-    assert query("SELECT count(*) FROM reads") == [(0,)]
+    assert house.query("SELECT count(*) FROM reads") == [(0,)]
 
 
 def test_no_key_of_another_job_keeps_a_job_from_being_purged(
@@ -146,11 +131,11 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
     submit: Callable[..., Job[Any]],
     scribe: Any,
     held_words: Callable[[], set[str]],
-    query: Callable[..., Any],
+    house: House,
 ) -> None:
     job = submit()
     scribe.cut(job.id, 1)
-    query("UPDATE parts SET state = 'running', worker = 'scribe', attempt = 1 WHERE stage = 'read'")
+    house.query("UPDATE parts SET state = 'running', worker = 'scribe', attempt = 1 WHERE stage = 'read'")
 
     client.purge([job])
 
@@ -158,14 +143,14 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
     with pytest.raises(AssertionError, match="cannot be claimed"):
         scribe.read(job.id, text=PRINTED)
     assert held_words() == set()
-    assert query("SELECT count(*) FROM deliveries") == [(0,)]
+    assert house.query("SELECT count(*) FROM deliveries") == [(0,)]
 
 
 # Documents that others hold
 
 
 def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(
-    client: Client, submit: Callable[..., Job[Any]], payload_url: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, submit: Callable[..., Job[Any]], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = submit()
     store = client._open().store
@@ -181,27 +166,26 @@ def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_a
         submit()
 
     assert raised.value.retryable
-    assert stored(payload_url) == []
+    assert house.files() == {}
     submit()
-    assert len(stored(payload_url)) == 1
+    assert len(house.files()) == 1
 
 
 def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
     client: Client,
     submit: Callable[..., Job[Any]],
-    database_url: str,
-    payload_url: str,
+    house: House,
     eventually: Callable[..., Any],
 ) -> None:
     former, other = submit(), submit()
-    with submitting(database_url, other.id) as finish, ThreadPoolExecutor(1) as thread:
+    with submitting(house.database_url, other.id) as finish, ThreadPoolExecutor(1) as thread:
         purge = thread.submit(client.purge, [former])
-        eventually(lambda: is_waiting(database_url))
+        eventually(lambda: is_waiting(house))
         finish()
         (erased,) = purge.result(timeout=WAIT_S)
 
     assert erased.document is DocumentFate.SHARED
-    assert len(stored(payload_url)) == 1
+    assert len(house.files()) == 1
 
 
 @contextmanager
@@ -222,29 +206,24 @@ def submitting(database_url: str, job_id: UUID) -> Iterator[Callable[[], None]]:
         yield finish
 
 
-def is_waiting(database_url: str) -> bool:
-    with psycopg.connect(database_url) as connection:
-        found = connection.execute(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        ).fetchone()
-    return found is not None and found[0] > 0
+def is_waiting(house: House) -> bool:
+    return bool(house.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
 
 def test_a_submit_waits_for_a_removal_that_is_under_way(
     submit: Callable[..., Job[Any]],
-    database_url: str,
-    payload_url: str,
+    house: House,
     eventually: Callable[..., Any],
 ) -> None:
     submit()
-    (document,) = stored(payload_url)
-    with psycopg.connect(database_url) as removing, ThreadPoolExecutor(1) as thread:
-        removing.execute(discards.LOCK.text.replace(":payloads", "%s").encode(), ([document.name],))
+    (document,) = house.files()
+    with psycopg.connect(house.database_url) as removing, ThreadPoolExecutor(1) as thread:
+        removing.execute(discards.LOCK.text.replace(":payloads", "%s").encode(), ([document],))
         again = thread.submit(submit)
-        eventually(lambda: is_waiting(database_url))
-        document.unlink()
+        eventually(lambda: is_waiting(house))
+        next(Path(house.payload_url).rglob(document)).unlink()
         removing.execute(
-            "INSERT INTO discarded_payloads (payload, erased_at) VALUES (%s, now())", (document.name,)
+            "INSERT INTO discarded_payloads (payload, erased_at) VALUES (%s, now())", (document,)
         )
         removing.commit()
 
@@ -253,7 +232,7 @@ def test_a_submit_waits_for_a_removal_that_is_under_way(
 
 
 def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_stays_has_it(
-    client: Client, submit: Callable[..., Job[Any]], payload_url: str
+    client: Client, submit: Callable[..., Job[Any]], house: House
 ) -> None:
     until = time.monotonic() + 1.5
 
@@ -272,29 +251,29 @@ def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_sta
         staying = threads.submit(come_to_stay)
         for thread in passing:
             thread.result()
-    assert len(stored(payload_url)) == 1
+    assert len(house.files()) == 1
 
     client.purge([staying.result()])
-    assert stored(payload_url) == []
+    assert house.files() == {}
 
 
 def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
-    submit: Callable[..., Job[Any]], scribe: Any, query: Callable[..., Any]
+    submit: Callable[..., Job[Any]], scribe: Any, house: House
 ) -> None:
     job = submit(idempotency_key=KEY)
     scribe.fail(job.id, code=FailureCode.DAMAGED, stage="ingest")
-    query("UPDATE jobs SET payload_released_at = now()")
+    house.query("UPDATE jobs SET payload_released_at = now()")
 
     assert not submit(idempotency_key=KEY).created
 
-    assert query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
+    assert house.query("SELECT discarded_at IS NOT NULL FROM discarded_payloads") == [(True,)]
 
 
 def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
-    client: Client, read: Callable[..., Job[Any]], query: Callable[..., Any]
+    client: Client, read: Callable[..., Job[Any]], house: House
 ) -> None:
     job = read()
-    ((payload,),) = query("SELECT payload FROM jobs")
+    ((payload,),) = house.query("SELECT payload FROM jobs")
     client.purge([job])
     removed: list[str] = []
 
@@ -304,20 +283,20 @@ def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
 
 
 def test_a_payload_store_that_is_away_keeps_nothing_from_being_erased_elsewhere(
-    client: Client, read: Callable[..., Job[Any]], payload_url: str, query: Callable[..., Any]
+    client: Client, read: Callable[..., Job[Any]], house: House
 ) -> None:
     job = read()
     connections = client._open()
-    away = Path(payload_url).with_name("away")
-    Path(payload_url).rename(away)
-    Path(payload_url).write_text("no directory")
+    away = Path(house.payload_url).with_name("away")
+    Path(house.payload_url).rename(away)
+    Path(house.payload_url).write_text("no directory")
     try:
         (erased,) = client.purge([job])
     finally:
-        Path(payload_url).unlink()
-        away.rename(payload_url)
+        Path(house.payload_url).unlink()
+        away.rename(house.payload_url)
 
     assert erased.document is DocumentFate.PENDING
-    assert query("SELECT count(*) FROM results") == [(0,)]
-    assert query("SELECT count(*) FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [(1,)]
+    assert house.query("SELECT count(*) FROM results") == [(0,)]
+    assert house.query("SELECT count(*) FROM discarded_payloads WHERE discarded_at IS NOT NULL") == [(1,)]
     assert connections is client._open()

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from forking import Program, Programs
+from house import House
 from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
 from pictures import encoded, note
 
@@ -48,26 +48,18 @@ def workers(stores: dict[str, str], programs: Programs, tmp_path: Path) -> Itera
     workers.process.end()
 
 
-@pytest.fixture
-def client(stores: dict[str, str]) -> Iterator[Client]:
-    with Client(*stores.values()) as client:
-        yield client
-
-
 def page(number: int, width: int = 60) -> bytes:
     """Draw a page: no two are alike, so that none was read before."""
     return encoded(note(number, width), "PNG")
 
 
-def deaths(stores: dict[str, str], job: Job[Any]) -> tuple[int, int]:
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        row = connection.execute("SELECT deaths, attempt FROM parts WHERE job_id = %s", [job.id]).fetchone()
-    assert row is not None
-    return row[0], row[1]
+def deaths(house: House, job: Job[Any]) -> tuple[int, int]:
+    ((deaths, attempt),) = house.query("SELECT deaths, attempt FROM parts WHERE job_id = %s", job.id)
+    return deaths, attempt
 
 
 def test_a_page_that_kills_its_worker_fails_alone(
-    client: Client, workers: Workers, stores: dict[str, str], eventually: Callable[..., Any]
+    client: Client, workers: Workers, house: House, eventually: Callable[..., Any]
 ) -> None:
     pages = [page(number) for number in range(6)]
     neighbours = [client.submit(ReadDocument(content)) for content in pages[:5]]
@@ -90,6 +82,6 @@ def test_a_page_that_kills_its_worker_fails_alone(
     assert poison.failure is not None
     assert poison.failure.code is FailureCode.POISONED
     assert workers.crashes == MAX_DEATHS
-    assert deaths(stores, poison)[0] == MAX_DEATHS
-    assert all(deaths(stores, job)[0] < MAX_DEATHS for job in neighbours)
-    assert deaths(stores, later) == (0, 1)
+    assert deaths(house, poison)[0] == MAX_DEATHS
+    assert all(deaths(house, job)[0] < MAX_DEATHS for job in neighbours)
+    assert deaths(house, later) == (0, 1)

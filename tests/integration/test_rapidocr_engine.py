@@ -80,7 +80,7 @@ def test_a_turned_noisy_scan_is_read_as_well(read: Read, tmp_path: Path, degrees
     assert accuracy(answer.text, document.text) >= 0.99
 
 
-def test_lines_say_where_they_stand(read: Read) -> None:
+def test_lines_say_where_they_stand_and_their_words_inside_of_them(read: Read) -> None:
     [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
 
     title = answer.lines[0]
@@ -89,11 +89,6 @@ def test_lines_say_where_they_stand(read: Read) -> None:
     assert 100 < title.box.top < title.box.bottom < 180
     assert title.confidence
     assert title.confidence > 0.9
-
-
-def test_words_stand_inside_their_line_from_left_to_right(read: Read) -> None:
-    [answer] = read(np.array(sample_document(DocumentType.DIAGNOSIS).pages[0].image))
-
     for line in answer.lines:
         assert line.text == " ".join(word.text for word in line.words)
         lefts = [word.box.left for word in line.words]

@@ -16,7 +16,6 @@ from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
-from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.reading.fields import closed
@@ -129,21 +128,6 @@ def test_fields_are_filled_beside_the_text(server: ChatServerDouble, work: Work,
     assert page.usage.output == 7
 
 
-def test_an_answer_that_follows_no_schema_is_asked_for_again_and_then_kept_as_it_is(
-    server: ChatServerDouble, work: Work, scan: bytes
-) -> None:
-    server.behaviour.form = '{"refills": 2}'
-
-    page = only_page(work(ReadDocument(scan, fields=Form), max_readings=2))
-
-    assert (page.verdict, page.fields, page.fields_text) == (Verdict.OK, None, '{"refills": 2}')
-    assert [(one.fields, one.verdict, one.change) for one in page.attempts] == [
-        (True, Verdict.UNREADABLE, None),
-        (True, Verdict.UNREADABLE, Change.TEMPERATURE),
-    ]
-    assert page.usage.wasted == sum(one.usage.prompt + one.usage.output for one in page.attempts) > 0
-
-
 def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work, scan: bytes) -> None:
     server.behaviour.text = ""
 
@@ -160,21 +144,6 @@ def test_a_blank_page_asks_no_engine(
 
     assert (page.verdict, page.text, page.fields) == (Verdict.BLANK, "", None)
     assert server.pages == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "engine", "code"),
-    [
-        ({"fields": Form}, "rapidocr", "fields_unavailable"),
-        ({"language": "ko"}, "rapidocr", "language_unavailable"),
-        ({"adapter": "radiology"}, "openai", "adapter_unavailable"),
-    ],
-)
-def test_what_the_engine_cannot_do_fails_at_once_and_says_so(
-    work: Work, scan: bytes, asked: dict[str, Any], engine: str, code: str
-) -> None:
-    with pytest.raises(PartFailedError, match=code):
-        work(ReadDocument(scan, **asked), engine=engine, engine_processes=1)
 
 
 def test_how_a_page_is_prepared_is_the_fleets_choice_unless_the_task_makes_one(work: Work) -> None:

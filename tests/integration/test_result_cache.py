@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import psycopg
 import pytest
 from PIL import Image
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from chat_server import ChatServerDouble, only_page
-from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Job, Page, ReadDocument, Verdict
+from house import House
+from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page, ReadDocument
 from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
 from pecia_schemas.encryption import new_key
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger import Ledger, open_database
 from pecia_workers.ledger.result_cache import keep_results
 from pecia_workers.local.sample_documents import sample_document
-from pecia_workers.runtime import Runtime
 from pictures import note
 from videos import video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
-
-REVISION = {"cache_revision": "1"}
 
 
 def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
@@ -44,45 +40,21 @@ def png(image: Image.Image, form: str = "PNG", **how: Any) -> bytes:
 SCAN = png(sample_document(DocumentType.PRESCRIPTION).pages[0].image)
 
 
-@dataclass
-class OneWorker:
-    """Runs all parts of the given jobs that can be run, on a worker of its own."""
-
-    server: ChatServerDouble
-    stores: dict[str, str]
-    spool: Path
-
-    def run(self, *jobs: Job[Any], **settings: Any) -> None:
-        urls = {name.removeprefix("PECIA_").lower(): url for name, url in self.stores.items()}
-        engine = {"engine": "openai", "engine_url": self.server.url, "decode_processes": 1}
-        chosen = {**urls, **engine, "spool_dir": str(self.spool), **REVISION, **settings}
-        asyncio.run(self._run(WorkerSettings.model_validate(chosen), [job.id for job in jobs]))
-
-    async def _run(self, settings: WorkerSettings, jobs: Sequence[UUID]) -> None:
-        runtime = Runtime(settings, set(Stage))
-        try:
-            await runtime.start()
-            while parts := self._runnable(jobs):
-                await asyncio.gather(*(runtime.run(part, deaths=0) for part in parts))
-        finally:
-            await runtime.stop()
-
-    def _runnable(self, jobs: Sequence[UUID]) -> list[UUID]:
-        query = "SELECT id FROM parts WHERE job_id = ANY(%s) AND state = 'queued' AND run_at <= now()"
-        with psycopg.connect(self.stores["PECIA_DATABASE_URL"]) as connection:
-            return [row[0] for row in connection.execute(query, (list(jobs),))]
+Worker = Callable[..., Any]
 
 
 @pytest.fixture
-def worker(server: ChatServerDouble, stores: dict[str, str], tmp_path: Path) -> OneWorker:
-    return OneWorker(server, stores, tmp_path)
+def worker(house: House, server: ChatServerDouble) -> Worker:
+    """Runs all parts of the given jobs on a worker of its own."""
+    engine = {"engine": "openai", "engine_url": server.url, "cache_revision": "1"}
+    return partial(house.work_off, stages=set(Stage), together=True, **engine)
 
 
 Read = Callable[..., Page]
 
 
 @pytest.fixture
-def read(client: Client, worker: OneWorker) -> Read:
+def read(client: Client, worker: Worker) -> Read:
     """Submits a page, runs it and returns it."""
 
     def done(
@@ -93,20 +65,20 @@ def read(client: Client, worker: OneWorker) -> Read:
         **how: Any,
     ) -> Page:
         job = client.submit(ReadDocument(source, **how), metadata=metadata)
-        worker.run(job, **(settings or {}))
+        worker(job, **(settings or {}))
         return only_page(job)
 
     return done
 
 
 def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
-    client: Client, worker: OneWorker, server: ChatServerDouble
+    client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
     pages = [png(note(number)) for number in range(100)]
 
     def results() -> list[Page]:
         group = client.submit_many([ReadDocument(page) for page in pages])
-        worker.run(*group)
+        worker(*group)
         return [page for document in group.results(timeout=0) for page in document.pages]
 
     first = results()
@@ -122,107 +94,37 @@ def test_a_hundred_pages_submitted_again_ask_the_engine_nothing(
     assert after.saved == before.tokens.prompt + before.tokens.output > 0
 
 
-def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, database_url: str) -> None:
+def test_a_result_says_whose_reading_it_is_and_when_that_was(read: Read, house: House) -> None:
     first, second = read(), read()
 
     assert first.cached_from is None
     assert second.cached_from
-    with psycopg.connect(database_url) as connection:
-        query = "SELECT part_id, created_at FROM results ORDER BY created_at"
-        ((part, read_at), _) = connection.execute(query).fetchall()
+    (part, read_at), _ = house.query("SELECT part_id, created_at FROM results ORDER BY created_at")
     assert (second.cached_from.part, second.cached_from.read_at) == (part, read_at)
     assert second.cached_from.usage == first.usage
     assert (second.timings.engine, second.engine) == (0.0, "openai")
 
 
-class Form(BaseModel):
-    drug: str
-
-
-OTHERWISE: list[dict[str, Any]] = [
-    {"document_type": DocumentType.CHART},
-    {"language": "ko"},
-    {"options": GenerationOptions(max_output_tokens=50)},
-    {"fields": Form},
-    {"cache": False},
-]
-
-
-def test_what_is_asked_otherwise_is_read(
-    client: Client, worker: OneWorker, server: ChatServerDouble, read: Read
-) -> None:
-    server.behaviour.form = '{"drug": "Amoxicillin"}'
-    read()
-    jobs = client.submit_many([ReadDocument(SCAN, **how) for how in OTHERWISE])
-
-    worker.run(*jobs)
-
-    assert [only_page(job).cached_from for job in jobs] == [None] * len(OTHERWISE)
-    assert len(server.pages) == 1 + len(OTHERWISE) + 1, "the fields are asked for beside the text"
-
-
 def test_jobs_share_that_have_the_same_value_of_a_metadata_key(
-    client: Client, worker: OneWorker, read: Read
+    client: Client, worker: Worker, read: Read
 ) -> None:
     read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
     others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
     jobs = [client.submit(ReadDocument(SCAN), metadata=metadata) for metadata in others]
 
-    worker.run(*jobs, cache_by="clinic")
+    worker(*jobs, cache_by="clinic")
 
     assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
 
 
-def test_without_such_a_key_jobs_share_that_have_the_same_client_and_metadata(
-    client: Client, worker: OneWorker, read: Read, stores: dict[str, str]
-) -> None:
-    read(metadata={"visit": "1"})
-    urls = (stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"])
-    with Client(*urls, settings=ClientSettings(client_name="another")) as another:
-        jobs = [
-            client.submit(ReadDocument(SCAN), metadata={"visit": "1"}),
-            client.submit(ReadDocument(SCAN), metadata={"visit": "2"}),
-            another.submit(ReadDocument(SCAN), metadata={"visit": "1"}),
-        ]
-        worker.run(*jobs)
-
-        assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
-
-
-def test_what_was_no_good_is_read_again_and_what_is_whole_is_not(
-    client: Client, worker: OneWorker, server: ChatServerDouble
-) -> None:
-    cut, unfilled = SCAN, png(note(1))
-
-    def read_both() -> list[Page]:
-        """Read one page, and another one for its fields."""
-        jobs = [client.submit(ReadDocument(cut)), client.submit(ReadDocument(unfilled, fields=Form))]
-        for job in jobs:
-            worker.run(job, max_readings=1)
-            server.behaviour.finish_reason = "stop"
-        return [only_page(job) for job in jobs]
-
-    server.behaviour.finish_reason = "length"
-    bad = read_both()
-    server.behaviour.form = '{"drug": "Amoxicillin"}'
-    good, asked = read_both(), len(server.pages)
-    again = read_both()
-
-    assert [(page.verdict, page.fields) for page in bad] == [(Verdict.TRUNCATED, None), (Verdict.OK, None)]
-    assert [(page.verdict, page.cached_from) for page in good] == [(Verdict.OK, None)] * 2
-    assert all(page.cached_from for page in again)
-    assert again[1].fields == {"drug": "Amoxicillin"}
-    assert len(server.pages) == asked
-
-
 def test_a_page_that_comes_twice_in_a_document_is_read_once(
-    client: Client, worker: OneWorker, server: ChatServerDouble
+    client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
     server.behaviour.takes_s = 0.5
     page, other = note(1), note(2)
     job = client.submit(ReadDocument(png(page, "TIFF", save_all=True, append_images=[other, page])))
 
-    worker.run(job)
+    worker(job)
 
     pages = job.result(timeout=0).pages
     assert [one.number for one in pages] == [1, 2, 3]
@@ -234,88 +136,71 @@ def test_a_page_that_comes_twice_in_a_document_is_read_once(
 
 
 def test_what_was_erased_is_read_again_and_a_copy_is_no_source(
-    read: Read, server: ChatServerDouble, database_url: str
+    read: Read, server: ChatServerDouble, house: House
 ) -> None:
     read()
     copy = read()
     assert copy.cached_from
-    with psycopg.connect(database_url) as connection:
-        connection.execute("DELETE FROM results WHERE part_id = %s", (copy.cached_from.part,))
+    house.query("DELETE FROM results WHERE part_id = %s", copy.cached_from.part)
 
     assert read().cached_from is None
     assert len(server.pages) == 2
 
 
 def test_encrypted_results_are_found_and_bound_to_their_new_part(
-    stores: dict[str, str], worker: OneWorker, server: ChatServerDouble
+    house: House, worker: Worker, server: ChatServerDouble
 ) -> None:
     keys = SecretStr(json.dumps({"now": new_key()}))
-    urls = (stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"])
     pages: list[Page] = []
-    with Client(*urls, settings=ClientSettings(encryption_keys=keys)) as client:
+    with Client(**house.urls, settings=ClientSettings(encryption_keys=keys)) as client:
         for _ in range(2):
             job = client.submit(ReadDocument(SCAN))
-            worker.run(job, encryption_keys=keys)
+            worker(job, encryption_keys=keys)
             pages += job.result(timeout=0).pages
 
     assert pages[1].cached_from
     assert pages[1].text == pages[0].text
     assert len(server.pages) == 1
-    with psycopg.connect(stores["PECIA_DATABASE_URL"]) as connection:
-        stored = connection.execute("SELECT content FROM results").fetchall()
+    stored = house.query("SELECT content FROM results")
     assert [set(content) for (content,) in stored] == [{"enc", "data"}] * 2
 
 
 def test_a_video_submitted_again_asks_the_engine_nothing(
-    client: Client, worker: OneWorker, server: ChatServerDouble
+    client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
     film = video(6.0)
     task = CaptionVideo(film, segments=timedelta(seconds=3), options=GenerationOptions(temperature=0))
 
     def captioned() -> Captions:
         job = client.submit(task)
-        worker.run(job)
+        worker(job)
         return job.result(timeout=0)
 
     first, second = captioned(), captioned()
 
     assert len(server.pages) == 3
     assert second.usage == TokenUsage()
-    assert [(one.start, one.end, one.text) for one in second.segments] == [
-        (one.start, one.end, one.text) for one in first.segments
-    ]
-    assert first.summary
+    assert [one.text for one in second.segments] == [one.text for one in first.segments]
     assert second.summary
     assert second.summary.cached_from
-    assert second.summary.text == first.summary.text
 
 
-def test_while_postgres_is_away_the_page_counts_as_unread(tmp_path: Path) -> None:
-    async def nobody(_: Any) -> None:
-        """Nobody to tell."""
+def test_while_postgres_is_away_the_page_counts_as_unread(house: House, tmp_path: Path) -> None:
+    away = replace(house, database_url=f"postgresql:///pecia?host={tmp_path}")
 
-    async def story() -> None:
-        database = open_database(f"postgresql:///pecia?host={tmp_path}")
-        try:
-            assert await Ledger(database, "worker", announce=nobody).earlier(b"key") is None
-        finally:
-            await database.dispose()
-
-    asyncio.run(story())
+    assert away.play(lambda ledger: ledger.earlier(b"key")) is None
 
 
 def test_commits_of_equal_pages_wait_for_each_other_only_one_way_round(
-    client: Client, scribe: Any, picture: Callable[..., bytes], database_url: str
+    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
 ) -> None:
     jobs = client.submit_many([ReadDocument(picture(shade=shade)) for shade in range(3)])
     for job in jobs:
         scribe.read(job.id)
-    with psycopg.connect(database_url) as connection:
-        one, two, three = [row[0] for row in connection.execute("SELECT part_id FROM results")]
+    one, two, three = [part for (part,) in house.query("SELECT part_id FROM results")]
     low, high = b"1", b"2"
 
-    async def story() -> None:
-        database = open_database(database_url)
+    async def story(database: AsyncEngine) -> None:
         async with database.connect() as first, database.connect() as second, database.connect() as third:
             await first.run_sync(keep_results, {one: low})
             waiting = asyncio.create_task(second.run_sync(keep_results, {two: high, three: low}))
@@ -330,6 +215,5 @@ def test_commits_of_equal_pages_wait_for_each_other_only_one_way_round(
             await second.commit()
             kept = await third.execute(text("SELECT part_id FROM result_cache ORDER BY key"))
             assert list(kept.scalars()) == [one, three]
-        await database.dispose()
 
-    asyncio.run(story())
+    house.ask(story)

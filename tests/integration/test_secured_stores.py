@@ -29,6 +29,7 @@ from pecia_workers.ledger import open_database
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
 from secured_stores import SecuredStores, secured
+from synced import synced
 
 pytestmark = pytest.mark.gate
 
@@ -63,60 +64,51 @@ def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_client_submits_and_hears_with_its_own_account(stores: SecuredStores, payload_url: str) -> None:
-    with Client(stores.database_url(), stores.redis_url("client"), payload_url) as client:
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_submits_and_hears_with_its_own_account(
+    stores: SecuredStores, payload_url: str, kind: Any
+) -> None:
+    opened: Any = kind(stores.database_url(), stores.redis_url("client"), payload_url)
+    with opened if kind is Client else synced(opened) as client:
         job = client.submit(ReadDocument(picture()))
+        with pytest.raises(JobTimeoutError):
+            job.wait(timeout=0.5)
         job.cancel()
 
         assert stores.admin.llen("read.normal") == 1
-        assert client.job(job.id).wait(timeout=WAIT_S)
+        assert client.job(job.id).wait(timeout=WAIT_S).done
     assert stores.denied == set()
 
 
-def test_so_does_an_asynchronous_client(stores: SecuredStores, payload_url: str) -> None:
-    async def submit_and_hear() -> None:
-        urls = (stores.database_url(), stores.redis_url("client"), payload_url)
-        async with AsyncClient(*urls) as client:
-            job = await client.submit(ReadDocument(picture()))
-            with pytest.raises(JobTimeoutError):
-                await job.wait(timeout=0.5)
-            await job.cancel()
-
-    asyncio.run(submit_and_hear())
-    assert stores.admin.llen("read.normal") == 1
-    assert stores.denied == set()
-
-
-def test_a_clients_account_reads_nothing_and_administers_nothing(stores: SecuredStores) -> None:
-    with Redis.from_url(stores.redis_url("client")) as redis:
-        for command in (
-            ("LRANGE", "read.normal", "0", "-1"),
-            ("HGETALL", "pecia:leased"),
-            ("LPUSH", "pecia:leases", "x"),
-            ("PUBLISH", "/0.celery.pidbox", "x"),
-            ("PSUBSCRIBE", "*"),
-            ("SCAN", "0"),
-            ("FLUSHALL",),
-            ("CONFIG", "GET", "*"),
-            ("MONITOR",),
-        ):
-            with pytest.raises(NoPermissionError):
-                redis.execute_command(*command)
+REFUSED_TO_CLIENTS = (
+    ("LRANGE", "read.normal", "0", "-1"),
+    ("HGETALL", "pecia:leased"),
+    ("LPUSH", "pecia:leases", "x"),
+    ("PUBLISH", "/0.celery.pidbox", "x"),
+    ("PSUBSCRIBE", "*"),
+    ("SCAN", "0"),
+)
+REFUSED_TO_THE_FLEET = (
+    ("FLUSHDB",),
+    ("KEYS", "*"),
+    ("ACL", "LIST"),
+    ("SHUTDOWN",),
+    ("GET", "somebody-elses"),
+    ("SUBSCRIBE", "somebody-elses"),
+)
+REFUSED_TO_BOTH = (("FLUSHALL",), ("CONFIG", "GET", "*"), ("MONITOR",))
 
 
-def test_the_fleets_account_administers_nothing(stores: SecuredStores) -> None:
-    with Redis.from_url(stores.redis_url()) as redis:
-        for command in (
-            ("FLUSHALL",),
-            ("FLUSHDB",),
-            ("KEYS", "*"),
-            ("CONFIG", "GET", "requirepass"),
-            ("ACL", "LIST"),
-            ("SHUTDOWN",),
-            ("MONITOR",),
-            ("GET", "somebody-elses"),
-            ("SUBSCRIBE", "somebody-elses"),
-        ):
+@pytest.mark.parametrize(
+    ("account", "refused"),
+    [(("client",), REFUSED_TO_CLIENTS), ((), REFUSED_TO_THE_FLEET)],
+    ids=["client", "fleet"],
+)
+def test_an_account_does_nothing_but_its_work(
+    stores: SecuredStores, account: tuple[str, ...], refused: tuple[tuple[str, ...], ...]
+) -> None:
+    with Redis.from_url(stores.redis_url(*account)) as redis:
+        for command in refused + REFUSED_TO_BOTH:
             with pytest.raises(NoPermissionError):
                 redis.execute_command(*command)
 
@@ -180,14 +172,11 @@ def _kombu(url: str) -> Connection:
     return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])  # type: ignore[no-untyped-call]
 
 
-def test_kombu_goes_through_the_right_door(stores: SecuredStores) -> None:
-    with _kombu(stores.redis_url()) as connection:
-        channel: Any = connection.default_channel
-        assert channel.client.ping()
-
-
 @pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
-def test_no_connection_to_postgres_goes_through_a_wrong_door(stores: SecuredStores, door: Door) -> None:
+def test_no_connection_to_postgres_goes_through_a_wrong_door(
+    stores: SecuredStores, payload_url: str, door: Door
+) -> None:
+    """The fleet's, a client's, and that of a verb which needs Postgres alone."""
     url, said = door[0](stores), door[1]
 
     async def look() -> None:
@@ -201,15 +190,14 @@ def test_no_connection_to_postgres_goes_through_a_wrong_door(stores: SecuredStor
     with pytest.raises(OperationalError) as fleets:
         asyncio.run(look())
     assert said in (refusals.of_postgres(fleets.value, url) or "")
-
-
-@pytest.mark.parametrize("door", POSTGRES_DOORS.values(), ids=list(POSTGRES_DOORS))
-def test_a_client_whom_postgres_refuses_says_why(stores: SecuredStores, payload_url: str, door: Door) -> None:
-    url, said = door[0](stores), door[1]
     with Client(url, stores.redis_url("client"), payload_url) as client:
         with pytest.raises(DatabaseUnavailableError, match=said) as caught:
             list(client.jobs())
         assert WRONG not in str(caught.value)
+    ran = run_pecia("migrate", env={"PECIA_DATABASE_URL": url})
+    assert (ran.returncode, ran.stderr.count("\n")) == (4, 1)
+    assert said in ran.stderr
+    assert WRONG not in ran.stderr
 
 
 def test_a_client_whom_redis_alone_refuses_is_served_and_warned_once(
@@ -246,21 +234,3 @@ def test_a_fleets_verb_ends_with_a_sentence_for_each_server_that_refuses(
     assert "refuses the account or its password: correct PECIA_DATABASE_URL." in told
     assert "Traceback" not in told
     assert WRONG not in told
-
-
-@pytest.mark.parametrize("verb", ["list", "migrate"])
-def test_a_verb_that_needs_postgres_alone_ends_with_a_sentence(
-    stores: SecuredStores, payload_url: str, verb: str
-) -> None:
-    urls = {
-        "PECIA_DATABASE_URL": stores.database_url(WRONG),
-        "PECIA_REDIS_URL": stores.redis_url("client"),
-        "PECIA_PAYLOAD_URL": payload_url,
-    }
-
-    ran = run_pecia(verb, env=urls)
-
-    assert ran.returncode == 4
-    assert ran.stderr.count("\n") == 1
-    assert "refuses the account or its password" in ran.stderr
-    assert WRONG not in ran.stderr

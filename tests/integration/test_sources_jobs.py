@@ -7,22 +7,20 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, LiteralString, TypeVar
-from uuid import UUID
+from typing import Any, TypeVar
 
-import psycopg
 import pytest
-from celery.exceptions import Ignore, Retry
-from psycopg.rows import dict_row
+from celery.exceptions import Retry
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from document_server import Answer, DocumentServer, handing_out
+from house import House, claimed, hear_nothing
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -41,11 +39,10 @@ from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.errors import PartCancelledError, PartFailedError
-from pecia_workers.ledger import ClaimedPart, ClaimRequest, Ledger, PartLostError, open_database
+from pecia_workers.ledger import ClaimedPart, Ledger, PartLostError
 from pecia_workers.ledger.intake import take_in
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.rekeying import Rekeying
-from pecia_workers.runtime import Runtime
 from pecia_workers.sources.intake import Intake
 from pecia_workers.upkeep.retention import retention_steps
 from tables import texts_of_tables
@@ -59,17 +56,11 @@ KEYS = {"key": new_key()}
 NEWER = {"newer": new_key(), **KEYS}
 
 
-async def _hear(_: object) -> None:
-    """Nobody to tell."""
-
-
 @dataclass
-class Ward:
-    """One fleet's stores, and workers that run what the test says."""
+class Ward(House):
+    """Stores, and workers that fetch from this machine, of a fleet whose keys may change."""
 
-    urls: dict[str, str]
-    directory: Path
-    open: ExitStack
+    open: ExitStack = field(default_factory=ExitStack)
     keys: dict[str, str] | None = None
     engine: str = "simulated:instant"
     stage: Stage = Stage.READ
@@ -78,17 +69,13 @@ class Ward:
     def encryption(self) -> SecretStr:
         return SecretStr(json.dumps(self.keys) if self.keys else "")
 
-    @property
-    def settings(self) -> WorkerSettings:
-        inside = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "decode_processes": 1}
-        own = {"engine": self.engine, "spool_dir": str(self.directory), "retry_delay": 0.01}
-        return WorkerSettings.model_validate(
-            {**self.urls, **inside, **own, "encryption_keys": self.encryption}
-        )
+    def settings(self, **changes: Any) -> WorkerSettings:
+        inside = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "encryption_keys": self.encryption}
+        return super().settings(**inside, engine=self.engine, retry_delay=0.01, **changes)
 
     @property
     def store(self) -> PayloadStore:
-        return PayloadStore.open(self.urls["payload_url"], keys=self.settings.keyring)
+        return PayloadStore.open(self.payload_url, keys=self.settings().keyring)
 
     def client(self) -> Client:
         settings = ClientSettings(encryption_keys=self.encryption)
@@ -97,66 +84,23 @@ class Ward:
     def submit(self, url: str, **options: Any) -> Job[Any]:
         return self.client().submit(ReadDocument(url), **options)
 
-    def parts(self, job: Job[Any], *, within: timedelta = timedelta(hours=1)) -> list[UUID]:
-        """Return the queued parts of a job that are due within that time."""
-        rows = self.rows(
-            "SELECT id FROM parts WHERE job_id = %s AND state = 'queued' AND run_at <= now() + %s",
-            job.id,
-            within,
-        )
-        return [row["id"] for row in rows]
-
-    def run(self, job: Job[Any]) -> list[type[Exception]]:
+    def run(self, job: Job[Any]) -> list[type[BaseException]]:
         """Have a worker run what is queued of a job, until nothing is; return what Celery is told of failures."""
-        told: list[type[Exception]] = []
-
-        async def story() -> None:
-            async with self.working() as runtime:
-                while self.parts(job):
-                    for part in self.parts(job, within=timedelta()):
-                        try:
-                            await runtime.run(part, deaths=0)
-                        except (PartFailedError, PartCancelledError, Retry, Ignore) as error:
-                            told.append(type(error))
-                    await asyncio.sleep(0.02)
-
-        asyncio.run(story())
-        job.refresh()
-        return told
-
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[Runtime]:
-        runtime = Runtime(self.settings, {self.stage})
-        try:
-            await runtime.start()
-            yield runtime
-        finally:
-            await runtime.stop()
+        return self.work_off(job, stages={self.stage})
 
     async def claim(self, job: Job[Any], database: AsyncEngine, worker: str) -> tuple[Ledger, ClaimedPart]:
         """Claim the first part of a job as a worker of that name does, also after another one is gone."""
-        ledger = Ledger(database, worker, announce=_hear, keys=self.settings.keyring)
+        ledger = Ledger(database, worker, announce=hear_nothing, keys=self.settings().keyring)
         await requeue_orphaned(database, await find_orphaned(database, limit=10), max_deaths=3)
-        (row,) = self.rows("SELECT id, deaths FROM parts WHERE job_id = %s", job.id)
-        claimed = await ledger.claim(ClaimRequest(part=row["id"], deaths=row["deaths"]))
-        assert claimed is not None
-        return ledger, claimed
+        ((part, deaths),) = self.query("SELECT id, deaths FROM parts WHERE job_id = %s", job.id)
+        return ledger, await claimed(ledger, part, deaths=deaths)
 
     def intake(self, ledger: Ledger) -> Intake:
-        return Intake(self.store, ledger, self.directory, self.settings)
-
-    async def kept_waiting(self, number: int) -> None:
-        """Return once so many connections wait for locks that others hold."""
-        waiting = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        async with asyncio.timeout(10):
-            while len(self.rows(waiting)) < number:  # noqa: ASYNC110  the server tells, nobody else
-                await asyncio.sleep(0.01)
+        return Intake(self.store, ledger, self.spool, self.settings())
 
     def upkeep(self, **kept: Any) -> None:
         """Have upkeep do all that it does about what was kept long enough."""
-        settings = self.settings.model_copy(update=kept)
+        settings = self.settings(**kept)
 
         async def story(database: AsyncEngine) -> None:
             for name, step in retention_steps(settings).items():
@@ -165,28 +109,13 @@ class Ward:
 
         self.ask(story)
 
-    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
-        async def story() -> R:
-            database = open_database(self.urls["database_url"])
-            try:
-                return await question(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(story())
-
-    def rows(self, statement: LiteralString, *values: object) -> list[dict[str, Any]]:
-        with psycopg.connect(self.urls["database_url"]) as connection:
-            cursor = connection.cursor(row_factory=dict_row).execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
-
     def row(self, job: Job[Any]) -> dict[str, Any]:
         (row,) = self.rows("SELECT * FROM jobs WHERE id = %s", job.id)
         return row
 
     def told_of(self, word: str) -> set[str]:
         """Return the tables, or the columns of jobs, that a word is in."""
-        texts = texts_of_tables(self.urls["database_url"])
+        texts = texts_of_tables(self.database_url)
         del texts["jobs"]
         columns = [
             (f"jobs.{column}", str(value))
@@ -195,23 +124,17 @@ class Ward:
         ]
         return {place for place, text in [*texts.items(), *columns] if word in text}
 
-    def files(self) -> dict[str, bytes]:
-        """Every file of the payload store."""
-        stored = Path(self.urls["payload_url"]).rglob("*")
-        return {path.name: path.read_bytes() for path in stored if path.is_file()}
-
     def left_over(self) -> list[str]:
         """Files that a worker left behind in its directory."""
-        return [path.name for path in self.directory.rglob("*") if path.is_file() and path.name != "lock"]
+        return [path.name for path in self.spool.rglob("*") if path.is_file() and path.name != "lock"]
 
 
 @pytest.fixture
-def ward(database_url: str, redis_url: str, payload_url: str, tmp_path: Path) -> Iterator[Ward]:
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    urls = {"database_url": database_url, "redis_url": redis_url, "payload_url": payload_url}
-    with ExitStack() as stack:
-        yield Ward(urls, directory, stack)
+def ward(house: House, tmp_path: Path) -> Iterator[Ward]:
+    ward = Ward(house.database_url, house.redis_url, house.payload_url, tmp_path / "scratch")
+    ward.spool.mkdir()
+    with ward.open:
+        yield ward
 
 
 @pytest.fixture
@@ -235,14 +158,6 @@ def test_a_url_is_left_to_the_fleet(ward: Ward, server: DocumentServer, printed:
     assert len(job.result().pages) == 1
     assert list(ward.files().values()) == [printed]
     assert (server.asked, ward.left_over()) == (["/scan.png"], [])
-
-
-def test_a_path_that_looks_like_a_url_is_a_path(client: Client, tmp_path: Path) -> None:
-    path = tmp_path / "https:" / "scan.png"
-    path.parent.mkdir()
-    path.write_bytes(b"file")
-
-    assert client.submit(ReadDocument(path)).created
 
 
 @pytest.mark.parametrize(
@@ -288,33 +203,20 @@ def test_the_same_url_is_the_same_work(ward: Ward, server: DocumentServer, print
         ward.submit(f"{url}?page=2", idempotency_key="visit 7")
 
 
-def test_a_video_that_nobody_can_caption_is_not_fetched(ward: Ward, server: DocumentServer) -> None:
+def test_what_no_worker_can_do_is_not_fetched(ward: Ward, server: DocumentServer) -> None:
     ward.engine, ward.stage = "rapidocr", Stage.INGEST
-    job: Job[Any] = ward.client().submit(CaptionVideo(server.plan("/film.mp4", Answer(b"film"))))
-
-    assert ward.run(job) == [PartFailedError]
-
-    assert job.failure
-    assert job.failure.code is FailureCode.NO_ENGINE
-    assert server.asked == []
-
-
-def test_a_document_in_a_language_that_nobody_reads_is_not_fetched(
-    ward: Ward, server: DocumentServer
-) -> None:
-    ward.stage = Stage.INGEST
+    url = server.plan("/document", Answer(b"document"))
+    tasks: list[Any] = [CaptionVideo(url), ReadDocument(url, language="ko")]
     ward.rows(
         "INSERT INTO workers (name, role, stages, host, pid, capabilities)"
         """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}')"""
     )
-    url = server.plan("/scan.pdf", Answer(b"scan"))
-    job = ward.client().submit(ReadDocument(url, language="ko"))
+    jobs = [ward.client().submit(task) for task in tasks]
 
-    assert ward.run(job) == [PartFailedError]
+    assert [ward.run(job) for job in jobs] == [[PartFailedError]] * 2
 
-    assert job.failure
-    assert job.failure.code is FailureCode.LANGUAGE_UNAVAILABLE
-    assert job.failure.message.startswith("No running worker reads the language ko; give one of the CPU's")
+    codes = [job.failure and job.failure.code for job in jobs]
+    assert codes == [FailureCode.NO_ENGINE, FailureCode.LANGUAGE_UNAVAILABLE]
     assert server.asked == []
 
 
@@ -369,26 +271,18 @@ def test_a_disk_that_is_full_is_told_from_a_server_that_fails(
     )
 
 
-def test_what_failed_can_be_fetched_by_a_retry(ward: Ward, server: DocumentServer, printed: bytes) -> None:
-    job = ward.submit(server.plan("/scan.png", Answer(status=403), Answer(printed)))
+def test_a_retry_fetches_what_could_not_be_fetched_and_not_what_was(
+    ward: Ward, server: DocumentServer, printed: bytes
+) -> None:
+    job = ward.submit(server.plan("/scan.png", Answer(status=403), Answer(printed[: len(printed) // 2])))
     ward.run(job)
     assert job.failure
+    assert job.failure.code is FailureCode.SOURCE_REFUSED
 
-    ward.run(job.retry())
-
-    assert job.state is JobState.SUCCEEDED
-
-
-def test_what_was_fetched_is_not_fetched_again(ward: Ward, server: DocumentServer, printed: bytes) -> None:
-    job = ward.submit(server.plan("/scan.png", Answer(printed[: len(printed) // 2])))
-    ward.run(job)
-    assert job.failure
-    assert job.failure.code is FailureCode.DAMAGED
-
-    ward.run(job.retry())
-
-    assert job.failure
-    assert (job.failure.code, len(server.asked)) == (FailureCode.DAMAGED, 1)
+    for _ in range(2):
+        ward.run(job.retry())
+        assert job.failure
+        assert (job.failure.code, len(server.asked)) == (FailureCode.DAMAGED, 2)
 
 
 # The fence
@@ -497,7 +391,7 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
 
     async def story(database: AsyncEngine) -> None:
         _, part = await ward.claim(job, database, "worker")
-        await ward.intake(Late(database, "worker", announce=_hear))(part)
+        await ward.intake(Late(database, "worker", announce=hear_nothing))(part)
 
     ward.ask(story)
 
@@ -510,7 +404,7 @@ def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, ser
 
     async def story() -> None:
         async with ward.working() as runtime:
-            running = asyncio.create_task(runtime.run(ward.parts(job)[0], deaths=0))
+            running = asyncio.create_task(runtime.run(ward.part_of(job), deaths=0))
             await asyncio.to_thread(server.reached.wait, 10)
             (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
             assert erasure.document is DocumentFate.ERASED
@@ -579,7 +473,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
 ) -> None:
     url = server.plan("/scan.png", Answer(printed, length=None, then="hang"), Answer(printed))
     job = ward.submit(url)
-    (part,) = ward.parts(job)
+    part = ward.part_of(job)
     settings = json.dumps(
         {**ward.urls, "source_allow": ["127.0.0.0/8"], "source_ports": [], "decode_processes": 1}
     )
@@ -589,7 +483,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
 
     async def story() -> None:
         async with ward.working() as runtime:  # which sees that the other process is gone
-            while not ward.parts(job):  # noqa: ASYNC110  the other side is a database
+            while not ward.waiting(job, within=timedelta(hours=1)):  # noqa: ASYNC110  the other side is a database
                 await asyncio.sleep(0.02)
             await runtime.run(part, deaths=1)
 
@@ -631,7 +525,7 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
     ward.keys = NEWER
 
     def rotate(database: AsyncEngine) -> Awaitable[Any]:
-        keys: Keyring = ward.settings.keyring
+        keys: Keyring = ward.settings().keyring
         return Rekeying(database=database, store=ward.store, keys=keys).run(lambda _: None)
 
     done = ward.ask(rotate)
@@ -645,31 +539,22 @@ def test_keys_are_changed_under_what_was_fetched_and_what_was_not(
 
 
 @pytest.mark.parametrize("fetched", [True, False])
+@pytest.mark.parametrize("by", ["upkeep", "purge"])
 def test_the_url_goes_with_the_document(
-    ward: Ward, server: DocumentServer, printed: bytes, fetched: bool
+    ward: Ward, server: DocumentServer, printed: bytes, by: str, fetched: bool
 ) -> None:
     server.plan(f"/{TOKEN}", Answer(printed) if fetched else Answer(status=404))
     job = ward.submit(server.url(f"/{TOKEN}"))
     ward.run(job)
-    ward.rows("UPDATE jobs SET finished_at = now() - interval '2 days'")
 
-    ward.upkeep(keep_payloads=timedelta(days=1))
+    if by == "upkeep":
+        ward.rows("UPDATE jobs SET finished_at = now() - interval '2 days'")
+        ward.upkeep(keep_payloads=timedelta(days=1))
+        assert ward.rows("SELECT counts FROM erasures") == [{"counts": {"documents": int(fetched)}}]
+    else:
+        assert [one.document for one in ward.client().purge([job])] == [DocumentFate.ERASED]
 
     assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
-    assert ward.rows("SELECT counts FROM erasures") == [{"counts": {"documents": int(fetched)}}]
     if not fetched:
         with pytest.raises(RetryRefusedError):
             job.retry()
-
-
-@pytest.mark.parametrize("fetched", [True, False])
-def test_a_purge_takes_the_url_too(ward: Ward, server: DocumentServer, printed: bytes, fetched: bool) -> None:
-    job = ward.submit(server.plan(f"/{TOKEN}", Answer(printed)))
-    if fetched:
-        ward.run(job)
-
-    (erasure,) = ward.client().purge([job])
-
-    assert erasure.document is DocumentFate.ERASED
-    assert (ward.told_of(TOKEN), ward.files()) == (set(), {})
-    assert ward.client().purge([job]) == []

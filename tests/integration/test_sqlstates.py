@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, LiteralString, TypeVar
@@ -18,6 +18,7 @@ from sqlalchemy import event
 from structlog.testing import capture_logs
 
 from failing_writes import PATIENT, fail_writes, let_writes_pass
+from house import House, claimed, hear_nothing
 from pecia import (
     AsyncClient,
     Client,
@@ -61,20 +62,8 @@ PLACES: Final[dict[str, tuple[LiteralString, LiteralString]]] = {
 """Where a commit writes, and which part a row there is about."""
 
 
-class Books:
-    """The database, as a test changes and reads it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            cursor = connection.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
-
-    def part_of(self, job: Job[Any]) -> UUID:
-        ((part,),) = self.query("SELECT id FROM parts WHERE job_id = %s", job.id)
-        return UUID(str(part))
+class Books(House):
+    """The stores, as Postgres fails them and the test reads them."""
 
     def fail(
         self, place: tuple[LiteralString, LiteralString], sqlstate: str, *, times: int, part: UUID | None
@@ -84,7 +73,7 @@ class Books:
         row = (
             sql.SQL("true") if part is None else sql.SQL("{} = {}").format(sql.SQL(about), sql.Literal(part))
         )
-        fail_writes(self._url, where, sqlstate, times=times, row=row)
+        fail_writes(self.database_url, where, sqlstate, times=times, row=row)
 
     @property
     def failures(self) -> int:
@@ -95,8 +84,8 @@ class Books:
     @contextmanager
     def read_only(self) -> Iterator[None]:
         """Make the database what a demoted primary is. Sessions that are opened meanwhile stay read-only for life."""
-        name = sql.Identifier(str(conninfo_to_dict(self._url)["dbname"]))
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        name = sql.Identifier(str(conninfo_to_dict(self.database_url)["dbname"]))
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(
                 sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name)
             )
@@ -109,9 +98,9 @@ class Books:
 
 
 @pytest.fixture
-def books(database_url: str) -> Iterator[Books]:
-    yield Books(database_url)
-    let_writes_pass(database_url)
+def books(house: House) -> Iterator[Books]:
+    yield Books(house.database_url, house.redis_url, house.payload_url, house.spool)
+    let_writes_pass(house.database_url)
 
 
 @pytest.fixture
@@ -122,34 +111,6 @@ def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[D
         return client.submit(ReadDocument(picture()), webhook="https://hook.example/", **options)
 
     return run
-
-
-@pytest.fixture
-def play(database_url: str) -> Callable[[Callable[[Ledger], Awaitable[R]]], R]:
-    """Runs a story with the ledger of one worker."""
-
-    def run(story: Callable[[Ledger], Awaitable[R]]) -> R:
-        return asyncio.run(_play(database_url, story))
-
-    return run
-
-
-async def _play(database_url: str, story: Callable[[Ledger], Awaitable[R]]) -> R:
-    database = open_database(database_url)
-    try:
-        return await story(Ledger(database, "one", announce=_hear))
-    finally:
-        await database.dispose()
-
-
-async def _hear(_jobs: Any) -> None:
-    pass
-
-
-async def claimed(ledger: Ledger, part: UUID) -> ClaimedPart:
-    claim = await ledger.claim(ClaimRequest(part=part))
-    assert claim is not None
-    return claim
 
 
 async def commit(ledger: Ledger, claim: ClaimedPart) -> Outcome | None:
@@ -172,7 +133,6 @@ def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_th
     place: tuple[LiteralString, LiteralString],
     books: Books,
     submit: Callable[..., Job[Document]],
-    play: Callable[..., Any],
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in TRANSIENT + FAULTS:
@@ -188,7 +148,7 @@ def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_th
             assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}, sqlstate
             assert not OUTAGE.is_on
 
-    play(story)
+    books.play(story)
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
@@ -196,7 +156,6 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
     place: tuple[LiteralString, LiteralString],
     books: Books,
     submit: Callable[..., Job[Document]],
-    play: Callable[..., Any],
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in REFUSED:
@@ -219,11 +178,11 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
             )
             assert reasons == [(f"internal {sqlstate}",)]
 
-    play(story)
+    books.play(story)
 
 
 def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
-    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+    books: Books, submit: Callable[..., Job[Document]]
 ) -> None:
     """It is given back, and tried again: nothing can be written down of it until a person has looked."""
     jobs = [submit() for _ in range(3)]
@@ -237,14 +196,14 @@ def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
         assert await one.give_back([parts[1]]) == {parts[1]}
         return [type(outcome) for outcome in outcomes]
 
-    first, second, third = play(story)
+    first, second, third = books.play(story)
     assert (first, third) == (Done, Done)
     assert issubclass(second, Exception)
     assert [job.refresh().state for job in jobs] == ["succeeded", "running", "succeeded"]
 
 
 def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
-    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+    books: Books, submit: Callable[..., Job[Document]]
 ) -> None:
     async def claims(one: Ledger, sqlstate: str, times: int) -> list[type]:
         parts = [books.part_of(submit()) for _ in range(3)]
@@ -257,12 +216,10 @@ def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
         assert await claims(one, "25006", 2) == [ClaimedPart] * 3
         assert await claims(one, "54000", 1_000) == [ClaimedPart, Exception, ClaimedPart]
 
-    play(story)
+    books.play(story)
 
 
-def test_giving_back_waits_for_what_is_transient(
-    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
-) -> None:
+def test_giving_back_waits_for_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
     part = books.part_of(submit())
 
     async def story(one: Ledger) -> set[UUID]:
@@ -270,11 +227,11 @@ def test_giving_back_waits_for_what_is_transient(
         await asyncio.to_thread(books.fail, PLACES["the part"], "25006", times=2, part=part)
         return await one.give_back([part])
 
-    assert play(story) == {part}
+    assert books.play(story) == {part}
 
 
 def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claimed_meanwhile(
-    books: Books, submit: Callable[..., Job[Document]], play: Callable[..., Any]
+    books: Books, submit: Callable[..., Job[Document]]
 ) -> None:
     jobs = [submit() for _ in range(3)]
     parts = [books.part_of(job) for job in jobs]
@@ -292,7 +249,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
             assert not any(task.done() for task in committing)
         return await asyncio.gather(*committing)
 
-    assert [type(outcome) for outcome in play(story)] == [Done] * 3
+    assert [type(outcome) for outcome in books.play(story)] == [Done] * 3
     assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}
     assert books.query("SELECT max(attempt), sum(deaths + strikes) FROM parts") == [(1, 0)]
 
@@ -312,7 +269,7 @@ def test_a_process_that_stood_still_in_a_commit_commits_again(
 
     async def story() -> Outcome | None:
         database = open_database(database_url, patience=timedelta(seconds=0.5))
-        ledger = Ledger(database, "one", announce=_hear)
+        ledger = Ledger(database, "one", announce=hear_nothing)
         claim = await claimed(ledger, books.part_of(job))
         event.listen(database.sync_engine, "before_cursor_execute", stand_still)
         try:
@@ -343,12 +300,10 @@ def told(error: BaseException) -> str:
 
 
 def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_submit(
-    books: Books, client: Client, stores: dict[str, str], picture: Callable[..., bytes]
+    books: Books, client: Client, picture: Callable[..., bytes]
 ) -> None:
     async def submit_async() -> None:
-        async with AsyncClient(
-            stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"]
-        ) as other:
+        async with AsyncClient(*books.urls.values()) as other:
             await other.submit(ReadDocument(picture()), metadata={"patient": PATIENT})
 
     for sqlstate, kind in MEANING:
@@ -389,18 +344,16 @@ def test_a_client_tries_again_what_is_transient(books: Books, submit: Callable[.
 
 
 def test_of_many_tasks_only_those_are_refused_that_postgres_refuses(
-    books: Books, client: Client, stores: dict[str, str], picture: Callable[..., bytes]
+    books: Books, client: Client, picture: Callable[..., bytes]
 ) -> None:
     async def submit_async(tasks: list[ReadDocument], keys: list[str]) -> SubmitManyError:
-        async with AsyncClient(
-            stores["PECIA_DATABASE_URL"], stores["PECIA_REDIS_URL"], stores["PECIA_PAYLOAD_URL"]
-        ) as other:
+        async with AsyncClient(*books.urls.values()) as other:
             with pytest.raises(SubmitManyError) as raised:
                 await other.submit_many(tasks, idempotency_keys=keys)
             return raised.value
 
     is_bad = sql.SQL("NEW.idempotency_key LIKE 'bad%'")
-    fail_writes(stores["PECIA_DATABASE_URL"], "INSERT ON jobs", "23514", row=is_bad)
+    fail_writes(books.database_url, "INSERT ON jobs", "23514", row=is_bad)
     tasks = [ReadDocument(picture(shade=shade)) for shade in range(7)]
     bad = {1, 4, 5}
     with pytest.raises(SubmitManyError) as raised:

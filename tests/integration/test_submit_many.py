@@ -83,27 +83,6 @@ def test_a_handle_says_what_the_row_says(client: Client, stored: PayloadRef, pic
     assert [job.refresh()._view for job in group] == seen
 
 
-def test_a_task_that_is_refused_leaves_the_others_alone(
-    client: Client, database_url: str, tmp_path: Path, picture: Picture
-) -> None:
-    tasks: list[Any] = [
-        ReadDocument(picture()),
-        ReadDocument(tmp_path / "missing.png"),
-        ReadDocument(picture(shade=1), adapter="radio\0logy"),
-        "scan.png",
-        ReadDocument(picture(shade=2)),
-    ]
-    with pytest.raises(SubmitManyError, match=r"3 of 5 .* Task 1, counted from 0: The source") as refusal:
-        client.submit_many(tasks)
-    error = refusal.value
-    assert {number: type(failure) for number, failure in error.failures.items()} == {
-        1: InvalidSourceError,
-        2: InvalidOptionError,
-        3: InvalidOptionError,
-    }
-    assert [job.id for job in error.accepted] == column(database_url, "SELECT id FROM jobs ORDER BY id")
-
-
 def test_a_refusal_keeps_no_document_in_memory(client: Client, picture: Picture) -> None:
     documents = [BytesIO(picture()), BytesIO(picture(shade=1))]
     gone = [weakref.ref(document) for document in documents]

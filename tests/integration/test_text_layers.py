@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable
 
 import pytest
 from pydantic import BaseModel
 
 from chat_server import ChatServerDouble, only_page
-from hand_made_pdfs import chinese_pdf, typeset, written_pdf
+from hand_made_pdfs import typeset, written_pdf
 from pecia import Job, Prefer, ReadDocument, Verdict
 from pecia_schemas import Document, TokenUsage
 from pecia_schemas.blocks import Source
@@ -30,23 +29,6 @@ def test_six_point_print_is_exact_and_costs_no_token(server: ChatServerDouble, w
     assert (page.engine, page.source, page.verdict) == ("layer", Source.LAYER, Verdict.OK)
     assert page.usage == TokenUsage()
     assert not server.pages
-
-
-def test_a_page_whose_font_is_missing_is_read_though_it_draws_blank(work: Work) -> None:
-    page = only_page(work(ReadDocument(chinese_pdf("患者因咳嗽发热三天就诊"))))
-
-    assert (page.text, page.blank) == ("患者因咳嗽发热三天就诊", False)
-
-
-def test_the_engine_reads_a_page_whose_layer_calls_letters_wrongly(
-    server: ChatServerDouble, work: Work
-) -> None:
-    wrong = {one: chr(ord(one) + 1) for one in string.ascii_lowercase[:-1]}
-
-    page = only_page(work(ReadDocument(written_pdf(typeset(LINES), means=wrong))))
-
-    assert (page.text, page.source) == ("Amoxicillin 500 mg", Source.MODEL)
-    assert len(server.pages) == 1
 
 
 @pytest.mark.parametrize(

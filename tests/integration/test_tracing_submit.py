@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from collector import Collector, Told, application, collecting
+from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
 from pecia_schemas import tracing
@@ -38,22 +38,15 @@ def tracer(collector: Collector) -> Iterator[Any]:
 
 
 @pytest.fixture
-def settings(database_url: str, redis_url: str, payload_url: str) -> ClientSettings:
-    return ClientSettings(tracing=True).with_stores(
-        database_url=database_url, redis_url=redis_url, payload_url=payload_url
-    )
+def settings(house: House) -> ClientSettings:
+    return ClientSettings(tracing=True).with_stores(**house.urls)
 
 
 @pytest.fixture
-def kept(database_url: str) -> Callable[[], list[tuple[str, str] | None]]:
+def kept(house: House) -> Callable[[], list[tuple[str, str] | None]]:
     """Trace and span in which the jobs were submitted, as they keep them, in the order of submission."""
-
-    def read() -> list[tuple[str, str] | None]:
-        with psycopg.connect(database_url) as connection:
-            rows = connection.execute("SELECT traceparent FROM jobs ORDER BY id").fetchall()
-        return [(row[0][3:35], row[0][36:52]) if row[0] else None for row in rows]
-
-    return read
+    query = "SELECT substr(traceparent, 4, 32), substr(traceparent, 37, 16) FROM jobs ORDER BY id"
+    return lambda: [(trace, span) if trace else None for trace, span in house.query(query)]
 
 
 def tree(spans: list[Told], root: Told) -> dict[str, Any]:
@@ -170,11 +163,8 @@ def test_a_job_that_is_not_sampled_keeps_nothing(
     assert collector.spans == []
 
 
-def test_nobody_traces_who_was_not_asked_to(
-    database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes], kept: Any
-) -> None:
-    with Client(database_url, redis_url, payload_url) as client:
-        client.submit(ReadDocument(picture()))
+def test_nobody_traces_who_was_not_asked_to(client: Client, picture: Callable[..., bytes], kept: Any) -> None:
+    client.submit(ReadDocument(picture()))
     assert kept() == [None]
 
 

@@ -48,10 +48,12 @@ class DirectClaims:
 
     async def stop(self) -> None:
         """Begin nothing more, and cancel what runs: `run` gives it back."""
-        tasks = [*self._running, *([self._looking] if self._looking else [])]
-        for task in tasks:
+        while self._looking and not self._looking.done():  # redis-py may swallow the first while it connects
+            self._looking.cancel()
+            await asyncio.wait([self._looking], timeout=_LOOK_S)
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     async def idle(self) -> None:
         """Return once no claim is under way: a message's claim beside it could take the same part."""

@@ -93,15 +93,6 @@ def test_a_part_that_was_cancelled_is_told_as_revoked_and_is_gone(
     assert SECRET not in json.dumps(events)
 
 
-def test_events_of_a_part_come_while_it_runs(
-    fleet: Any, events: list[dict[str, Any]], eventually: Callable[..., Any]
-) -> None:
-    fleet.start()
-    for _ in range(3):
-        part = fleet.send("wait")
-        eventually(lambda part=part: kinds(events, part) == ["task-received", "task-started"])
-
-
 def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: FleetApp) -> None:
     fleet.start()
     part = fleet.send("wait", cost=7)
@@ -109,10 +100,12 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
 
     ((active,),) = console.control.inspect(timeout=WAIT_S, limit=1).active().values()
     (stats,) = console.control.inspect(timeout=WAIT_S, limit=1).stats().values()
+    (queues,) = console.control.inspect(timeout=WAIT_S, limit=1).active_queues().values()
 
     assert (active["id"], active["name"]) == (str(part), "pecia.read")
     assert (active["args"], active["kwargs"]) == ([], {})
     assert (stats["pool"]["in-flight"], stats["pool"]["tokens-in-flight"]) == (1, 7)
+    assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
     fleet.plan(part, "done")
     fleet.await_settled()
 
@@ -148,18 +141,6 @@ def test_celerys_own_command_line_starts_a_worker(fleet: Any) -> None:
 
     fleet.await_story(part, "run", "done")
     fleet.await_settled()
-
-
-def test_inspect_names_the_queues_of_a_worker(fleet: Any) -> None:
-    fleet.start()
-
-    inspect = fleet.launch_program(
-        *("-m", "celery", "-A", "pecia_workers.app", "inspect", "--timeout=3", "active_queues", "--json")
-    )
-
-    assert inspect.wait(WAIT_S) == 0
-    (queues,) = json.loads(fleet.log(inspect)).values()
-    assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
 
 
 def test_an_unknown_queue_is_refused(fleet: Any) -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from limits import WAIT_S
-from pecia_schemas import Lane
-from pecia_workers.broker import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
@@ -23,35 +18,6 @@ def test_a_part_runs_once_and_leaves_nothing_behind(fleet: Any) -> None:
     fleet.await_story(part, "run", "done")
     fleet.await_settled()
     assert fleet.journal(part)[0]["deaths"] == 0
-
-
-def test_a_redis_that_asks_for_a_password_serves_scripts_and_celery_alike(
-    redis_server: Callable[..., Any], make_fleet: Callable[[str], Any]
-) -> None:
-    server = redis_server()
-    with connect(server.url) as redis:
-        redis.config_set("requirepass", "p@ss/word")
-    fleet = make_fleet(f"unix://:p%40ss%2Fword@{server.socket}?db=1")
-    fleet.start()
-
-    part = fleet.send()
-
-    fleet.await_story(part, "run", "done")
-    fleet.await_settled()
-    assert "p@ss" not in fleet.logs
-
-
-def test_an_urgent_part_passes_the_backlog(fleet: Any) -> None:
-    blocker = fleet.send("wait")
-    fleet.start(SCRIPTED_SLOTS="1")
-    fleet.await_story(blocker, "run")
-    bulk, urgent = fleet.send(lane=Lane.BULK), fleet.send(lane=Lane.URGENT)
-
-    fleet.plan(blocker, "done")
-
-    fleet.await_settled()
-    begun = [entry["part"] for entry in fleet.journal() if entry["what"] == "run"]
-    assert begun == [str(blocker), str(urgent), str(bulk)]
 
 
 def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:

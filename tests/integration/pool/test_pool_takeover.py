@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from forking import Program, Programs
+from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, Job, JobState, ReadDocument
 from pecia_workers.broker import connect
@@ -21,18 +20,13 @@ from pecia_workers.upkeep.queues import held_parts
 class Workers:
     """Engine workers whose pages take some three seconds each."""
 
-    def __init__(
-        self,
-        directory: Path,
-        environment: dict[str, str],
-        programs: Programs,
-        eventually: Callable[..., Any],
-    ) -> None:
-        self._directory = directory
-        self._environment = os.environ | environment
+    def __init__(self, house: House, stores: dict[str, str], programs: Programs, eventually: Any) -> None:
+        usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "5"}
+        self.query = house.query
+        self._directory = house.spool
+        self._environment = os.environ | stores | usual
         self._programs = programs
         self._eventually = eventually
-        self._database_url = environment["PECIA_DATABASE_URL"]
         self.processes: list[Program] = []
 
     def start(self, number: int = 1, **environment: str) -> list[Program]:
@@ -45,10 +39,6 @@ class Workers:
         ready = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
         self._eventually(lambda: len(self.query(ready)) == number, what="the workers")
         return self.processes
-
-    def query(self, statement: Any, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._database_url) as connection:
-            return connection.execute(statement, values).fetchall()
 
     def await_runner(self, attempt: int = 1) -> Program:
         """Return the worker that makes this attempt at the only part, as soon as there is one."""
@@ -74,10 +64,9 @@ class Workers:
 
 @pytest.fixture
 def workers(
-    tmp_path: Path, stores: dict[str, str], programs: Programs, eventually: Callable[..., Any]
+    house: House, stores: dict[str, str], programs: Programs, eventually: Callable[..., Any]
 ) -> Iterator[Workers]:
-    usual = {"PECIA_ENGINE": "simulated", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "5"}
-    workers = Workers(tmp_path, stores | usual, programs, eventually)
+    workers = Workers(house, stores, programs, eventually)
     yield workers
     workers.end()
 

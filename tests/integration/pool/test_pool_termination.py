@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from redis import Redis
 
 from forking import Program, Programs
+from house import House
 from limits import WAIT_S
 from metadata_server import MetadataServer, metadata_server
 from pecia import Client, DocumentType, ReadDocument
@@ -31,12 +30,12 @@ class DoomedMachine:
     """Runs workers whose charts take fifteen seconds each, and whose lease is a minute."""
 
     def __init__(
-        self, cloud: MetadataServer, stores: dict[str, str], programs: Programs, directory: Path
+        self, cloud: MetadataServer, house: House, stores: dict[str, str], programs: Programs
     ) -> None:
         self.cloud = cloud
+        self.query = house.query
         self._programs = programs
-        self._database_url = stores["PECIA_DATABASE_URL"]
-        self._log = directory / "log"
+        self._log = house.spool / "log"
         self._environment = os.environ | stores | _SETTINGS | {"PECIA_TERMINATION_SERVER": cloud.url}
         self._started: list[Program] = []
 
@@ -50,19 +49,15 @@ class DoomedMachine:
     def log(self) -> str:
         return self._log.read_text()
 
-    def query(self, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._database_url) as connection:
-            return connection.execute(statement.encode()).fetchall()
-
     def end(self) -> None:
         for process in self._started:
             process.end()
 
 
 @pytest.fixture
-def machine(stores: dict[str, str], programs: Programs, tmp_path: Path) -> Iterator[DoomedMachine]:
+def machine(house: House, stores: dict[str, str], programs: Programs) -> Iterator[DoomedMachine]:
     with metadata_server() as cloud:
-        machine = DoomedMachine(cloud, stores, programs, tmp_path)
+        machine = DoomedMachine(cloud, house, stores, programs)
         yield machine
         machine.end()
 
