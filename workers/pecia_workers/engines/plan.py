@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
+from pecia_schemas.cost import page_cost
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import tensor_parallel
@@ -164,6 +164,4 @@ def _kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
 
 def _page_tokens(settings: WorkerSettings) -> int:
     width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
-    picture = image_tokens(width, height)
-    most = settings.max_num_batched_tokens or picture
-    return min(picture, most) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[DocumentType.MIXED]
+    return page_cost(width, height, DocumentType.MIXED)
