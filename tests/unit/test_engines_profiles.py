@@ -28,7 +28,6 @@ from pecia_workers.engines.profiles import (
     recommended,
     with_profile,
 )
-from pecia_workers.engines.quantization import check_quantization
 from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.local.environment import environment
 from pecia_workers.local.fleet import workers_of
@@ -264,17 +263,6 @@ def test_a_checkpoint_that_cannot_be_understood_is_not_known(tmp_path: Path, con
     (tmp_path / "config.json").write_text(content)
 
     assert known_model(str(tmp_path)) is None
-
-
-@pytest.mark.parametrize("name", ["bitsandbytes", "nf4", "int8", "GPTQ-BitBLAS", "experts_int8"])
-def test_a_quantisation_that_leads_nowhere_is_explained(name: str) -> None:
-    with pytest.raises(EngineUnavailableError, match=rf"PECIA_QUANTIZATION={name}: .*(PECIA_MODEL|fp8)"):
-        check_quantization(name)
-
-
-@pytest.mark.parametrize("name", ["", "awq", "awq_marlin", "fp8", "compressed-tensors", "of_a_plugin"])
-def test_every_other_quantisation_is_vllms_to_judge(name: str) -> None:
-    check_quantization(name)
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
