@@ -34,7 +34,7 @@ def reading(
     """A small engine whose answers are as long as they may be, and where its coroutines run."""
     options = {"block_size": BLOCK, "num_gpu_blocks_override": BLOCKS}
     sizes = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": STEP}
-    engine = make_vllm(endless_checkpoint, **sizes, engine_options=options)
+    engine = make_vllm(endless_checkpoint, **sizes, stages="read", engine_options=options)
     with started(engine) as runner:
         yield runner, engine
 
