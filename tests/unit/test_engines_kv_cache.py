@@ -81,9 +81,20 @@ def test_what_does_not_fit_is_said_not_to_start() -> None:
     assert large.pages_at_a_time == 0
 
 
-@pytest.mark.parametrize(("settings", "bound"), [({}, "max_num_seqs"), ({"kv_cache_bytes": GIB}, "KV cache")])
-def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str) -> None:
-    assert plan(**settings).bound_by == bound
+@pytest.mark.parametrize(
+    ("settings", "bound", "pages"),
+    [
+        ({}, "KV cache", 64),
+        ({"max_num_seqs": 16}, "max_num_seqs, as it was set", 16),
+        ({"kv_cache_bytes": 300 * GIB}, "no more than 1,024", 1024),
+    ],
+)
+def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages: int) -> None:
+    planned = plan(**settings)
+
+    assert bound in planned.bound_by
+    assert planned.pages_at_a_time == pages
+    assert planned.kv_share == pytest.approx(pages * planned.page_tokens / planned.kv_tokens)
 
 
 @pytest.mark.parametrize(

