@@ -21,6 +21,8 @@ from pecia_workers.engines.gpus import visible_gpus
 PIXELS_OF_A_TOKEN = 28 * 28
 
 CONTEXT, BLOCK, BLOCKS = 640, 32, 200
+STEP = 256
+"""Tokens that the engine computes at once."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,8 @@ def reading(
 ) -> Iterator[tuple[asyncio.Runner, Engine]]:
     """A small engine whose answers are as long as they may be, and where its coroutines run."""
     options = {"block_size": BLOCK, "num_gpu_blocks_override": BLOCKS}
-    engine = make_vllm(endless_checkpoint, max_model_len=CONTEXT, max_num_seqs=4, engine_options=options)
+    sizes = {"max_model_len": CONTEXT, "max_num_seqs": 4, "max_num_batched_tokens": STEP}
+    engine = make_vllm(endless_checkpoint, **sizes, stages="read", engine_options=options)
     with started(engine) as runner:
         yield runner, engine
 
@@ -115,6 +118,18 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
     assert cost == prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
     assert 0 < kv_used < 1
     assert engine.load().drifted == 0
+
+
+def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(
+    reading: tuple[asyncio.Runner, Engine],
+) -> None:
+    runner, engine = reading
+    page = np.zeros((476, 476, 3), dtype=np.uint8)
+
+    answer = runner.run(engine.generate(asked(0, images=(page,))))
+
+    assert answer.shrunk_to is None
+    assert answer.usage.image == page.shape[0] * page.shape[1] / PIXELS_OF_A_TOKEN > STEP
 
 
 def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(

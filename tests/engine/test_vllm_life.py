@@ -10,13 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import small_worker
 from pecia_schemas import Verdict
-from pecia_workers.engines import Engine, EngineDeadError
+from pecia_workers.engines import Engine, EngineDeadError, EngineUnavailableError
 from small_worker import LONG, under_way
 
 Processes = Callable[..., list[psutil.Process]]
@@ -93,12 +94,24 @@ def test_stopping_while_it_starts_ends_the_start(
     assert asyncio.run(story()) == -signal.SIGKILL, "it was loaded to its end"
 
 
-def test_a_model_that_is_not_there_is_said_in_a_sentence(
-    make_vllm: Callable[..., Engine], tmp_path: Path
+@pytest.mark.usefixtures("spawned_cores")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"kv_cache_bytes": 1 << 20},
+            r"KV cache is too small: .*PECIA_MAX_MODEL_LEN=2048 .* enough for \d+ tokens",
+        ),
+        ({"quantization": "unknown"}, "PECIA_QUANTIZATION=unknown is not what the checkpoint"),
+    ],
+    ids=["said by the core", "said in our process"],
+)
+def test_what_keeps_it_from_starting_is_said_in_a_sentence(
+    make_vllm: Callable[..., Engine], checkpoint: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     async def story() -> None:
-        engine = make_vllm(tmp_path / "nothing")
-        with pytest.raises(EngineDeadError, match=r"vLLM did not start: .*nothing"):
+        engine = make_vllm(checkpoint, **settings)
+        with pytest.raises(EngineUnavailableError, match=sentence):
             await engine.start()
         await engine.stop()
 

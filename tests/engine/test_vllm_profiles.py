@@ -15,6 +15,7 @@ from offline import KV_CACHE_BYTES
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import merged, profile_file, profile_named
+from pecia_workers.engines.start_failures import VLLM_TEMPLATES
 
 CPU = profile_named("cpu")
 
@@ -41,6 +42,12 @@ def test_a_refused_name_is_none_of_vllms_or_one_that_leaves_dense_layers_alone()
     taken = {name for name in profile_file().refused if name in QUANTIZATION_METHODS}
     assert taken == experts_only
     assert {"awq", "fp8", "fp8_per_channel", "compressed-tensors", "inc"} <= set(QUANTIZATION_METHODS)
+
+
+def test_the_families_with_a_template_of_vllms_are_those_that_vllm_has() -> None:
+    from vllm.transformers_utils.chat_templates import registry  # noqa: PLC0415  slow
+
+    assert registry._MODEL_TYPE_TO_CHAT_TEMPLATE_FALLBACK.keys() == VLLM_TEMPLATES
 
 
 @pytest.mark.parametrize("name", profile_file().profiles)

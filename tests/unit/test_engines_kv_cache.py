@@ -52,8 +52,8 @@ def test_a_cache_holds_twice_the_tokens_in_8_bits_and_half_of_them_in_32() -> No
     assert plan().kv_tokens == pytest.approx(2 * wide.kv_tokens, abs=32)
 
 
-def test_a_page_is_no_larger_than_what_the_encoder_takes_at_once() -> None:
-    assert plan().page_tokens - plan(max_num_batched_tokens=2048).page_tokens == 2772 - 2048
+def test_a_page_keeps_its_size_however_small_a_step_is() -> None:
+    assert plan(max_num_batched_tokens=2048).page_tokens == plan().page_tokens > 2772
 
 
 def test_two_gpus_that_share_a_model_hold_its_weights_once() -> None:
@@ -78,9 +78,20 @@ def test_what_does_not_fit_is_said_not_to_start() -> None:
     assert large.pages_at_a_time == 0
 
 
-@pytest.mark.parametrize(("settings", "bound"), [({}, "max_num_seqs"), ({"kv_cache_bytes": GIB}, "KV cache")])
-def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str) -> None:
-    assert plan(**settings).bound_by == bound
+@pytest.mark.parametrize(
+    ("settings", "bound", "pages"),
+    [
+        ({}, "KV cache", 64),
+        ({"max_num_seqs": 16}, "max_num_seqs, as it was set", 16),
+        ({"kv_cache_bytes": 300 * GIB}, "no more than 1,024", 1024),
+    ],
+)
+def test_a_plan_says_what_bounds_it(settings: dict[str, Any], bound: str, pages: int) -> None:
+    planned = plan(**settings)
+
+    assert bound in planned.bound_by
+    assert planned.pages_at_a_time == pages
+    assert planned.kv_share == pytest.approx(pages * planned.page_tokens / planned.kv_tokens)
 
 
 @pytest.mark.parametrize(

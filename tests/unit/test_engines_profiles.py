@@ -28,7 +28,6 @@ from pecia_workers.engines.profiles import (
     recommended,
     with_profile,
 )
-from pecia_workers.engines.quantization import check_quantization
 from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.local.environment import environment
 from pecia_workers.local.fleet import workers_of
@@ -68,8 +67,12 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
         ("NVIDIA H200", 140.4, "h200"),
         ("NVIDIA T400", 4, "gpu-16"),
         ("NVIDIA GeForce RTX 4090", 23.99, "gpu-24"),
-        ("NVIDIA L40S", 45, "gpu-48"),
-        ("NVIDIA B200", 179, "gpu-80"),
+        ("NVIDIA L40S", 45, "l40s"),
+        ("NVIDIA L40", 45, "gpu-48"),
+        ("NVIDIA A10", 22.5, "a10"),
+        ("NVIDIA A10G", 22.5, "gpu-24"),
+        ("NVIDIA B200", 179, "b200"),
+        ("NVIDIA B300", 268, "gpu-80"),
         ("MIG", 0, "gpu-16"),
     ],
 )
@@ -95,7 +98,7 @@ def test_every_value_of_a_profile_is_one_that_an_operator_could_give(profile: st
 @pytest.mark.parametrize("quality", [False, True])
 @pytest.mark.parametrize("captions", [False, True])
 @pytest.mark.parametrize("name", ON_GPUS)
-def test_what_is_recommended_starts_and_holds_as_many_pages_as_it_may(
+def test_what_is_recommended_starts_and_fills_the_cache_with_pages(
     name: str, quality: bool, captions: bool
 ) -> None:
     profile = profile_named(name)
@@ -104,7 +107,28 @@ def test_what_is_recommended_starts_and_holds_as_many_pages_as_it_may(
     plan = plan_engine(settings, profile, profile.memory_bytes, captions=captions)
 
     assert plan.starts
-    assert plan.pages_at_a_time == profile.settings["max_num_seqs"]
+    assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
+    assert plan.kv_share >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("t4", 8192), ("l40s", 8192), ("a100-80", 8192), ("h100", 16_384), ("b200", 16_384), ("gpu-80", 16_384)],
+)
+def test_a_step_has_as_many_tokens_as_vllm_chooses_for_the_card(name: str, tokens: int) -> None:
+    profile = profile_named(name)
+
+    settings = merged(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
+
+    assert settings.max_num_batched_tokens == tokens
+
+
+def test_a_model_that_is_not_known_yet_has_vllms_number_of_sequences() -> None:
+    assert merged(WorkerSettings(engine="vllm", model="owner/new"), L4, L4.memory_bytes).max_num_seqs == 256
+
+
+def test_no_profile_switches_off_what_vllm_schedules_asynchronously() -> None:
+    assert not any("speculative_config" in one.settings for one in profile_file().profiles.values())
 
 
 @pytest.mark.parametrize(
@@ -121,12 +145,12 @@ def test_the_quantisation_follows_from_memory_and_wish(gib: float, quality: bool
 def test_what_is_not_set_is_as_the_profile_says() -> None:
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
 
-    given = engine_arguments(settings, L4.engine_options)
+    given = engine_arguments(settings, settings.engine_options)
 
     assert given["model"] == "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
-    assert given["max_num_seqs"] == 16
-    assert given["enable_prefix_caching"] is True
-    assert settings.batch_tokens == 3000
+    assert given["max_num_seqs"] == 64
+    assert given["max_num_batched_tokens"] == 8192
+    assert settings.caption_tokens == 256
 
 
 def test_what_the_operator_set_wins_even_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +161,7 @@ def test_what_the_operator_set_wins_even_at_its_default(monkeypatch: pytest.Monk
 
     settings = merged(WorkerSettings(engine="vllm"), L4, L4.memory_bytes)
 
-    given = engine_arguments(settings, L4.engine_options)
+    given = engine_arguments(settings, settings.engine_options)
     assert "max_num_seqs" not in given
     assert given["gpu_memory_utilization"] == 0.5
     assert given["enable_prefix_caching"] is False
@@ -179,9 +203,9 @@ def test_a_model_is_recommended_for_the_gpu_and_the_work(
 
 
 def test_applying_a_profile_twice_changes_nothing() -> None:
-    once = with_profile(WorkerSettings(engine="vllm", model="m", profile="l4"))
+    once = with_profile(WorkerSettings(engine="vllm", profile="l4"))
 
-    assert once.max_num_seqs == 16
+    assert once.max_num_seqs == 64
     assert with_profile(once) == once
 
 
@@ -237,17 +261,6 @@ def test_a_checkpoint_that_cannot_be_understood_is_not_known(tmp_path: Path, con
     (tmp_path / "config.json").write_text(content)
 
     assert known_model(str(tmp_path)) is None
-
-
-@pytest.mark.parametrize("name", ["bitsandbytes", "nf4", "int8", "GPTQ-BitBLAS", "experts_int8"])
-def test_a_quantisation_that_leads_nowhere_is_explained(name: str) -> None:
-    with pytest.raises(EngineUnavailableError, match=rf"PECIA_QUANTIZATION={name}: .*(PECIA_MODEL|fp8)"):
-        check_quantization(name)
-
-
-@pytest.mark.parametrize("name", ["", "awq", "awq_marlin", "fp8", "compressed-tensors", "of_a_plugin"])
-def test_every_other_quantisation_is_vllms_to_judge(name: str) -> None:
-    check_quantization(name)
 
 
 def test_the_driver_tells_of_its_gpus(driver: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ KNOWN = ("model", "tensor_parallel_size", "kv_cache_dtype", "limit_mm_per_prompt
 
 
 def test_what_is_not_set_is_left_to_vllm() -> None:
-    assert engine_arguments(WorkerSettings(model="m"), KNOWN) == {
+    assert engine_arguments(WorkerSettings(engine="vllm", model="m"), KNOWN) == {
         "model": "m",
         "limit_mm_per_prompt": {"image": 16, "video": 1},
         "scheduling_policy": "priority",
@@ -22,6 +22,13 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
         "mm_processor_cache_gb": 0,
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
     }
+
+
+@pytest.mark.parametrize(("stages", "limits"), [("read", (1, 0)), ("caption", (16, 1)), ("", (16, 1))])
+def test_a_request_may_hold_what_the_worker_serves(stages: str, limits: tuple[int, int]) -> None:
+    given = engine_arguments(WorkerSettings(engine="vllm", model="m", stages=stages), KNOWN)
+
+    assert given["limit_mm_per_prompt"] == dict(zip(("image", "video"), limits, strict=True))
 
 
 def test_every_setting_has_vllms_own_name() -> None:

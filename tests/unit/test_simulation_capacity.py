@@ -93,7 +93,7 @@ def test_the_formulas_come_near_what_is_simulated(gpu: str, mix: Mix) -> None:
     assert one is not None
     seen = simulated(PolicyName.CONTINUOUS, drawn(poisson(1_500, rate, 0), mix, 0), model).figures
 
-    assert one.service == pytest.approx(seen.service.mean, rel=0.05)
+    assert one.service == pytest.approx(seen.service.mean, rel=0.08)
     assert one.in_system == pytest.approx(seen.in_system.mean, rel=0.1)
 
 
@@ -129,7 +129,10 @@ def test_a_plan_is_fast_enough_when_it_is_simulated() -> None:
     assert found["in_flight"] == pytest.approx(5 * (found["one"]["service"] + found["one"]["waiting"]))
 
 
-def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first() -> None:
+def test_more_sequences_and_more_time_are_priced_beside_what_was_asked_the_cheapest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PECIA_MAX_NUM_SEQS", "16")
     found = told("--rate", "5", "--gpu", "l4", "--price", "0.8", "--latency", "30")
     engines = [one["engines"] for one in found["choices"]]
     asked = next(one for one in found["choices"] if (one["sequences"], one["latency"]) == (16, 30))

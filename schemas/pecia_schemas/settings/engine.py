@@ -44,7 +44,7 @@ class EngineSettings(ConnectionSettings):
     max_num_seqs: int = Field(default=0, ge=0)
     """Requests that vLLM runs at a time. Unset: as the profile says; 0: vLLM's own choice. So in all that follows."""
     max_num_batched_tokens: int = Field(default=0, ge=0)
-    """Tokens in one step of vLLM, and the largest picture in tokens."""
+    """Tokens in one step of vLLM. A picture may have more."""
     kv_cache_bytes: int = Field(default=0, ge=0)
     """Size of vLLM's KV cache, in bytes."""
     gpu_memory_utilization: float = Field(default=0, ge=0, le=1)

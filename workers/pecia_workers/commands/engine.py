@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FAILED, _USAGE, _UNAVAILABLE = 1, 2, 4
 _GIB: Final = 2**30
+_DERIVED: Final = ("starts", "kv_share", "bound_by")
 _REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
 
 engine = typer.Typer(
@@ -38,7 +39,9 @@ def plan(
     *,
     gpu: Annotated[
         str,
-        typer.Option(help="t4, l4, a100, a100-80, h100, h200, gpu-16 to gpu-80, cpu. Default: what is here."),
+        typer.Option(
+            help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
+        ),
     ] = "",
     quality: Annotated[
         bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
@@ -63,7 +66,7 @@ def plan(
     except EngineUnavailableError as error:
         raise _refused(error, _USAGE) from None
     if as_json:
-        typer.echo(json.dumps(asdict(planned) | {"bound_by": planned.bound_by, "starts": planned.starts}))
+        typer.echo(json.dumps(asdict(planned) | {name: getattr(planned, name) for name in _DERIVED}))
     else:
         Console(highlight=False).print(_plan_table(planned))
     if not planned.starts:
@@ -134,9 +137,8 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _pages(planned: EnginePlan) -> str:
-    if planned.bound_by == "max_num_seqs":
-        return f"{planned.pages_at_a_time} pages, by max_num_seqs; the cache has room for {planned.pages_in_cache}"
-    return f"{planned.pages_at_a_time} pages, by the room in the KV cache"
+    share = f"{planned.kv_share:.0%}".replace("%", " %")
+    return f"{planned.pages_at_a_time} pages, {share} of the KV cache; bound by {planned.bound_by}"
 
 
 def _kv_cache(planned: EnginePlan) -> str:

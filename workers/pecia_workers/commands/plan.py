@@ -69,7 +69,7 @@ def plan(
         float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
     ] = 30.0,
     gpu: Annotated[
-        str, typer.Option(help="t4, l4, a100, a100-80, h100 or h200. Default: what is here.")
+        str, typer.Option(help="t4, l4, a10, a100, a100-80, l40s, h100, h200 or b200. Default: what is here.")
     ] = "",
     price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
     quality: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pecia_workers.engines.kv_cache import KvShape
-from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
+from pecia_workers.engines.vllm_checkpoint import local_checkpoint
 
 _TEXT = (
     "text_config",
@@ -51,20 +50,11 @@ def local_model(name: str) -> Model | None:
 
     None if there is no such checkpoint, or its configuration is of a kind that is not understood.
     """
-    directory = _directory(name)
+    directory = local_checkpoint(name)
     try:
         config = json.loads((directory / "config.json").read_bytes()) if directory else None
         return config and _model(config, _weights_gb(directory)) if directory else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _directory(name: str) -> Path | None:
-    if not Path(name).is_dir() and importlib.util.find_spec("huggingface_hub") is None:
-        return None
-    try:
-        return checkpoint_directory(name)
-    except (OSError, ValueError):
         return None
 
 

@@ -117,9 +117,7 @@ class OpenAiEngine:
         `EngineRefusedError`.
         """
         formula, context = self._prices.formula, self._context
-        room = (
-            Room(context=context, item=self._settings.max_num_batched_tokens or context) if context else None
-        )
+        room = Room(context=context, item=context) if context else None
         if formula:
             return await _fitted(request, formula, room) if room else request
         if self._prober is None:

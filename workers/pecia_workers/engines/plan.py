@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
-from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.gpus import tensor_parallel
-from pecia_workers.engines.kv_cache import KvShape, kv_tokens
-from pecia_workers.engines.profiles import GIB, Profile, known_model, merged, recommended
+from pecia_workers.engines.kv_cache import KvShape, MemoryPlan, kv_shape, kv_tokens, memory_plan, page_tokens
+from pecia_workers.engines.profiles import MOST_SEQUENCES, Profile, known_model, merged, recommended
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.models import Model
 
-_A4_INCHES: Final = (8.27, 11.69)
-_WIDE: Final = frozenset({"float32", "float"})
-_GPU_SHARE: Final = 0.92  # vLLM's own, where nobody says: `config/cache.py`
 _SIZES: Final = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
     *("kv_cache_dtype", "quantization", "enforce_eager", "speculative_config", "tensor_parallel_size"),
     "caption_tokens",
 )
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """What the memory of the GPUs that share one model goes to, in bytes."""
-
-    of_gpu: int
-    """Of each; 0 on the CPU."""
-    gpus: int
-    usable: int
-    """Of all of them, by `gpu_memory_utilization`."""
-    weights: int
-    """0: unknown."""
-    reserve: int
-    """An estimate."""
-    kv_cache: int
-    """What is left, or the setting `kv_cache_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +54,18 @@ class EnginePlan:
         return self.kv_tokens >= self.context
 
     @property
+    def kv_share(self) -> float:
+        """The share of the KV cache that so many pages of the default size take."""
+        return self.pages_at_a_time * self.page_tokens / self.kv_tokens if self.kv_tokens else 0.0
+
+    @property
     def bound_by(self) -> str:
         """What keeps more pages from being read at a time."""
-        return "max_num_seqs" if self.pages_at_a_time < self.pages_in_cache else "KV cache"
+        if self.pages_at_a_time == self.pages_in_cache:
+            return "the KV cache: one page more does not fit whole"
+        if self.pages_at_a_time == MOST_SEQUENCES:
+            return f"vLLM, which runs no more than {MOST_SEQUENCES:,} sequences unless PECIA_MAX_NUM_SEQS says so"
+        return "max_num_seqs, as it was set"
 
 
 def plan_engine(
@@ -92,9 +78,9 @@ def plan_engine(
     why = _why(settings, memory_bytes, captions=captions)
     chosen = merged(settings, profile, memory_bytes, captions=captions)
     model = _known(chosen.model)
-    memory = _memory(chosen, profile, memory_bytes, model)
-    kv = _kv_shape(chosen, model)
-    tokens, page = kv_tokens(kv, memory.kv_cache), _page_tokens(chosen)
+    memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
+    kv = kv_shape(chosen, model)
+    tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
     return EnginePlan(
         profile=profile.title,
         model=chosen.model,
@@ -137,33 +123,3 @@ def _known(name: str) -> Model:
 def _sizes(settings: WorkerSettings) -> dict[str, Any]:
     names = (*_SIZES, *_BATCHES) if settings.admission == "dynamic" else _SIZES
     return {name: value for name in names if (value := getattr(settings, name))}
-
-
-def _memory(settings: WorkerSettings, profile: Profile, memory_bytes: int, model: Model) -> MemoryPlan:
-    gpus = tensor_parallel(settings)
-    usable = int(memory_bytes * (settings.gpu_memory_utilization or _GPU_SHARE)) * gpus
-    weights, reserve = round(model.weights_gb * 1e9), int(profile.reserve_gib * GIB) * gpus
-    left = max(0, usable - weights - reserve)
-    return MemoryPlan(
-        of_gpu=memory_bytes,
-        gpus=gpus,
-        usable=usable,
-        weights=weights,
-        reserve=reserve,
-        kv_cache=settings.kv_cache_bytes * gpus or left,
-    )
-
-
-def _kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
-    """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
-    wide = settings.engine_options.get("dtype") in _WIDE
-    dtype_bytes = 1 if settings.kv_cache_dtype.startswith("fp8") else 4 if wide else 2
-    shape = model.kv_shape(dtype_bytes)
-    return replace(shape, kv_heads=max(shape.kv_heads, tensor_parallel(settings)))
-
-
-def _page_tokens(settings: WorkerSettings) -> int:
-    width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
-    picture = image_tokens(width, height)
-    most = settings.max_num_batched_tokens or picture
-    return min(picture, most) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[DocumentType.MIXED]

@@ -10,10 +10,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
+from pecia_workers.engines.kv_cache import kv_shape, kv_tokens, memory_plan, page_tokens
 from pecia_workers.engines.models import Model, local_model
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 NO_PROFILE: Final = "none"
 CPU: Final = "cpu"
 GIB: Final = 2**30
+
+MOST_SEQUENCES: Final = 1024
+"""What vLLM runs at most by its own choice, on its largest GPUs."""
+_SEQUENCES: Final = 256
+"""Its choice on others: for a model of which nothing is known before it is downloaded."""
+_LARGE_GIB: Final = 70
+_STEP, _LARGE_STEP = 8_192, 16_384
+"""Its tokens in one step, below `_LARGE_GIB` and from there on. Source: `EngineArgs.get_batch_defaults`, for offline
+use; set here, for its asynchronous class falls back to 2,048 and 128 sequences."""
+_SMALL_STEPS: Final = "A100"
+"""Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
 
 
 class _Data(BaseModel):
@@ -66,13 +78,18 @@ class Profile(_Data):
     """10^12 operations a second, dense, in 16 bits; 0: unknown."""
     settings: dict[str, Any]
     """By the fleet's names."""
-    engine_options: dict[str, Any]
+    engine_options: dict[str, Any] = Field(default_factory=dict)
     """By vLLM's names: what has no setting of the fleet's."""
 
     @property
     def memory_bytes(self) -> int:
         """Of the GPU that gave the profile its name; 0 without one."""
         return int(self.memory_gib * GIB)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Of each GPU."""
+        return int(self.reserve_gib * GIB)
 
 
 class ProfileFile(_Data):
@@ -112,11 +129,30 @@ def merged(
     if not model and memory_bytes:
         model = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
     values = dict(profile.settings)
-    if known := known_model(model):
+    known = known_model(model)
+    if known:
         values["max_model_len"] = min(values["max_model_len"], known.context)
-    update = {name: value for name, value in values.items() if name not in settings.model_fields_set}
     options = profile.engine_options | settings.engine_options
-    return settings.model_copy(update={**update, "model": model, "engine_options": options})
+    unset = {name: value for name, value in values.items() if name not in settings.model_fields_set}
+    chosen = settings.model_copy(update={**unset, "model": model, "engine_options": options})
+    if not memory_bytes:
+        return chosen
+    large = memory_bytes >= _LARGE_GIB * GIB and profile.gpu != _SMALL_STEPS
+    sizes = {
+        "max_num_seqs": _sequences(chosen, profile, memory_bytes, known),
+        "max_num_batched_tokens": _LARGE_STEP if large else _STEP,
+    }
+    unset = {name: value for name, value in sizes.items() if name not in settings.model_fields_set}
+    return chosen.model_copy(update=unset)
+
+
+def _sequences(settings: WorkerSettings, profile: Profile, memory_bytes: int, model: Model | None) -> int:
+    """Return how many pages of the default size the KV cache holds."""
+    if model is None:
+        return _SEQUENCES
+    memory = memory_plan(settings, model, memory_bytes, profile.reserve_bytes)
+    tokens = kv_tokens(kv_shape(settings, model), memory.kv_cache)
+    return max(1, min(MOST_SEQUENCES, tokens // page_tokens(settings)))
 
 
 def profile_named(name: str) -> Profile:

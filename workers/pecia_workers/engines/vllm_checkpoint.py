@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+
+
+def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
+    """Return the directory of a checkpoint, if it is on this machine."""
+    if not Path(model).is_dir() and importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    try:
+        return checkpoint_directory(model, revision)
+    except (OSError, ValueError):
+        return None
 
 
 def checkpoint_directory(model: str, revision: str | None = None) -> Path:

@@ -12,7 +12,6 @@ import structlog
 from pecia_workers.engines.base import (
     Budget,
     Capabilities,
-    EngineDeadError,
     EngineError,
     EngineRefusedError,
     EngineUnavailableError,
@@ -23,9 +22,10 @@ from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.stages import LANGUAGE_MODEL
+from pecia_workers.engines.start_failures import start_failure
 from pecia_workers.engines.turns import Turns
 from pecia_workers.engines.vllm_fitting import fits, fitted
-from pecia_workers.engines.vllm_processes import kill_cores, prepare_environment
+from pecia_workers.engines.vllm_processes import cores_last_words, kill_cores, prepare_environment
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -91,7 +91,7 @@ class VllmEngine:
         except EngineUnavailableError:
             raise
         except Exception as error:
-            raise EngineDeadError(f"vLLM did not start: {error}") from error
+            raise start_failure(error, self._settings) from error
         self._session = session
 
     async def stop(self) -> None:
@@ -224,4 +224,5 @@ def _open(settings: WorkerSettings) -> VllmSession:
     finally:
         gc.enable()
     gc.freeze()  # or each later collection goes through all that was imported, and holds the loop up meanwhile
-    return VllmSession.open(settings)
+    with cores_last_words():
+        return VllmSession.open(settings)

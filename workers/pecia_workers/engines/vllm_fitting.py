@@ -33,7 +33,7 @@ class Room:
     context: int
     """Of prompt and answer."""
     item: int
-    """Of one picture or clip: the encoder's budget."""
+    """Of one picture or clip: what the engine's encoder holds."""
 
     def for_pictures(self, request: EngineRequest, words: int) -> int:
         """Return what is left for all pictures, beside `words` and the answer that is expected."""

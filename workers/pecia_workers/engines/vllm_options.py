@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
+from pecia_schemas import Stage
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.stages import stages_served
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,8 +62,16 @@ def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[s
 
 
 def _pictures(settings: WorkerSettings) -> dict[str, Any]:
-    """Return what one request may hold: a page, or a clip; as single pictures where a model knows no video."""
-    return {"limit_mm_per_prompt": {"image": settings.video_frames, "video": 1}}
+    """Return what one request may hold: a page; where clips are captioned one, or its frames if a model knows no video.
+
+    What is not allowed takes no memory: vLLM keeps as much as the largest that it allows.
+    """
+    clips = Stage.CAPTION in stages_served(settings)
+    return {
+        "limit_mm_per_prompt": {"image": settings.video_frames, "video": 1}
+        if clips
+        else {"image": 1, "video": 0}
+    }
 
 
 def _adapters(settings: WorkerSettings) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from multiprocessing import resource_tracker
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _GUARDED: Final = "_PECIA_GUARDS_ENGINE"
+_LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"
 _LOOK_S: Final = 1.0
 _GRACE_S: Final = 6.0
 _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
@@ -54,6 +57,43 @@ def deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
+@contextlib.contextmanager
+def cores_last_words() -> Iterator[None]:
+    """Note on an exception which errors the engine's processes logged: vLLM's own message says `see above`."""
+    with tempfile.NamedTemporaryFile("r", prefix="pecia-engine-") as words:
+        os.environ[_LAST_WORDS] = words.name
+        try:
+            yield
+        except Exception as error:
+            if logged := words.read().splitlines():
+                error.add_note("; ".join(logged))
+            raise
+        finally:
+            del os.environ[_LAST_WORDS]
+
+
+class _LastWords(logging.Handler):
+    """Appends errors to the file, as long as it is there: once the engine runs, they may quote a request."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(logging.ERROR)
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info and record.exc_info[1]
+        if not error:
+            return
+        with contextlib.suppress(OSError):
+            file = os.open(self._file, os.O_WRONLY | os.O_APPEND)
+            os.write(file, f"{error_line(error)}\n".encode())
+            os.close(file)
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error on one line, as the last one of a traceback."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def kill_cores() -> None:
     """End the engine processes of this process at once: one that is still loading listens to nothing else."""
     for child in multiprocessing.active_children():
@@ -62,7 +102,7 @@ def kill_cores() -> None:
 
 
 def guard() -> None:
-    """Have this process end when its parent has, if it is one of an engine of Pecia's.
+    """Have this process end when its parent has, and say why if it cannot start; if it is one of an engine of Pecia's.
 
     vLLM calls this in each of its processes (entry point `vllm.general_plugins`): by itself it would live on, and hold
     the GPU, after its worker was killed.
@@ -70,6 +110,8 @@ def guard() -> None:
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None or _GUARDED not in os.environ:
         return
+    if words := os.environ.get(_LAST_WORDS):
+        logging.getLogger("vllm").addHandler(_LastWords(words))
     threading.Thread(target=_end_after, args=(parent.pid,), name="orphan-guard", daemon=True).start()
 
 

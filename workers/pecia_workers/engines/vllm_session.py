@@ -242,7 +242,8 @@ class VllmSession:
 
     @property
     def _picture_limit(self) -> int:
-        limit: int = self._llm.vllm_config.scheduler_config.encoder_cache_size
+        # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
+        limit: int = self._llm.input_processor.mm_encoder_cache_size
         return limit
 
 

@@ -1,0 +1,200 @@
+"""What keeps vLLM from starting is said in a sentence, before vLLM is loaded where the checkpoint's files tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineDeadError, EngineUnavailableError
+from pecia_workers.engines.start_failures import check_model, start_failure
+
+CONFIG = {
+    "model_type": "qwen2_5_vl",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "hidden_size": 512,
+    "max_position_embeddings": 99,
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A directory with all that is looked at."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    return tmp_path
+
+
+def check(model: Path | str, **settings: Any) -> None:
+    check_model(WorkerSettings(engine="vllm", model=str(model), **settings))
+
+
+def refusal(model: Path | str, **settings: Any) -> str:
+    with pytest.raises(EngineUnavailableError) as refused:
+        check(model, **settings)
+    return str(refused.value)
+
+
+def test_a_whole_checkpoint_is_accepted(checkpoint: Path) -> None:
+    check(checkpoint)
+
+
+@pytest.mark.parametrize("model", ["/models/qwen", "./qwen", "models/qwen/7b", "~/qwen"])
+def test_a_path_that_leads_nowhere_is_named(model: str) -> None:
+    assert f"PECIA_MODEL={model}: there is no such directory" in refusal(model)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-VL-7B-Instruct-AWQ", "gpt2", "s3://models/qwen"])
+def test_a_name_on_the_hub_or_in_a_bucket_is_vllms_to_find(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+
+    check(model)
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_a_name_that_is_not_here_is_refused_where_the_hub_may_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv(variable, "1")
+
+    assert "owner/model is not in the Hub's cache" in refusal("owner/model")
+
+
+def test_a_directory_above_the_checkpoint_is_refused_with_the_one_that_may_be_meant(checkpoint: Path) -> None:
+    assert f"Did you mean {checkpoint}?" in refusal(checkpoint.parent)
+
+
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    assert "there is no config.json in it" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "version https://git-lfs.github.com/spec/v1"])
+def test_a_configuration_that_is_no_json_is_refused(checkpoint: Path, content: str) -> None:
+    (checkpoint / "config.json").write_text(content)
+
+    assert "config.json cannot be read as JSON" in refusal(checkpoint)
+
+
+def test_a_checkpoint_without_a_chat_template_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+    (checkpoint / "tokenizer_config.json").write_text('{"model_max_length": 9}')
+
+    assert "no chat template" in refusal(checkpoint)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "processor_config.json"])
+def test_a_template_may_stand_in_another_file(checkpoint: Path, file: str) -> None:
+    (checkpoint / "chat_template.jinja").rename(checkpoint / "unused")
+    (checkpoint / file).write_text('{"chat_template": "{{ messages }}"}')
+
+    check(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("config", "options"), [({"model_type": "paligemma"}, {}), ({}, {"tokenizer": "owner/other"})]
+)
+def test_a_template_may_come_from_vllm_or_from_another_tokenizer(
+    checkpoint: Path, config: dict[str, Any], options: dict[str, Any]
+) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+    (checkpoint / "config.json").write_text(json.dumps(CONFIG | config))
+
+    check(checkpoint, engine_options=options)
+
+
+@pytest.mark.parametrize("name", ["bitsandbytes", "nf4", "int8", "GPTQ-BitBLAS", "experts_int8"])
+def test_a_quantisation_that_leads_nowhere_is_explained(checkpoint: Path, name: str) -> None:
+    said = refusal(checkpoint, quantization=name)
+
+    assert said.startswith(f"PECIA_QUANTIZATION={name}: ")
+    assert "PECIA_MODEL" in said or "fp8" in said
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("awq", "gptq"), ("compressed-tensors", "awq"), ("gptq", "fp8"), (None, "awq_marlin")],
+)
+def test_a_quantisation_that_is_not_the_checkpoints_is_refused(
+    checkpoint: Path, method: str | None, name: str
+) -> None:
+    quantized(checkpoint, method)
+
+    assert "Leave PECIA_QUANTIZATION empty" in refusal(checkpoint, quantization=name)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("awq", ""), ("awq", "awq_marlin"), ("awq", "of_a_plugin"), (None, "fp8_per_channel")],
+)
+def test_every_other_quantisation_is_vllms_to_judge(checkpoint: Path, method: str | None, name: str) -> None:
+    quantized(checkpoint, method)
+
+    check(checkpoint, quantization=name)
+
+
+def quantized(checkpoint: Path, method: str | None) -> None:
+    more = {"quantization_config": {"quant_method": method}} if method else {}
+    (checkpoint / "config.json").write_text(json.dumps(CONFIG | more))
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+            "leaves no memory for a KV cache. Raise PECIA_GPU_MEMORY_UTILIZATION",
+        ),
+        (
+            "ValueError: Free memory on device cuda:0 (3.5/22.05 GiB) on startup is less than desired GPU memory",
+            "Of the device's 22.05 GiB only 3.5 are free",
+        ),
+        (
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 130.00 MiB. GPU 0 has a total capacity of",
+            "not enough memory to load owner/model. Take a smaller or a quantised model",
+        ),
+        (
+            "OSError: You are trying to access a gated repo. Make sure to have access to it at",
+            "accept them on https://huggingface.co/owner/model, then set HF_TOKEN",
+        ),
+        (
+            "OSError: owner/model is not a local folder and is not a valid model identifier listed on",
+            "The Hub has no model owner/model, or it is private",
+        ),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them",
+            "The model owner/model is not on this machine, and the Hub cannot be reached",
+        ),
+        (
+            "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}",
+            "was killed",
+        ),
+        ("EngineError: The engine failed on this request: ChatTemplateResolutionError.", "no chat template"),
+    ],
+)
+def test_what_vllm_and_the_hub_say_becomes_a_sentence_with_a_remedy(said: str, sentence: str) -> None:
+    failure = start_failure(RuntimeError(said), WorkerSettings(model="owner/model"))
+
+    assert isinstance(failure, EngineUnavailableError)
+    assert sentence in str(failure)
+
+
+def test_what_a_cause_says_counts_too() -> None:
+    error = RuntimeError("nothing of use")
+    error.__cause__ = MemoryError()
+
+    assert "not enough memory" in str(start_failure(error, WorkerSettings(model="m")))
+
+
+def test_what_is_not_known_is_said_as_it_is() -> None:
+    failure = start_failure(RuntimeError("a\nb"), WorkerSettings(model="m"))
+
+    assert isinstance(failure, EngineDeadError)
+    assert str(failure) == "vLLM did not start: RuntimeError: a b"
