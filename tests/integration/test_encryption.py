@@ -150,7 +150,7 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
 
 
 def test_neither_the_tables_nor_the_store_tell_of_a_document(house: House) -> None:
-    job = house.read(keys=NEW, fields=Asked, password=PLANTED)
+    job = house.read(keys=NEW, fields=Asked, instructions=PLANTED, password=PLANTED)
 
     assert job.result(timeout=0).text == PLANTED
     assert PLANTED not in house.tables()
@@ -165,12 +165,15 @@ def test_without_keys_they_would(house: House) -> None:
 
 
 def test_a_worker_knows_what_is_asked_for(house: House) -> None:
-    job = house.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
+    job = house.client(NEW).submit(
+        ReadDocument(DOCUMENT, fields=Asked, instructions=PLANTED, password=PLANTED)
+    )
 
     part = house.claim(job, NEW)
 
     assert isinstance(part.task, ReadDocument)
     assert part.task.fields == Asked.model_json_schema()
+    assert part.task.instructions == PLANTED
     assert part.task.password == SecretStr(PLANTED)
     assert PLANTED not in repr(part)
 
@@ -336,6 +339,16 @@ def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(house: House, forme
     task = house.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert (task.fields, task.password) == (Asked.model_json_schema(), SecretStr(PLANTED))
+
+
+def test_instructions_alone_are_encrypted_anew(house: House) -> None:
+    job = house.client(OLD).submit(ReadDocument(DOCUMENT, instructions=PLANTED))
+
+    assert house.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
+
+    task = house.claim(job, NEW).task
+    assert isinstance(task, ReadDocument)
+    assert task.instructions == PLANTED
 
 
 def test_the_cache_forgets_what_it_found_by_the_former_key(house: House) -> None:

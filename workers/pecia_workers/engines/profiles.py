@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
 from pecia_workers.engines.models import Model, local_model
+from pecia_workers.engines.reader_cards import card_of
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -115,7 +116,8 @@ def merged(
     if known := known_model(model):
         values["max_model_len"] = min(values["max_model_len"], known.context)
     update = {name: value for name, value in values.items() if name not in settings.model_fields_set}
-    options = profile.engine_options | settings.engine_options
+    card = card_of(model, settings.card)
+    options = profile.engine_options | card.engine_options | settings.engine_options
     return settings.model_copy(update={**update, "model": model, "engine_options": options})
 
 
