@@ -15,6 +15,7 @@ from pecia_schemas.blocks import Block, text_of
 from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.answers import answer_blocks, with_blocks
+from pecia_workers.reading.verdicts import judged
 
 WIDTH, HEIGHT = PAGE
 MARKUP = [
@@ -100,6 +101,29 @@ def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
     assert sorted(re.findall(r"w\d+", read)) == sorted(words)
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (AnswerFormat.MARKDOWN, "<table><tr><td>Na</td><td>140</td></tr></table>"),
+        (AnswerFormat.DOCTAGS, "<text><loc_140><loc_1><loc_2><loc_3>Na 140</text>"),
+        (AnswerFormat.HTML, '<div data-bbox="140 1 140 3" data-label="Text">Na 140</div>'),
+        (AnswerFormat.GROUNDED, "<|ref|>text<|/ref|><|det|>[[140, 1, 140, 3]]<|/det|>\nNa 140"),
+        (AnswerFormat.LAYOUT, '[{"bbox": [140, 1, 140, 3], "category": "Text", "text": "Na 140"}]'),
+    ],
+)
+@pytest.mark.parametrize("unsure", ["markup", "text"])
+def test_a_doubt_is_about_the_text_and_never_about_a_place(
+    answer: AnswerFormat, text: str, unsure: str
+) -> None:
+    at = text.rindex("140")
+    doubtful = {at} if unsure == "text" else {text.index("140")} - {at}
+    tokens = tuple((letter, -2.0 if place in doubtful else 0.0) for place, letter in enumerate(text))
+
+    read = judged(with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK, tokens=tokens)))
+
+    assert [doubt.text for doubt in read.doubts] == ["140"] * (unsure == "text")
+
+
 def test_cells_of_a_table_go_on_to_the_right_and_down() -> None:
     otsl = "<otsl><ched>Test<lcel><nl><fcel>Na<fcel>140<nl><ucel><fcel>141<nl></otsl>"
     (block,) = blocks(AnswerFormat.DOCTAGS, otsl)
@@ -107,6 +131,18 @@ def test_cells_of_a_table_go_on_to_the_right_and_down() -> None:
     assert block.table
     spans = [(cell.text, cell.row_span, cell.column_span) for cell in block.table.cells]
     assert spans == [("Test", 1, 2), ("Na", 2, 1), ("140", 1, 1), ("141", 1, 1)]
+
+
+def test_a_list_in_a_list_keeps_its_marks_and_has_the_place_of_all() -> None:
+    tags = (
+        "<ordered_list>\n<list_item><loc_50><loc_50><loc_100><loc_60>First"
+        "<unordered_list>\n<list_item>inner</list_item></unordered_list></list_item>\n"
+        "<list_item><loc_40><loc_70><loc_90><loc_80>Second</list_item>\n</ordered_list>"
+    )
+    (block,) = blocks(AnswerFormat.DOCTAGS, tags)
+
+    assert (block.kind, block.text) == (BlockKind.LIST, "1. First\n  - inner\n2. Second")
+    assert block.box == Box(left=80, top=140, right=200, bottom=224)
 
 
 def test_an_element_models_bare_cells_are_a_table() -> None:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source, text_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import Generation
 
 Size = tuple[int, int]
+Tokens = tuple[tuple[str, float], ...]
 
 _KINDS: Final = {
     "caption": BlockKind.CAPTION,
@@ -54,7 +56,7 @@ _FRONT_MATTER: Final = re.compile(r"\A\s*---\s*\n(?:[a-z_]+:.*\n)+---\s*(?:\n|\Z
 _TAG: Final = re.compile(
     r"<(page_number|watermark|signature|img)>(.*?)(?:</?\1>|\Z)", re.DOTALL | re.IGNORECASE
 )
-_GROUND: Final = re.compile(r"<\|ref\|>(.*?)<\|/ref\|>\s*<\|det\|>(.*?)<\|/det\|>", re.DOTALL)
+_GROUND: Final = re.compile(r"<\|ref\|>([^<]*)<\|/ref\|>\s*<\|det\|>([^<]*)<\|/det\|>")
 _DIV: Final = re.compile(r"<div\b([^<>]*\bdata-(?:bbox|label)=[^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE: Final = re.compile(r"data-(bbox|label)\s*=\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 _ALT: Final = re.compile(r"<img\b[^<>]*?\balt\s*=\s*\"([^\"]*)\"[^<>]*>|<img\b[^<>]*>", re.IGNORECASE)
@@ -63,6 +65,12 @@ _CHECKBOX: Final = re.compile(r"<input\b([^<>]*)>\s*", re.IGNORECASE)
 _DIV_END: Final = re.compile(r"</div\s*>\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
 _CUT_TEXT: Final = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+
+_MARKUP: Final = re.compile(
+    rf"{_GROUND.pattern}|</?[A-Za-z_|][^<>]*>"
+    r'|"bbox"\s*:\s*\[[^\]]*\]|"category"\s*:\s*"[^"]*"|"text"\s*:\s*"|"\s*\}'
+)
+"""What of an answer is no text of the page, such as its numbers for places."""
 
 
 class Piece(NamedTuple):
@@ -79,6 +87,7 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
 
     Markdown stays as it was written. `page`: width and height in which places are told.
     """
+    generation = replace(generation, tokens=_without_markup(generation.tokens))
     if answer is AnswerFormat.MARKDOWN or generation.blocks:
         return generation
     blocks = answer_blocks(answer, generation.text, page, generation.shrunk_to or page)
@@ -86,6 +95,16 @@ def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Gen
     if not blocks and verdict is Verdict.OK:
         verdict = Verdict.UNREADABLE
     return replace(generation, text=text_of(blocks), blocks=blocks, verdict=verdict)
+
+
+def _without_markup(tokens: Tokens) -> Tokens:
+    """Return the tokens with white space for markup, so that a doubt about a place is none about the page's text."""
+    whole = "".join(text for text, _ in tokens)
+    shown = _MARKUP.sub(lambda found: " " * len(found[0]), whole)
+    ends = [0, *accumulate(len(text) for text, _ in tokens)]
+    return tuple(
+        (shown[start:end], logged) for (start, end), (_, logged) in zip(pairwise(ends), tokens, strict=True)
+    )
 
 
 def answer_blocks(answer: AnswerFormat, text: str, page: Size, seen: Size) -> tuple[Block, ...]:

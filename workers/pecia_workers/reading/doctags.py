@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html import unescape
 from itertools import takewhile
+from textwrap import indent
 from typing import Final
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source
@@ -40,7 +41,7 @@ _KINDS: Final = {
     "title": BlockKind.TITLE,
     "unordered_list": BlockKind.LIST,
 }
-_LISTS: Final = ("ordered_list", "unordered_list")
+_OF_LISTS: Final = frozenset({"list_item", "ordered_list", "unordered_list"})
 _CELLS: Final = "fcel|ecel|lcel|ucel|xcel|ched|rhed|srow"
 _TOKEN: Final = re.compile(
     rf"<(/?)({'|'.join(_KINDS)}|doctag|group|inline|page_break|loc_\d{{1,3}}|_[A-Za-z+#]+_)>"
@@ -98,26 +99,24 @@ def _elements(text: str) -> Iterator[_Element]:
 def _ended(is_open: list[_Element]) -> Iterator[_Element]:
     """Take the last element off; one that belongs to a list becomes lines of it."""
     element = is_open.pop()
-    if not (
-        is_open and is_open[-1].name in (*_LISTS, "list_item") and element.name in (*_LISTS, "list_item")
-    ):
+    if not is_open or not {element.name, is_open[-1].name} <= _OF_LISTS:
         yield element
         return
     outer = is_open[-1]
-    if element.name in _LISTS:
-        outer.text = f"{outer.text.strip()}\n" + "\n".join(
-            f"  {line}" for line in element.text.strip("\n").splitlines()
-        )
-        return
-    lines = element.text.strip().split("\n")
-    number = sum(not line.startswith(" ") for line in outer.text.strip("\n").splitlines()) + 1
-    mark = f"{number}." if outer.name == "ordered_list" else "-"
-    outer.text = "\n".join(filter(str.strip, [outer.text.strip("\n"), f"{mark} {lines[0]}", *lines[1:]]))
-    if not outer.places:
-        outer.places = element.places
-    elif len(outer.places) == len(element.places) == len(Box.model_fields):
-        least, most = map(min, outer.places, element.places), map(max, outer.places, element.places)
-        outer.places = [*list(least)[:2], *list(most)[2:]]
+    before = outer.text.rstrip()
+    if element.name == "list_item":
+        number = 1 + sum(not line.startswith(" ") for line in before.splitlines())
+        lines = f"{f'{number}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
+    else:
+        lines = indent(element.text.strip("\n"), "  ")
+    outer.text = f"{before}\n{lines}".strip("\n")
+    outer.places = _around(outer.places, element.places)
+
+
+def _around(one: list[int], other: list[int]) -> list[int]:
+    if not len(one) == len(other) == len(Box.model_fields):
+        return one or other
+    return [*map(min, one[:2], other[:2]), *map(max, one[2:], other[2:])]
 
 
 def _block(element: _Element) -> Iterator[Block]:
