@@ -36,6 +36,8 @@ def test_a_plan_shows_the_choice_the_arithmetic_and_the_budget() -> None:
         "2 x 28 layers x 4 KV heads x 128 x 2 bytes = 57,344 bytes",
         "11.8 GiB = 20.2 GiB usable - 6.4 GiB of weights - 2.0 GiB in reserve",
         "221,040 tokens",
+        "read as    Qwen-VL",
+        "lightonai/LightOnOCR-2-1B",
         "16 pages",
     ):
         assert shown in done.stdout

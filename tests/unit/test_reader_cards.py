@@ -10,6 +10,7 @@ from pecia_schemas import DocumentType, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import GenerationOptions, Preset
 from pecia_workers.engines.base import EngineUnavailableError, Sampling
+from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.presets import presets, sampling_for
 from pecia_workers.engines.profiles import GIB, merged, profile_file, profile_named
 from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of, cards, readers_for
@@ -78,6 +79,18 @@ def test_vllm_gets_what_a_card_needs_and_the_operators_own_options_win(card: Car
 
     assert engine_arguments(given, ()).items() >= card.engine_options.items()
     assert engine_arguments(own, card.engine_options).items() >= own.engine_options.items()
+
+
+def test_a_plan_tells_the_licence_and_the_needs_of_its_card_and_what_else_reads_documents() -> None:
+    l4 = profile_named("l4")
+    settings = WorkerSettings(engine="vllm", model="Qwen/Qwen2.5-VL-7B-Instruct", card="dots_ocr")
+
+    plan = plan_engine(settings, l4, l4.memory_bytes)
+
+    card = cards()["dots_ocr"]
+    assert (plan.card, plan.warning, plan.needs) == (card.title, card.warning, card.needs)
+    assert plan.readers == readers_for(l4.memory_bytes)
+    assert plan_engine(settings, l4, l4.memory_bytes, captions=True).readers == ()
 
 
 def test_what_a_card_needs_wins_over_the_gpus_profile() -> None:
