@@ -63,8 +63,9 @@ _ERASE = text(
         RETURNING job_id
     ), emptied AS (
         UPDATE jobs
-        SET metadata = '{}', webhook = NULL, task = task - 'source' - 'fields' - 'password' - 'url', task_digest = '',
-            payload = '', flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
+        SET metadata = '{}', webhook = NULL,
+            task = task - 'source' - 'fields' - 'instructions' - 'password' - 'url', task_digest = '', payload = '',
+            flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
         RETURNING id
     ), counted AS (

@@ -76,6 +76,11 @@ class FailureCode(StrEnum):
         "The engine cannot return the fields that were asked for.",
         "Submit without `fields` or with a simpler schema, and to a language model (PECIA_ENGINE=vllm or openai).",
     )
+    INSTRUCTIONS_UNAVAILABLE = (
+        "instructions_unavailable",
+        "The engine takes no instructions.",
+        "Submit without `instructions`, or to a language model whose reader card takes them.",
+    )
     ADAPTER_UNAVAILABLE = (
         "adapter_unavailable",
         "The engine does not serve the adapter that was asked for.",

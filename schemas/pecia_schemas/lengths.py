@@ -18,6 +18,7 @@ SOURCE_URL: Final = 8_000
 """Servers take no more; a signed URL may have thousands."""
 WEBHOOK_URL: Final = 2_048
 PASSWORD: Final = 1_000
+INSTRUCTIONS: Final = 16_384
 PAGES: Final = 2_000
 
 DIGEST: Final = 64

@@ -11,12 +11,13 @@ from uuid import UUID
 from pecia_schemas.encryption import Keyring
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_SECRETS = "fields", "password", "url"
-"""What of a task is encrypted: a schema may tell what is asked for about whom, a URL whose document it is."""
+_SECRETS = "fields", "instructions", "password", "url"
+"""What of a task is encrypted: a schema or instructions may tell what is looked for about whom, a URL whose document
+it is."""
 
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the task, as `task_to_json` wrote it, with its password, URL and the schema of its `fields` encrypted."""
+    """Return the task, as `task_to_json` wrote it, with `_SECRETS` encrypted where there is a key."""
     return dict(task) | {
         name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in _secrets(task) if keys.current
     }

@@ -193,6 +193,13 @@ else:
     ]
 
 
+def _told(instructions: str) -> str:
+    if not instructions.strip() or not lengths.is_storable(instructions):
+        message = "instructions are text that says something, without NUL"
+        raise lengths.invalid(message)
+    return instructions
+
+
 def _written_once(pages: str) -> str:
     return str(PageRanges.parse(pages))
 
@@ -232,8 +239,12 @@ class ReadDocument(Task[Document]):
     """ISO 639-1, as in `en`; None: whatever the engine recognises."""
     fields: FieldsOf = Field(default=None, kw_only=True)
     """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
+    instructions: Annotated[str, AfterValidator(_told)] | None = Field(
+        default=None, kw_only=True, repr=False, max_length=lengths.INSTRUCTIONS
+    )
+    """What a language model is told about each page; None: what its reader card says."""
     preset: AnyPreset | None = Field(default=None, kw_only=True)
-    """How to write; None: greedily, as copying wants it."""
+    """How to write; None: as the model's reader card says, which is mostly greedily."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=lengths.NAME)

@@ -28,6 +28,8 @@ def test_a_plan_shows_the_choice_the_arithmetic_and_the_budget_by_the_settings()
         "11.8 GiB = 20.2 GiB usable - 6.4 GiB of weights - 2.0 GiB in reserve",
         "221,040 tokens",
         "64 pages, 99 % of the KV cache",
+        "read as    Qwen-VL",
+        "lightonai/LightOnOCR-2-1B",
     ):
         assert shown in done.stdout
     captions = json.loads(told.stdout)

@@ -57,10 +57,11 @@ PASSWORD = "Underwoodley"
 URL = "Wetherfold"
 FILLED = "Ravensmoor"
 ASKED = "Elderbourne"
+INSTRUCTED = "Foxglovemere"
 REFUSED = "Foxglovely"
 PLANTED = (
     *(PRINTED, EMBEDDED, FILE_NAME, KEY, REASON, METADATA, HOOK, PASSWORD, URL),
-    *(FILLED, ASKED, REFUSED),
+    *(FILLED, ASKED, INSTRUCTED, REFUSED),
 )
 SCHEMA = {"type": "object", "properties": {ASKED: {"type": "string"}}, "required": [ASKED]}
 
@@ -208,7 +209,8 @@ def ask_a_model(
     fleet: Any, client: Client, server: ChatServerDouble, scan: Path, options: dict[str, Any]
 ) -> list[Job[Any]]:
     """Return jobs: filled in, captioned, refused, tried again, cut short by a crash, and one under way."""
-    form = client.submit(ReadDocument(scan, fields=SCHEMA), **options)
+    task = ReadDocument(scan, fields=SCHEMA, instructions=f"Leave {INSTRUCTED} out.")
+    form = client.submit(task, **options)
     assert form.result(WAIT_S).pages[0].fields == {ASKED: FILLED}
     clip = caption(client, server, options)
 

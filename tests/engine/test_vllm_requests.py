@@ -118,6 +118,21 @@ def test_a_schema_that_cannot_be_decoded_by_and_an_adapter_that_is_not_there_are
     assert refused.value.code is code
 
 
+def test_what_only_some_models_need_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = asking
+    whole = runner.run(engine.generate(asked(0)))
+    stop = whole.text.strip()[2:4]
+    special = Sampling(
+        stop=(stop,), presence_penalty=0.0, skip_special_tokens=False, extra_args={"ngram_size": 30}
+    )
+
+    request = asked(0, sampling=special)
+    silent = asked(0, instruction="")
+
+    assert stop not in runner.run(engine.generate(request)).text
+    assert engine.cost(silent) == runner.run(engine.generate(silent)).usage.prompt + 24
+
+
 def test_sampling_reaches_the_engine(asking: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = asking
 

@@ -122,7 +122,7 @@ def test_a_part_without_its_key_is_tried_again_and_says_which_it_needs() -> None
 def test_with_keys_neither_the_tables_nor_the_store_tell_of_a_document(
     ward: Ward, keys: dict[str, str]
 ) -> None:
-    job = ward.read(keys=keys, fields=Asked, password=PLANTED)
+    job = ward.read(keys=keys, fields=Asked, instructions=PLANTED, password=PLANTED)
 
     assert [page.text for page in job.pages(timeout=0)] == [PLANTED]
     told = ward.tables(), *map(str, ward.files().values())
@@ -131,12 +131,15 @@ def test_with_keys_neither_the_tables_nor_the_store_tell_of_a_document(
 
 
 def test_a_worker_knows_what_is_asked_for(ward: Ward) -> None:
-    job = ward.client(NEW).submit(ReadDocument(DOCUMENT, fields=Asked, password=PLANTED))
+    job = ward.client(NEW).submit(
+        ReadDocument(DOCUMENT, fields=Asked, instructions=PLANTED, password=PLANTED)
+    )
 
     part = ward.claim(job, NEW)
 
     assert isinstance(part.task, ReadDocument)
     assert part.task.fields == Asked.model_json_schema()
+    assert part.task.instructions == PLANTED
     assert part.task.password == SecretStr(PLANTED)
     assert PLANTED not in repr(part)
 
@@ -290,6 +293,16 @@ def test_what_a_job_that_goes_on_was_given_is_encrypted_anew(ward: Ward, former:
     task = ward.claim(job, NEW).task
     assert isinstance(task, ReadDocument)
     assert (task.fields, task.password) == (Asked.model_json_schema(), SecretStr(PLANTED))
+
+
+def test_instructions_alone_are_encrypted_anew(ward: Ward) -> None:
+    job = ward.client(OLD).submit(ReadDocument(DOCUMENT, instructions=PLANTED))
+
+    assert ward.rotate(NEW | OLD) == Rekeyed(in_use=1, tasks=1)
+
+    task = ward.claim(job, NEW).task
+    assert isinstance(task, ReadDocument)
+    assert task.instructions == PLANTED
 
 
 def test_the_cache_forgets_what_it_found_by_the_former_key(ward: Ward) -> None:

@@ -104,6 +104,11 @@ def fields_from_an_engine_that_fills_none(hospital: Hospital) -> Job[Any]:
     return hospital.read(line(), fields={"type": "object", "properties": {"drug": {"type": "string"}}})
 
 
+@reaches(FailureCode.INSTRUCTIONS_UNAVAILABLE)
+def instructions_for_an_engine_that_takes_none(hospital: Hospital) -> Job[Any]:
+    return hospital.read(line(), instructions="Copy the table alone.")
+
+
 @reaches(FailureCode.ADAPTER_UNAVAILABLE)
 def an_adapter_that_the_engine_does_not_have(hospital: Hospital) -> Job[Any]:
     return hospital.read(line(), adapter="radiology")

@@ -49,6 +49,23 @@ def test_a_schema_an_adapter_and_sampling_are_passed_on() -> None:
     assert body["repetition_penalty"] == 1.2
 
 
+def test_what_only_some_models_need_is_said_for_them_alone() -> None:
+    sampling = Sampling(
+        stop=("</doctag>",), presence_penalty=1.0, skip_special_tokens=False, extra_args={"ngram_size": 30}
+    )
+    with serving() as server:
+        answer(server, asked(instruction="", system="", sampling=sampling))
+        answer(server)
+
+    special, plain = server.pages
+    assert [message["role"] for message in special["messages"]] == ["system", "user"]
+    assert [part["type"] for part in special["messages"][1]["content"]] == ["image_url"]
+    assert (special["stop"], special["presence_penalty"]) == (["</doctag>"], 1.0)
+    assert (special["skip_special_tokens"], special["vllm_xargs"]) == (False, {"ngram_size": 30})
+    assert [message["role"] for message in plain["messages"]] == ["user"]
+    assert not {"stop", "presence_penalty"} & plain.keys()
+
+
 def test_no_model_of_the_servers_is_asked_for_but_those_of_the_settings() -> None:
     behaviour = Behaviour(models=({"id": "tiny"}, {"id": "another"}))
     with serving(behaviour) as server, pytest.raises(EngineRefusedError, match="adapter"):

@@ -35,7 +35,8 @@ HOOK = "juniperstow"
 REASON = "Mulberrycombe"
 FIELD = "Thistlewood"
 PASSWORD = "Hartwigsen"
-PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, PASSWORD)
+INSTRUCTIONS = "Larkspurfield"
+PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, INSTRUCTIONS, PASSWORD)
 
 
 @pytest.fixture
@@ -60,7 +61,8 @@ def submit(client: Client) -> Callable[..., Job[Any]]:
             "webhook": f"https://hook.example/{HOOK}",
             "idempotency_key": f"{KEY} {new_id()}",
         }
-        return client.submit(ReadDocument(content, fields=fields, password=PASSWORD), **(asked | options))
+        task = ReadDocument(content, fields=fields, instructions=INSTRUCTIONS, password=PASSWORD)
+        return client.submit(task, **(asked | options))
 
     return run
 

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from answers import ANSWERS, FormatAnswer
 from chat_server import ChatServerDouble, only_page, picture_of
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
-from pecia_schemas import Document, DocumentType
+from pecia_schemas import BlockKind, Document, DocumentType, FailureCode
 from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.results import Change
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import create_engine
+from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.errors import PartFailedError
 from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.reading.fields import closed
@@ -106,6 +109,56 @@ def test_what_a_task_says_of_how_to_read_reaches_the_engine(
     assert (asked["model"], asked["temperature"], asked["top_k"]) == ("radiology", 0.3, 5)
     assert asked["messages"][0]["content"][1]["text"] == instruction_for(DocumentType.CHART, "ko")
     assert (page.text, page.usage.output) == ("Amoxicillin 500", 2)
+
+
+@pytest.mark.parametrize("told", ANSWERS, ids=lambda told: str(told.format))
+def test_a_model_is_asked_and_understood_by_its_reader_card(
+    server: ChatServerDouble, work: Work, scan: bytes, told: FormatAnswer
+) -> None:
+    server.behaviour.models = ({"id": told.model},)
+    server.behaviour.text = told.text
+    card = card_of(told.model)
+
+    page = only_page(work(ReadDocument(scan)))
+
+    (asked,) = server.pages
+    words = [part["text"] for part in asked["messages"][-1]["content"] if part["type"] == "text"]
+    assert words == ([card.prompt] if card.prompt else [])
+    sampling = (asked["temperature"], asked["top_p"], asked["skip_special_tokens"], asked.get("stop", []))
+    assert sampling == (
+        card.sampling.temperature,
+        card.sampling.top_p,
+        card.sampling.skip_special_tokens,
+        list(card.sampling.stop),
+    )
+    assert max(page.width, page.height) <= card.longest_side
+    assert (page.verdict, [(block.kind, block.text) for block in page.blocks]) == (
+        Verdict.OK,
+        list(told.blocks),
+    )
+    assert all((block.box is not None) is told.has_places for block in page.blocks)
+
+
+def test_a_task_says_what_the_model_is_told_and_how_its_card_is_called(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.text = "<fcel>Na<fcel>140<nl>"
+
+    page = only_page(work(ReadDocument(scan, instructions="Table Recognition:"), card="paddleocr_vl"))
+
+    (asked,) = server.pages
+    assert asked["messages"][-1]["content"][1]["text"] == "Table Recognition:"
+    assert [block.kind for block in page.blocks] == [BlockKind.TABLE]
+
+
+def test_a_model_that_takes_no_words_refuses_instructions(
+    server: ChatServerDouble, work: Work, scan: bytes
+) -> None:
+    server.behaviour.models = ({"id": "lightonai/LightOnOCR-2-1B"},)
+
+    with pytest.raises(PartFailedError) as refused:
+        work(ReadDocument(scan, instructions="Copy the table alone."))
+    assert refused.value.code is FailureCode.INSTRUCTIONS_UNAVAILABLE
 
 
 class Form(BaseModel):

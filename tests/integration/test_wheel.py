@@ -26,7 +26,7 @@ def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
-    for read in ("*.lua", "prompts/*.md", "engines/*.toml"):
+    for read in ("*.lua", "prompts/*.md", "engines/*.toml", "engines/cards/*.toml"):
         roots = [ROOT / "workers", ROOT / "schemas"]
         files = [path.relative_to(root) for root in roots for path in root.rglob(read)]
         assert files

@@ -262,7 +262,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _prompt_tokens(self, body: dict[str, Any]) -> int:
-        (message,) = body["messages"]
+        message = body["messages"][-1]  # after a system message, if there is one
         return self.server.behaviour.frame_tokens + sum(_tokens(part) for part in message["content"])
 
 
@@ -277,6 +277,10 @@ def _tokens(part: dict[str, Any]) -> int:
         return len(part["text"].split())
     width, height = picture_of(part).size
     return -(-width * height // PIXELS_OF_A_TOKEN)
+
+
+def _pictures(body: dict[str, Any]) -> int:
+    return sum(part["type"] == "image_url" for part in body["messages"][-1]["content"])
 
 
 def _reset(connection: socket.socket) -> None:

@@ -48,6 +48,7 @@ OTHERWISE: dict[str, Any] = {
     "language": "ko",
     "instruction": "Copy all of it.",
     "sampling": Sampling(repetition_penalty=1.1),
+    "system": "",
     "schema": {"type": "object"},
     "adapter": "radiology",
     "log_probabilities": True,

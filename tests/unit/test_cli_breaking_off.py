@@ -33,6 +33,7 @@ from pecia.formats import Format
 from pecia.job import JobGroup
 from pecia.saving import write
 from pecia.testing import FakeFleet
+from pecia_schemas import lengths
 from pecia_schemas.results import Document
 
 REFUSED = "https://nurse:secret@archive.example/scan.pdf"
@@ -128,6 +129,18 @@ def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_pa
     file.write_bytes("geheim\u00e4".encode("latin-1"))
     with pytest.raises(typer.BadParameter, match="UTF-8"):
         values.password(file, ask=False)
+
+
+@pytest.mark.parametrize("content", ["", " \n", "x" * (lengths.INSTRUCTIONS + 1)])
+def test_a_file_of_instructions_that_says_nothing_or_too_much_is_refused(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "instructions"
+    file.write_text("Copy the table.\n")
+    assert values.instructions(file) == "Copy the table.\n"
+    file.write_text(content)
+    with pytest.raises(typer.BadParameter, match="1 to 16,384"):
+        values.instructions(file)
 
 
 def test_a_distance_beyond_all_dates_and_a_segment_beyond_all_lengths_are_refused(

@@ -140,12 +140,14 @@ def test_a_documents_name_is_not_told_by_its_content() -> None:
     assert names == [BOTH.name_of(sha256, key) for key in BOTH]
 
 
-def test_of_a_task_only_its_fields_are_sealed() -> None:
-    task = {"language": "en", "fields": {"type": "object", "title": PLANTED}, "source": {"sha256": "ab"}}
+def test_of_a_task_only_what_may_tell_of_the_document_is_sealed() -> None:
+    schema = {"type": "object", "title": PLANTED}
+    task = {"language": "en", "fields": schema, "instructions": PLANTED, "source": {"sha256": "ab"}}
     stored = seal_task(task, PART, BOTH)
     assert PLANTED not in json.dumps(stored)
     assert stored["fields"].keys() == {"enc", "data"}
-    assert {**stored, "fields": None} == {**task, "fields": None}
+    sealed = {"fields": None, "instructions": None}
+    assert {**stored, **sealed} == {**task, **sealed}
     assert unseal_task(stored, PART, BOTH) == task
 
 

@@ -182,7 +182,7 @@ def test_a_worker_of_the_fleet_still_knows_what_was_set(monkeypatch: pytest.Monk
     [
         ("NVIDIA A100-SXM4-80GB, 81920", {"profile": "t4"}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
         ("NVIDIA L4, 23034", {"profile": "cpu"}, False, ""),
-        ("NVIDIA GB10, [N/A]", {}, False, "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"),
+        ("NVIDIA GB10, [N/A]", {}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
         ("NVIDIA L4, 23034", {}, False, "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"),
         ("NVIDIA L4, 23034", {}, True, "Qwen/Qwen3-VL-8B-Instruct-FP8"),
     ],

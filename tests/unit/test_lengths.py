@@ -38,6 +38,9 @@ def test_every_column_of_text_is_as_long_as_the_contract_lets_it_be() -> None:
     [
         {"adapter": "x" * (lengths.NAME + 1)},
         {"password": "x" * (lengths.PASSWORD + 1)},
+        {"instructions": "x" * (lengths.INSTRUCTIONS + 1)},
+        {"instructions": " \n"},
+        {"instructions": "a\0b"},
         {"pages": "1," * lengths.PAGES + "1"},
         {"language": "eng"},
         {"options": {"seed": 2**63}},

@@ -178,6 +178,13 @@ def test_no_page_has_more_pixels_than_the_engine_can_use_and_none_is_bent(
     assert (page.scale == 1) == (width * height <= most)
 
 
+@pytest.mark.parametrize(("width", "height"), [(900, 300), (300, 900)])
+def test_no_side_of_a_page_is_longer_than_the_model_can_use(width: int, height: int) -> None:
+    page = prepare(np.zeros((height, width, 3), dtype=np.uint8), Plan(longest_side=600))
+
+    assert sorted(page.pixels.shape[:2]) == [200, 600]
+
+
 def test_a_blank_page_is_not_turned() -> None:
     page = prepare(np.full((1754, 1240, 3), 250, dtype=np.uint8))
 

@@ -49,6 +49,16 @@ Fields = Annotated[
     ),
 ]
 
+Instructions = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="What a language model is told about each page, in place of the fleet's words.",
+    ),
+]
+
 
 def read(
     files: submitting.Files,
@@ -62,6 +72,7 @@ def read(
     prepare: Prepare = None,
     prefer: From = Prefer.AUTO,
     fields: Fields = None,
+    instructions: Instructions = None,
     preset: generation.PresetOption = None,
     temperature: generation.Temperature = None,
     top_p: generation.TopP = None,
@@ -89,6 +100,7 @@ def read(
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
     language, schema = values.language(language), values.json_object(fields, "--fields")
+    words = values.instructions(instructions)
     pages, steps = values.pages(pages), values.preparation(prepare)
     password = values.password(password_file, ask=ask_password)
     options = generation.options(
@@ -110,6 +122,7 @@ def read(
             prepare=steps,
             prefer=prefer,
             fields=schema,
+            instructions=words,
             preset=preset,
             options=options,
             adapter=adapter,

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import typer
 
+from pecia_schemas import lengths
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.tasks import Preparation
 
@@ -70,13 +71,29 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
 def password(file: Path | None, *, ask: bool) -> str | None:
     """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
     if file is not None:
-        try:
-            return next(iter(file.read_text("utf-8-sig").splitlines()), None)
-        except (OSError, UnicodeDecodeError):
-            raise typer.BadParameter(
-                "the file holds no text in UTF-8 that may be read", param_hint="--password-file"
-            ) from None
+        return next(iter(_text(file, "--password-file").splitlines()), None)
     return _typed_password() if ask else None
+
+
+def instructions(file: Path | None) -> str | None:
+    """Return what a file tells the model about each page."""
+    if file is None:
+        return None
+    text = _text(file, "--instructions")
+    if not text.strip() or len(text) > lengths.INSTRUCTIONS:
+        raise typer.BadParameter(
+            f"the file holds 1 to {lengths.INSTRUCTIONS:,} characters", param_hint="--instructions"
+        )
+    return text
+
+
+def _text(file: Path, option: str) -> str:
+    try:
+        return file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        raise typer.BadParameter(
+            "the file holds no text in UTF-8 that may be read", param_hint=option
+        ) from None
 
 
 def _typed_password() -> str:

@@ -28,6 +28,9 @@ class EngineSettings(ConnectionSettings):
     """The model that `vllm` or `ray` runs: a directory, or a name on the Hugging Face Hub. For `openai`: what its
     server serves, by that name, or by a directory with the same checkpoint. Empty: what the profile recommends; the
     only one it serves."""
+    card: str = ""
+    """Reader card that says what the model is told about a page and in which form it answers, as `olmocr`. Empty: by
+    the model's name."""
     profile: str = ""
     """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
     the GPU that is found, or `cpu`. `none`: vLLM's own choices."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import Capabilities
 
 _DECISIVE: Final = (
+    "card",
     "engine_options",
     "kv_cache_dtype",
     "max_model_len",

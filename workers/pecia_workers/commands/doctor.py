@@ -20,6 +20,7 @@ from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import missing_guards
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag, left_in_postgres
 from pecia_workers.ledger.roster import (
@@ -250,5 +251,16 @@ def _abilities(worker: EngineWorker) -> str:
     adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
     fields = "fields" if can.get("fields") else ""
     model = f"{worker.engine} {can.get('model') or ''}".strip()
-    said = [model, can.get("device"), ", ".join(worker.stages), fields, languages, adapters, slots, tokens]
+    licence = card_of(can.get("model") or "").warning
+    said = [
+        model,
+        can.get("device"),
+        ", ".join(worker.stages),
+        fields,
+        languages,
+        adapters,
+        slots,
+        tokens,
+        licence,
+    ]
     return "; ".join(filter(None, said))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -27,6 +27,8 @@ class Capabilities:
     """For languages that it could read but for something that is not there: what to do, in a sentence."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
+    instructions: bool = False
+    """Whether it does what a task's own instructions say."""
     most_pixels: int = 4096 * 4096
     """Of one page; it sees nothing more of a larger one. The default is what the largest pictures of any model have."""
     samples: bool = True
@@ -59,6 +61,25 @@ class Sampling:
     """0: no limit."""
     repetition_penalty: float = 1.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    stop: tuple[str, ...] = ()
+    """What ends an answer, beside the model's own end."""
+    skip_special_tokens: bool = True
+    """Off: the answer holds the model's special tokens, where they are its markup."""
+    extra_args: Mapping[str, Any] = field(default_factory=dict)
+    """For the model's own logits processor."""
+
+    @property
+    def special(self) -> dict[str, Any]:
+        """What few models need, by vLLM's names; empty for all others."""
+        own: dict[str, Any] = {}
+        if self.presence_penalty:
+            own["presence_penalty"] = self.presence_penalty
+        if self.stop:
+            own["stop"] = list(self.stop)
+        if not self.skip_special_tokens:
+            own["skip_special_tokens"] = False
+        return own | ({"extra_args": dict(self.extra_args)} if self.extra_args else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +110,8 @@ class EngineRequest:
     language: str | None = None
     instruction: str = ""
     """What a language model is asked to do with the images, in plain words; other engines need none."""
+    system: str | None = None
+    """System message; None: what the model's chat template says by itself."""
     sampling: Sampling = Sampling()
     schema: Mapping[str, Any] | None = None
     """JSON schema that the text must follow; only for an engine whose capabilities say `fields`."""
@@ -107,6 +130,12 @@ class EngineRequest:
         """Width and height of its pictures, in pixels; there must be one."""
         height, width = self.images[0].shape[:2]
         return width, height
+
+    def messages(self, shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return it as chat messages: what is shown, then its words if it has any."""
+        words = [{"type": "text", "text": self.instruction}] if self.instruction else []
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": [*shown, *words]}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +157,7 @@ class Generation:
     waited_s: float = 0.0
     """Before there was room for it; not the engine's time."""
     shrunk_to: tuple[int, int] | None = None
-    """Width and height, in pixels, at which the engine saw the images, if they had to be shrunk."""
+    """Width and height, in pixels, at which the engine saw the images; None: as they were in the request."""
     engine: str | None = None
     """Who of an engine that has several readers made it; None: the engine itself."""
 

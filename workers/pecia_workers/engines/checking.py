@@ -8,18 +8,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from pecia_schemas import DocumentType, Verdict
+from pecia_schemas.blocks import text_of
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.engines.profiles import with_profile
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.stages import only_captions
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.images import to_rgb
-from pecia_workers.reading.instructions import instruction_for
+from pecia_workers.reading.answers import answer_blocks
+from pecia_workers.reading.instructions import page_instruction
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import Engine, Generation
+    from pecia_workers.engines.reader_cards import Card
 
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""
@@ -58,14 +62,15 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
     try:
         started = monotonic()
         await engine.start()
-        return await _read(engine, monotonic() - started)
+        card = card_of(engine.capabilities.model, settings.card)
+        return await _read(engine, card, monotonic() - started)
     finally:
         await engine.stop()
 
 
-async def _read(engine: Engine, ready_s: float) -> EngineCheck:
+async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
     started = monotonic()
-    request = await engine.fit(_page())
+    request = await engine.fit(_page(card))
     predicted = engine.cost(request) - expected_output(request)
     generation = await engine.generate(request)
     capabilities, budget = engine.capabilities, engine.budget
@@ -81,11 +86,11 @@ async def _read(engine: Engine, ready_s: float) -> EngineCheck:
         predicted_tokens=predicted if capabilities.fields else None,
         counted_tokens=generation.usage.prompt,
         drifted=bool(engine.load().drifted),
-        first_line=_first_line(generation),
+        first_line=_first_line(generation, card, request.size),
     )
 
 
-def _page() -> EngineRequest:
+def _page(card: Card) -> EngineRequest:
     """Return the page of a prescription, as a reader of its kind is asked for it."""
     (page, *_) = sample_document(DocumentType.PRESCRIPTION).pages
     return EngineRequest(
@@ -93,10 +98,13 @@ def _page() -> EngineRequest:
         images=(to_rgb(page.image),),
         workload=DocumentType.PRESCRIPTION,
         language="en",
-        instruction=instruction_for(DocumentType.PRESCRIPTION, "en"),
+        instruction=page_instruction(card, DocumentType.PRESCRIPTION, "en"),
+        system=card.system,
+        sampling=card.words(),
         max_output_tokens=_MOST_TOKENS,
     )
 
 
-def _first_line(generation: Generation) -> str:
-    return next((line.strip() for line in generation.text.splitlines() if line.strip()), "")
+def _first_line(generation: Generation, card: Card, size: tuple[int, int]) -> str:
+    blocks = generation.blocks or answer_blocks(card.answer, generation.text, size, size)
+    return next((line.strip() for line in text_of(blocks).splitlines() if line.strip()), "")

@@ -27,6 +27,7 @@ from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, chat_body
 from pecia_workers.engines.openai_server import ChatServer, Retries
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.vllm_fitting import Room, fits, fitted
 
@@ -64,11 +65,13 @@ class OpenAiEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Pages and clips, in whatever language the model knows."""
+        card = card_of(self._dialect.model, self._settings.card)
         return Capabilities(
             name="openai",
             model=self._dialect.model,
             stages=LANGUAGE_MODEL,
-            fields=True,
+            fields=card.fields,
+            instructions=card.instructions,
             adapters=frozenset(self._settings.adapters),
         )
 

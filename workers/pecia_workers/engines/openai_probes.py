@@ -14,6 +14,7 @@ from pecia_workers.engines.base import (
     EngineError,
     EngineRequest,
     EngineUnavailableError,
+    Sampling,
 )
 from pecia_workers.engines.openai_prices import PICTURE, blank, probe
 from pecia_workers.engines.openai_requests import EXTRAS, Dialect, chat_body, messages
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_EVERYTHING: Final = replace(probe(), priority=1, log_probabilities=True)
+_EVERYTHING: Final = replace(
+    probe(),
+    priority=1,
+    log_probabilities=True,
+    sampling=Sampling(skip_special_tokens=False, extra_args={"probe": 1}),
+)
 """A request that makes use of every extra; a priority of 0 would be taken by all."""
 
 

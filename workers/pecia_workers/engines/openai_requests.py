@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXTRAS: Final = (
     *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
+    *("skip_special_tokens", "vllm_xargs"),
     "logprobs",  # OpenAI's
 )
 """What servers may or may not take."""
@@ -55,16 +56,19 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
 
 
 def messages(request: EngineRequest) -> list[dict[str, Any]]:
-    """Return the request as one message: its pictures, the frames of a clip as single ones, then its words."""
+    """Return the request as messages: its pictures, the frames of a clip as single ones, then its words."""
     shown = [
         {"type": "image_url", "image_url": {"url": _data_url(image, is_frame=request.clip is not None)}}
         for image in request.images
     ]
-    return [{"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}]
+    return request.messages(shown)
 
 
 def _options(request: EngineRequest, most_tokens: int | None) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+    special = request.sampling.special
+    options: dict[str, Any] = {
+        name: special[name] for name in ("presence_penalty", "stop") if name in special
+    }
     if most_tokens is not None:
         options["max_tokens"] = most_tokens
     if request.sampling.seed is not None:
@@ -78,6 +82,8 @@ def _options(request: EngineRequest, most_tokens: int | None) -> dict[str, Any]:
 def _extras(request: EngineRequest) -> dict[str, Any]:
     """Return what is said even where it changes nothing: else a checkpoint's own defaults would hold."""
     return {
+        "skip_special_tokens": request.sampling.skip_special_tokens,
+        "vllm_xargs": dict(request.sampling.extra_args),
         "top_k": request.sampling.top_k or _NO_LIMIT,
         "repetition_penalty": request.sampling.repetition_penalty,
         "repetition_detection": LOOPS,

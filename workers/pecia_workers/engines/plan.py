@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.kv_cache import KvShape, MemoryPlan, kv_shape, kv_tokens, memory_plan, page_tokens
 from pecia_workers.engines.profiles import MOST_SEQUENCES, Profile, known_model, merged, recommended
+from pecia_workers.engines.reader_cards import card_of, readers_for
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -31,6 +32,14 @@ class EnginePlan:
     license: str
     why: str
     """Of this model and quantisation."""
+    card: str
+    """Whose reader card it has."""
+    warning: str
+    """What its licence shuts out."""
+    needs: str
+    """What its operator has to see to."""
+    readers: tuple[str, ...]
+    """Models made for documents that would fit as well, all under permissive licences."""
     sizes: dict[str, Any]
     """What profile and settings say, by the fleet's names."""
     engine_options: dict[str, Any]
@@ -77,7 +86,7 @@ def plan_engine(
     """
     why = _why(settings, memory_bytes, captions=captions)
     chosen = merged(settings, profile, memory_bytes, captions=captions)
-    model = _known(chosen.model)
+    model, card = _known(chosen.model), card_of(chosen.model, settings.card)
     memory = memory_plan(chosen, model, memory_bytes, profile.reserve_bytes)
     kv = kv_shape(chosen, model)
     tokens, page = kv_tokens(kv, memory.kv_cache), page_tokens(chosen)
@@ -85,8 +94,12 @@ def plan_engine(
         profile=profile.title,
         model=chosen.model,
         quantization=chosen.quantization or model.quantization,
-        license=model.license,
+        license=model.license or card.license,
         why=why,
+        card=card.title,
+        warning=card.warning,
+        needs=card.needs,
+        readers=() if captions else readers_for(memory_bytes),
         sizes=_sizes(chosen),
         engine_options=chosen.engine_options,
         memory=memory,

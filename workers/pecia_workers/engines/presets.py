@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas import CaptionVideo, ReadDocument
 from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
 from pecia_workers.engines.base import Sampling
+from pecia_workers.engines.reader_cards import Card, card_of
 
 Bounds = tuple[float, float]
 
@@ -69,29 +71,33 @@ def presets() -> Presets:
 
 
 def sampling_for(
-    task: ReadDocument | CaptionVideo, *, caption_tokens: int = 0
+    task: ReadDocument | CaptionVideo, *, caption_tokens: int = 0, card: Card | None = None
 ) -> tuple[Sampling, int | None]:
     """Return how to write for the task, and the most tokens of one page or caption; None: as the fleet is set.
 
     `caption_tokens` is the fleet's bound on captions, 0 without one. The task's own options win over that, over its
-    preset and over what its language asks for.
+    preset, over what its language asks for and over the reader card that reads its pages.
     """
-    values = _page_values(task) if isinstance(task, ReadDocument) else _caption_values(task, caption_tokens)
+    if isinstance(task, ReadDocument):
+        sampling, most = (card or card_of("")).words(), None
+        values = _page_values(task)
+    else:
+        values = _caption_values(task, caption_tokens)
+        sampling, most = Sampling(), values.pop("caption_tokens")
     options = task.options or GenerationOptions()
     changed = options.model_dump(exclude_none=True, exclude={"max_output_tokens"})
-    sampling = Sampling(**(values.model_dump(exclude={"caption_tokens"}) | changed))
-    return sampling, options.max_output_tokens or values.caption_tokens
+    return replace(sampling, **(values | changed)), options.max_output_tokens or most
 
 
-def _page_values(task: ReadDocument) -> PresetValues:
-    """Return a page's values: greedy without a preset, for copying has one right answer."""
+def _page_values(task: ReadDocument) -> dict[str, Any]:
+    """Return what a page's preset says; without one its card does, for copying has one right answer."""
     if task.preset is None:
-        return PresetValues()
-    changed = {"repetition_penalty": presets().documents.repetition_penalty, "caption_tokens": None}
-    return presets().presets[Preset(task.preset)].model_copy(update=changed)
+        return {}
+    values = presets().presets[Preset(task.preset)].model_dump(exclude={"caption_tokens"})
+    return values | {"repetition_penalty": presets().documents.repetition_penalty}
 
 
-def _caption_values(task: CaptionVideo, most_tokens: int) -> PresetValues:
+def _caption_values(task: CaptionVideo, most_tokens: int) -> dict[str, Any]:
     rules = presets().captions
     values = presets().presets[Preset(task.preset or rules.preset)]
     tokens = values.caption_tokens or rules.tokens[CaptionStyle(task.style)]
@@ -99,7 +105,7 @@ def _caption_values(task: CaptionVideo, most_tokens: int) -> PresetValues:
     if bounds := rules.languages.get(task.language):
         changed["temperature"] = _within(values.temperature, bounds.temperature)
         changed["repetition_penalty"] = _within(values.repetition_penalty, bounds.repetition_penalty)
-    return values.model_copy(update=changed)
+    return values.model_dump() | changed
 
 
 def _within(value: float, bounds: Bounds) -> float:

@@ -16,6 +16,7 @@ from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
 from pecia_workers.engines.kv_cache import kv_shape, kv_tokens, memory_plan, page_tokens
 from pecia_workers.engines.models import Model, local_model
+from pecia_workers.engines.reader_cards import card_of
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
@@ -132,7 +133,8 @@ def merged(
     known = known_model(model)
     if known:
         values["max_model_len"] = min(values["max_model_len"], known.context)
-    options = profile.engine_options | settings.engine_options
+    card = card_of(model, settings.card)
+    options = profile.engine_options | card.engine_options | settings.engine_options
     unset = {name: value for name, value in values.items() if name not in settings.model_fields_set}
     chosen = settings.model_copy(update={**unset, "model": model, "engine_options": options})
     if not memory_bytes:

@@ -25,6 +25,7 @@ from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.ray_answers import ending_of
 from pecia_workers.engines.ray_rows import ERROR
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.vllm_fitting import fits, fitted
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ class RayEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Pages, in whatever language the model knows."""
+        card = card_of(self._settings.model, self._settings.card)
         return Capabilities(
             name="ray",
             model=self._settings.model,
             stages=frozenset({Stage.READ}),
-            fields=True,
+            fields=card.fields,
+            instructions=card.instructions,
             revision=self._revision,
         )
 

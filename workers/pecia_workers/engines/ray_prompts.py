@@ -85,6 +85,7 @@ class Prompts:
             "seed": sampling.seed,
             "max_tokens": request.max_output_tokens,
             "repetition_detection": RepetitionDetectionParams(**LOOPS),
+            **sampling.special,
         }
         if request.schema:
             params["structured_outputs"] = {"json": json.dumps(request.schema)}
@@ -97,8 +98,8 @@ class Prompts:
 
     def _words(self, request: EngineRequest) -> str:
         shown = [{"type": "image"} for _ in request.images]
-        asked = {"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}
-        words: str = self.processor.apply_chat_template([asked], add_generation_prompt=True, tokenize=False)
+        asked = request.messages(shown)
+        words: str = self.processor.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
         return words
 
 

@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.start_failures import check_model
 from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
 
@@ -18,13 +19,17 @@ if TYPE_CHECKING:
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
-    """Return the engine that `settings.engine` names, not started. Raises `EngineUnavailableError`."""
+    """Return the engine that `settings.engine` names, not started.
+
+    Raises `EngineUnavailableError`, also for a reader card that there is not.
+    """
     create = _ENGINES.get(settings.engine)
     if create is None:
         message = (
             f"There is no engine {settings.engine!r}. PECIA_ENGINE is one of: {', '.join(sorted(_ENGINES))}."
         )
         raise EngineUnavailableError(message)
+    card_of(settings.model, settings.card)
     return create(settings)
 
 

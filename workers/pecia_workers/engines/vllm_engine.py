@@ -21,6 +21,7 @@ from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
 from pecia_workers.engines.turns import Turns
@@ -59,11 +60,13 @@ class VllmEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Pages and clips, in whatever language the model knows."""
+        card = card_of(self._settings.model, self._settings.card)
         return Capabilities(
             name="vllm",
             model=self._settings.model,
             stages=LANGUAGE_MODEL,
-            fields=True,
+            fields=card.fields,
+            instructions=card.instructions,
             adapters=frozenset(self._settings.adapters),
             device=self._device,
             revision=self._revision,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pecia_schemas import Stage
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import stages_served
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _GIB: Final = 2**30
 
 
 def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[str, Any]:
-    """Return the arguments for vLLM's engine; what a setting leaves empty is vLLM's own choice.
+    """Return the arguments for vLLM's engine; what a setting leaves empty is the reader card's or vLLM's own choice.
 
     `settings.engine_options` win over everything. Raises `EngineUnavailableError` for an option that is not `known`.
     """
@@ -57,6 +58,7 @@ def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[s
         **_pictures(settings),
         **_adapters(settings),
         **_offloading(settings),
+        **card_of(settings.model, settings.card).engine_options,
         **settings.engine_options,
     }
 

@@ -174,12 +174,12 @@ class VllmSession:
 
     async def _render_pictures(self, request: EngineRequest) -> Any:
         pictures = [{"type": "image_pil", "image_pil": Image.fromarray(image)} for image in request.images]
-        _, (prompt,) = await self._llm.renderer.render_chat_async([[_asked(request, pictures)]], _CHAT)
+        _, (prompt,) = await self._llm.renderer.render_chat_async([request.messages(pictures)], _CHAT)
         return prompt
 
     async def _render_clip(self, request: EngineRequest, times: ClipTimes) -> Any:
         words = self._llm.get_tokenizer().apply_chat_template(
-            [_asked(request, [{"type": "video"}])], add_generation_prompt=True, tokenize=False
+            request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
         )
         # Chat messages have no way to carry frames that are in memory.
         prompt = {"prompt": words, "multi_modal_data": {"video": [_clip(request, times)]}}
@@ -322,10 +322,6 @@ def _processors_counter(config: Any, family: str) -> TokenCounter | None:
         return None
 
 
-def _asked(request: EngineRequest, shown: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"role": "user", "content": [*shown, {"type": "text", "text": request.instruction}]}
-
-
 def _clip(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
     """Return the frames and what the processors want to know of them; nothing is sampled again."""
     return np.stack(request.images), {
@@ -352,6 +348,7 @@ def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
         repetition_detection=RepetitionDetectionParams(**LOOPS),
         structured_outputs=schema,
         logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
+        **sampling.special,
     )
 
 

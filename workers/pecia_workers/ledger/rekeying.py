@@ -30,9 +30,13 @@ _SPAN = 1_000
 _HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
 # All are encrypted at once, so under the same key.
 _HAS_SECRETS = (
-    "(jsonb_typeof(task->'fields') = 'object' OR task->>'password' IS NOT NULL OR task->>'url' IS NOT NULL)"
+    "(jsonb_typeof(task->'fields') = 'object' OR task->>'instructions' IS NOT NULL"
+    " OR task->>'password' IS NOT NULL OR task->>'url' IS NOT NULL)"
 )
-_KEY_OF_SECRETS = "coalesce(task->'fields'->>'enc', task->'password'->>'enc', task->'url'->>'enc')"
+_KEY_OF_SECRETS = (
+    "coalesce(task->'fields'->>'enc', task->'instructions'->>'enc',"
+    " task->'password'->>'enc', task->'url'->>'enc')"
+)
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
 _ENDPOINTS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
@@ -176,7 +180,7 @@ class Holdings:
     key: str | None
     payloads: int
     tasks: int
-    """Jobs whose task has `fields`, a password or a URL."""
+    """Jobs whose task has `fields`, instructions, a password or a URL."""
     results: int
     secrets: int
     """Of endpoints."""
@@ -282,7 +286,7 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
 
 
 async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the `fields`, passwords and URLs of the tasks of a span under the current key."""
+    """Encrypt `fields`, instructions, passwords and URLs of the tasks of a span under the current key."""
 
     def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
         return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))

@@ -31,6 +31,8 @@ class Plan:
     steps: Collection[Preparation] = tuple(Preparation)
     most_pixels: int = 4096 * 4096
     """What the engine can use of one page."""
+    longest_side: int = 4096 * 4096
+    """The same of its longer side."""
     prefer: Prefer = Prefer.AUTO
     """What a page that brings its own text is read from."""
 
@@ -61,7 +63,7 @@ def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageI
 
     page = PageImage(pixels=np.ascontiguousarray(np.rot90(pixels, -layer.turn // 90)), rotation=layer.turn)
     if Preparation.DOWNSCALE in plan.steps:
-        page = _scaled_down(page, plan.most_pixels)
+        page = _scaled_down(page, plan)
     found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
     return replace(page, blocks=found.blocks, doubts=found.doubts)
 
@@ -96,12 +98,12 @@ def deskew(sheet: Sheet, _: Plan) -> Sheet:
 
 def downscale(sheet: Sheet, plan: Plan) -> Sheet:
     """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
-    return replace(sheet, page=_scaled_down(sheet.page, plan.most_pixels))
+    return replace(sheet, page=_scaled_down(sheet.page, plan))
 
 
-def _scaled_down(page: PageImage, most_pixels: int) -> PageImage:
+def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
     height, width = page.pixels.shape[:2]
-    scale = math.sqrt(most_pixels / (width * height))
+    scale = min(math.sqrt(plan.most_pixels / (width * height)), plan.longest_side / max(width, height))
     if scale >= 1:
         return page
     size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))

@@ -23,6 +23,10 @@ def check_demands(task: ReadDocument, engine: Capabilities) -> None:
         raise EngineRefusedError(
             f"The engine {engine.name} reads text alone.", FailureCode.FIELDS_UNAVAILABLE
         )
+    if task.instructions is not None and not engine.instructions:
+        raise EngineRefusedError(
+            f"The engine {engine.name} takes no instructions.", FailureCode.INSTRUCTIONS_UNAVAILABLE
+        )
     check_adapter(task.adapter, engine)
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from pecia_schemas import DocumentType
+from pecia_workers.engines.reader_cards import Card
 
 _WRITTEN: Final = frozenset({"en", "ko", "zh"})
 _OTHERWISE: Final = "en"
@@ -17,6 +18,11 @@ _OTHERWISE: Final = "en"
 def instruction_for(document_type: DocumentType, language: str | None) -> str:
     """Return the instruction in the page's language; in English for an unknown one or one that has none."""
     return _written(document_type, language if language in _WRITTEN else _OTHERWISE)
+
+
+def page_instruction(card: Card, document_type: DocumentType, language: str | None) -> str:
+    """Return what the model of a reader card is told about a page."""
+    return instruction_for(document_type, language) if card.prompt is None else card.prompt
 
 
 def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -115,9 +115,10 @@ class Ladder:
         self, engine: Generator, request: EngineRequest, judge: Judge, change: Change | None = None
     ) -> Reading:
         generation = await engine.generate(request)
+        seen = generation.shrunk_to or request.size
         return Reading(
             engine=generation.engine or engine.capabilities.name,
             change=change,
-            generation=judge(generation),
-            seen=generation.shrunk_to or request.size,
+            generation=judge(replace(generation, shrunk_to=seen)),
+            seen=seen,
         )

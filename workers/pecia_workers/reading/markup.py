@@ -59,7 +59,7 @@ def blocks_of(written: str) -> tuple[Block, ...]:
     text = _TASK.sub(lambda found: f"{found[1]}{'☑' if found[2] else '☐'}", text)
     try:
         blocks = tuple(_blocks(text))
-    except (RecursionError, _BrokenTableError):
+    except (RecursionError, BrokenTableError):
         blocks = ()
     whole = _letters(unescape(_TAG.sub("", _BLOCK_TAG.sub("", text))))
     kept = _letters("".join(block.text for block in blocks))
@@ -137,7 +137,7 @@ def _pipe_table(rows: Iterable[str]) -> Iterator[Block]:
     cells = [
         row[bool(row and not row[0]) : len(row) - bool(len(row) > 1 and not row[-1].strip())] for row in cells
     ]
-    yield from _table_block([[_Given(_read(one)) for one in row] for row in cells])
+    yield from table_block([[GivenCell(_read(one)) for one in row] for row in cells])
 
 
 def _read(written: str) -> str:
@@ -212,12 +212,12 @@ def _tag(state: StateInline, silent: bool) -> bool:
 # Tables
 
 
-class _BrokenTableError(Exception):
+class BrokenTableError(Exception):
     """There is text between the cells, or the spans are beyond reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class GivenCell:
     """A cell as it was written."""
 
     text: str
@@ -229,22 +229,23 @@ def _html_table(written: str) -> Iterator[Block]:
     for caption in _CAPTION.findall(written):
         yield from _block(BlockKind.CAPTION, _read(caption))
     _, *rows = _ROW.split(_CAPTION.sub("", written))
-    yield from _table_block([list(_html_cells(row)) for row in rows])
+    yield from table_block([list(_html_cells(row)) for row in rows])
 
 
-def _html_cells(row: str) -> Iterator[_Given]:
+def _html_cells(row: str) -> Iterator[GivenCell]:
     _, *found = _CELL.split(row)
     for attributes, content in zip(found[::2], found[1::2], strict=True):
         spans = {name.lower(): max(1, int(count)) for name, count in _SPAN.findall(attributes)}
-        yield _Given(_read(content), spans.get("row", 1), spans.get("col", 1))
+        yield GivenCell(_read(content), spans.get("row", 1), spans.get("col", 1))
 
 
-def _table_block(rows: list[list[_Given]]) -> Iterator[Block]:
+def table_block(rows: list[list[GivenCell]]) -> Iterator[Block]:
+    """Yield the cells as one table, if there are any. Raises `BrokenTableError`."""
     if table := _grid(rows):
         yield from _block(BlockKind.TABLE, table.text, table=table)
 
 
-def _grid(rows: list[list[_Given]]) -> Table | None:
+def _grid(rows: list[list[GivenCell]]) -> Table | None:
     """Return the table, in which each place belongs to one cell: spans are cut where they overlap or leave it."""
     cells: list[Cell] = []
     taken: set[tuple[int, int]] = set()
@@ -256,7 +257,7 @@ def _grid(rows: list[list[_Given]]) -> Table | None:
             wide = next((n for n in range(1, one.columns) if (row, column + n) in taken), one.columns)
             tall = min(one.rows, len(rows) - row)
             if len(taken) + wide * tall > _MOST_PLACES:
-                raise _BrokenTableError
+                raise BrokenTableError
             taken |= {(row + down, column + across) for down in range(tall) for across in range(wide)}
             cells.append(Cell(row=row, column=column, row_span=tall, column_span=wide, text=one.text))
     columns = 1 + max((column for _, column in taken), default=-1)

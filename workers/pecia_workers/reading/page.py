@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
@@ -13,14 +14,16 @@ from pecia_schemas.tasks import DocumentType, Prefer, Preparation
 from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
+from pecia_workers.engines.reader_cards import AnswerFormat, Card, card_of
 from pecia_workers.ledger import ClaimedPart, Done
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.media.pages import PageImage
 from pecia_workers.media.preparation import Plan
 from pecia_workers.payloads import Spool
+from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.demands import check_demands
 from pecia_workers.reading.fields import Fields, closed, judge
-from pecia_workers.reading.instructions import fields_instruction, instruction_for
+from pecia_workers.reading.instructions import fields_instruction, page_instruction
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
 from pecia_workers.reading.verdicts import judged
@@ -60,6 +63,7 @@ class ReadPage:
         self._patience = settings.part_timeout.total_seconds()
         self._steps = settings.prepare
         self._log_probabilities = settings.log_probabilities
+        self._named_card = settings.card
 
     async def __call__(self, part: ClaimedPart) -> Done:
         """Return the claimed page's text, and its fields if the task asks for any.
@@ -72,7 +76,7 @@ class ReadPage:
         started = clock()
         image = await self._page(part, task)
         decoded = clock()
-        request = _request(part, task, image, log_probabilities=self._log_probabilities)
+        request = _request(part, task, image, self._card, log_probabilities=self._log_probabilities)
         look = await self._look(part, task, request, image)
         asked = clock()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
@@ -92,8 +96,18 @@ class ReadPage:
 
     def _plan(self, task: ReadDocument) -> Plan:
         steps = self._steps if task.prepare is None else tuple(map(Preparation, task.prepare))
-        most_pixels = self._engine.capabilities.most_pixels
-        return Plan(steps=steps, most_pixels=most_pixels, prefer=Prefer(task.prefer))
+        card = self._card
+        return Plan(
+            steps=steps,
+            most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
+            longest_side=card.longest_side,
+            prefer=Prefer(task.prefer),
+        )
+
+    @property
+    def _card(self) -> Card:
+        """That of the engine's model, which a server tells only when it has started."""
+        return card_of(self._engine.capabilities.model, self._named_card)
 
     async def _look(
         self, part: ClaimedPart, task: ReadDocument, request: EngineRequest, image: PageImage
@@ -116,7 +130,8 @@ class ReadPage:
                 text=text_of(image.blocks), verdict=Verdict.OK, blocks=image.blocks, doubts=image.doubts
             )
             return [Reading(engine=_LAYER, change=None, generation=judged(own), seen=request.size)]
-        return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL))
+        judge = partial(_judged_by, self._card.answer, request.size)
+        return await self._for_text.climb(request, self._end_of(_TEXT_UNTIL), judge=judge)
 
     async def _fill(
         self, request: EngineRequest, task: ReadDocument, readings: list[Reading]
@@ -139,17 +154,23 @@ class ReadPage:
         return asyncio.get_running_loop().time() - worked_s() + share * self._patience
 
 
+def _judged_by(answer: AnswerFormat, page: tuple[int, int], generation: Generation) -> Generation:
+    return judged(with_blocks(answer, page, generation))
+
+
 def _request(
-    part: ClaimedPart, task: ReadDocument, image: PageImage, *, log_probabilities: bool
+    part: ClaimedPart, task: ReadDocument, image: PageImage, card: Card, *, log_probabilities: bool
 ) -> EngineRequest:
-    sampling, most = sampling_for(task)
+    sampling, most = sampling_for(task, card=card)
     return EngineRequest(
         id=f"{part.id}:{part.attempt}",
         part=part.id,
         images=(image.pixels,),
         workload=task.document_type,
         language=task.language,
-        instruction=instruction_for(DocumentType(task.document_type), task.language),
+        instruction=task.instructions
+        or page_instruction(card, DocumentType(task.document_type), task.language),
+        system=card.system,
         sampling=sampling,
         adapter=task.adapter,
         log_probabilities=log_probabilities,

@@ -69,7 +69,7 @@ def _looked_at(generation: Generation, text: str) -> Verdict:
 
 
 def _is_doubtful(generation: Generation, text: str) -> bool:
-    if generation.blocks:
+    if generation.lines:
         confidence = mean_confidence(generation.lines)
         return confidence is not None and confidence < _DOUBTFUL_LINES
     words = len(text.split()) or 1

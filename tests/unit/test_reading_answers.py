@@ -1,0 +1,158 @@
+"""Answers of each format as blocks; their shapes are those that the models' makers show."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from answers import ANSWERS, PAGE, FormatAnswer
+from pecia_schemas import BlockKind, Box, Verdict
+from pecia_schemas.blocks import Block, text_of
+from pecia_workers.engines.base import Generation
+from pecia_workers.engines.reader_cards import AnswerFormat
+from pecia_workers.reading.answers import answer_blocks, with_blocks
+from pecia_workers.reading.verdicts import judged
+
+WIDTH, HEIGHT = PAGE
+MARKUP = [
+    *("<doctag>", "<text>", "</text>", "<loc_1>", "<otsl>", "</otsl>", "<fcel>", "<ucel>", "<lcel>", "<nl>"),
+    *("<unordered_list>", "<list_item>", "</list_item>", "</unordered_list>", "<formula>", "<title>"),
+    *('[{"bbox": [1, 2, 3, 4], "category": "Text", "text": "', '"}', ", ", "]", "{", "}", "\\"),
+    *('<div data-bbox="1 2 3 4" data-label="Table">', "</div>", "<table>", "<td>", "</table>", "<p>"),
+    *("<|ref|>text<|/ref|><|det|>[[1, 2, 3, 4]]<|/det|>", "<|det|>", "<page_number>", "</page_number>"),
+    *("---\n", "primary_language: en\n", "# ", "| ", "$$"),
+]
+
+
+def blocks(answer: AnswerFormat, text: str, seen: tuple[int, int] = PAGE) -> tuple[Block, ...]:
+    return answer_blocks(answer, text, PAGE, seen)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer.format))
+def test_an_answer_of_each_format_becomes_its_blocks(answer: FormatAnswer) -> None:
+    found = blocks(answer.format, answer.text)
+
+    assert [(block.kind, block.text) for block in found] == list(answer.blocks)
+    assert [block.box is not None for block in found] == [answer.has_places] * len(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (AnswerFormat.DOCTAGS, "<text><loc_50><loc_100><loc_250><loc_150>Na 140</text>"),
+        (AnswerFormat.HTML, '<div data-bbox="100 200 500 300" data-label="Text"><p>Na 140</p></div>'),
+        (AnswerFormat.GROUNDED, "<|ref|>text<|/ref|><|det|>[[100, 200, 500, 300]]<|/det|>\nNa 140"),
+        (AnswerFormat.LAYOUT, '[{"bbox": [50, 100, 250, 150], "category": "Text", "text": "Na 140"}]'),
+    ],
+)
+def test_a_place_is_told_in_pixels_of_the_page(answer: AnswerFormat, text: str) -> None:
+    (block,) = blocks(answer, text, seen=(500, 500))
+
+    assert (block.text, block.box) == (
+        "Na 140",
+        Box(left=WIDTH // 10, top=HEIGHT // 5, right=WIDTH // 2, bottom=HEIGHT * 3 // 10),
+    )
+
+
+@pytest.mark.parametrize("place", [[9e9, 0, 1, 1], [5, 5, 5, 9], [1, 2], ["a", 1, 2, 3], None])
+def test_a_place_that_cannot_be_is_none(place: object) -> None:
+    text = json.dumps([{"bbox": place, "category": "Text", "text": "Na 140"}])
+    (block,) = blocks(AnswerFormat.LAYOUT, text)
+    assert (block.text, block.box) == ("Na 140", None)
+
+
+@pytest.mark.parametrize("answer", AnswerFormat)
+def test_markdown_from_a_model_of_another_format_is_read_as_markdown(answer: AnswerFormat) -> None:
+    found = blocks(answer, "# Report\n\nDose {5} mg [a]")
+    assert [(block.kind, block.text) for block in found] == [
+        (BlockKind.HEADING, "Report"),
+        (BlockKind.TEXT, "Dose {5} mg [a]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (AnswerFormat.LAYOUT, '[{"bbox": [1, 2, 3, 4], "category": "Text", "text": "Take \\"one\\" tab'),
+        (AnswerFormat.DOCTAGS, '<doctag><text><loc_1><loc_2><loc_3><loc_4>Take "one" tab'),
+        (AnswerFormat.HTML, '<div data-bbox="1 2 3 4" data-label="Text"><p>Take "one" tab'),
+    ],
+)
+def test_an_answer_that_was_cut_off_keeps_its_last_words(answer: AnswerFormat, text: str) -> None:
+    assert text_of(blocks(answer, text)) == 'Take "one" tab'
+
+
+@pytest.mark.parametrize("answer", AnswerFormat)
+@given(st.lists(st.sampled_from(MARKUP) | st.integers(0, 999).map("w{} ".format), max_size=30))
+def test_any_answer_becomes_blocks_of_text(answer: AnswerFormat, pieces: list[str]) -> None:
+    for block in blocks(answer, "".join(pieces)):
+        assert block.text.strip()
+
+
+@given(st.lists(st.sampled_from(MARKUP[:16]) | st.integers(0, 999).map("w{} ".format), max_size=30))
+def test_no_word_between_doctags_is_lost(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    words = re.findall(r"w\d+", text)
+    read = text_of(blocks(AnswerFormat.DOCTAGS, text))
+    assert sorted(re.findall(r"w\d+", read)) == sorted(words)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (AnswerFormat.MARKDOWN, "<table><tr><td>Na</td><td>140</td></tr></table>"),
+        (AnswerFormat.DOCTAGS, "<text><loc_140><loc_1><loc_2><loc_3>Na 140</text>"),
+        (AnswerFormat.HTML, '<div data-bbox="140 1 140 3" data-label="Text">Na 140</div>'),
+        (AnswerFormat.GROUNDED, "<|ref|>text<|/ref|><|det|>[[140, 1, 140, 3]]<|/det|>\nNa 140"),
+        (AnswerFormat.LAYOUT, '[{"bbox": [140, 1, 140, 3], "category": "Text", "text": "Na 140"}]'),
+    ],
+)
+@pytest.mark.parametrize("unsure", ["markup", "text"])
+def test_a_doubt_is_about_the_text_and_never_about_a_place(
+    answer: AnswerFormat, text: str, unsure: str
+) -> None:
+    at = text.rindex("140")
+    doubtful = {at} if unsure == "text" else {text.index("140")} - {at}
+    tokens = tuple((letter, -2.0 if place in doubtful else 0.0) for place, letter in enumerate(text))
+
+    read = judged(with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK, tokens=tokens)))
+
+    assert [doubt.text for doubt in read.doubts] == ["140"] * (unsure == "text")
+
+
+def test_cells_of_a_table_go_on_to_the_right_and_down() -> None:
+    otsl = "<otsl><ched>Test<lcel><nl><fcel>Na<fcel>140<nl><ucel><fcel>141<nl></otsl>"
+    (block,) = blocks(AnswerFormat.DOCTAGS, otsl)
+
+    assert block.table
+    spans = [(cell.text, cell.row_span, cell.column_span) for cell in block.table.cells]
+    assert spans == [("Test", 1, 2), ("Na", 2, 1), ("140", 1, 1), ("141", 1, 1)]
+
+
+def test_a_list_in_a_list_keeps_its_marks_and_has_the_place_of_all() -> None:
+    tags = (
+        "<ordered_list>\n<list_item><loc_50><loc_50><loc_100><loc_60>First"
+        "<unordered_list>\n<list_item>inner</list_item></unordered_list></list_item>\n"
+        "<list_item><loc_40><loc_70><loc_90><loc_80>Second</list_item>\n</ordered_list>"
+    )
+    (block,) = blocks(AnswerFormat.DOCTAGS, tags)
+
+    assert (block.kind, block.text) == (BlockKind.LIST, "1. First\n  - inner\n2. Second")
+    assert block.box == Box(left=80, top=140, right=200, bottom=224)
+
+
+def test_an_element_models_bare_cells_are_a_table() -> None:
+    (block,) = blocks(AnswerFormat.DOCTAGS, "<fcel>Na<fcel>140<nl><fcel>K<fcel>4<nl>")
+    assert (block.kind, block.text) == (BlockKind.TABLE, "Na\t140\nK\t4")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(AnswerFormat.LAYOUT, "[]"), (AnswerFormat.DOCTAGS, "<doctag></doctag>")]
+)
+def test_an_answer_of_markup_alone_is_unreadable(answer: AnswerFormat, text: str) -> None:
+    read = with_blocks(answer, PAGE, Generation(text=text, verdict=Verdict.OK))
+    assert (read.text, read.blocks, read.verdict) == ("", (), Verdict.UNREADABLE)

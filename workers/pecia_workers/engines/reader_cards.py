@@ -1,0 +1,145 @@
+"""What is known of each family of models that read documents: a file each in `cards/`, chosen by the model's name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pecia_workers.engines.base import EngineUnavailableError, Sampling
+
+_ANY_OTHER: Final = "markdown"
+
+
+class AnswerFormat(StrEnum):
+    """The form in which a model writes a page."""
+
+    MARKDOWN = "markdown"
+    """With HTML in it, as most write."""
+    FRONT_MATTER = "front_matter"
+    """YAML about the page, then Markdown."""
+    TAGGED = "tagged"
+    """Markdown with tags of its own around page numbers, watermarks and the like."""
+    GROUNDED = "grounded"
+    """Markdown in pieces, each with its kind and its place in thousandths of the page."""
+    HTML = "html"
+    """A `div` a block, with kind and place in thousandths of the page."""
+    LAYOUT = "layout"
+    """A list of JSON objects with category, place in pixels and text."""
+    DOCTAGS = "doctags"
+    """Docling's own markup, with places on a grid of 500."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CardSampling(_Data):
+    """How the family's makers let it pick its words; the defaults are greedy decoding."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    stop: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
+    extra_args: dict[str, Any] = {}
+
+
+class Card(_Data):
+    """One family of models."""
+
+    title: str
+    names: tuple[str, ...]
+    """Parts of its models' names; case, dots and dashes do not count."""
+    license: str
+    warning: str = ""
+    """What its licence shuts out, or that this is unknown; then it is not recommended. Empty: nothing."""
+    sources: tuple[str, ...] = ()
+    """Where this is from."""
+    checkpoint: str = ""
+    """One of its models, by its name on the Hugging Face Hub."""
+    weights_gb: float = 0
+    """10^9 bytes of that one, by the number of its weights; 0: unknown."""
+    answer: AnswerFormat
+    prompt: str | None = None
+    """What it is told about a page; None: the fleet's own words, by type of document and language."""
+    other_prompts: dict[str, str] = {}
+    """What else it knows, to be given as a task's `instructions`."""
+    system: str | None = None
+    """System message; None: what the chat template says by itself."""
+    fields: bool = False
+    """Whether it fills the fields of a task."""
+    instructions: bool = True
+    """Whether it reads a task's own instructions."""
+    sampling: CardSampling = CardSampling()
+    most_pixels: int = 4096 * 4096
+    longest_side: int = 4096 * 4096
+    """Beyond these a page is scaled down: it reads no better, or the model sees no more."""
+    engine_options: dict[str, Any] = {}
+    """Arguments that vLLM needs for it, by vLLM's names."""
+    needs: str = ""
+    """What an operator has to see to."""
+    limits: str = ""
+    """What it cannot do."""
+
+    def words(self) -> Sampling:
+        """Return how it picks its words."""
+        return Sampling(**dict(self.sampling))
+
+
+@cache
+def cards() -> dict[str, Card]:
+    """Return the cards that come with the fleet, by the names of their files."""
+    found = (files("pecia_workers.engines") / "cards").iterdir()
+    return {
+        file.name.removesuffix(".toml"): Card.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        for file in sorted(found, key=lambda file: file.name)
+    }
+
+
+@cache
+def card_of(model: str, named: str = "") -> Card:
+    """Return the card that is named, else that of the model's family; of an unknown model the one for Markdown.
+
+    A model is a name on the Hub, that of a server, or a directory; of several families in it the last one counts.
+    Raises `EngineUnavailableError` if there is no card of this name.
+    """
+    if named:
+        return _card_named(named)
+    plain = _plain(model)
+    places = [
+        (plain.rfind(_plain(name)) + len(_plain(name)), len(name), key)
+        for key, card in cards().items()
+        for name in card.names
+        if _plain(name) in plain
+    ]
+    return cards()[max(places)[-1] if places else _ANY_OTHER]
+
+
+def readers_for(memory_bytes: int) -> tuple[str, ...]:
+    """Return the models under permissive licences that are made for documents and leave a GPU half of its memory."""
+    return tuple(
+        card.checkpoint
+        for card in cards().values()
+        if card.checkpoint and not card.warning and 0 < 2e9 * card.weights_gb <= memory_bytes
+    )
+
+
+def _card_named(name: str) -> Card:
+    if name in cards():
+        return cards()[name]
+    near = difflib.get_close_matches(name, cards(), n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(cards())}."
+    raise EngineUnavailableError(f"There is no reader card {name!r}. {hint}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
