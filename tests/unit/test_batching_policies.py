@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -137,13 +138,29 @@ def test_a_batch_refills_when_all_of_it_has_ended_and_no_more_run_than_allowed()
 @given(mean=st.floats(min_value=1, max_value=1e6), limits=st.tuples(st.integers(1, 50), st.integers(50, 200)))
 def test_the_size_of_a_batch_stays_between_its_bounds(mean: float, limits: tuple[int, int]) -> None:
     least, most = limits
-    size = BatchLimits(least=least, most=most, tokens=4_000).size(mean)
+    size = BatchLimits(least=least, most=most).size(4_000, mean)
     assert least <= size <= most
 
 
 def test_the_size_of_a_batch_is_its_tokens_by_the_mean() -> None:
-    assert BatchLimits().size(80) == 50
-    assert BatchLimits(most=5_000).size(1) == 4_000
+    assert BatchLimits().size(4_000, 80) == 50
+    assert BatchLimits(most=5_000).size(4_000, 1) == 4_000
+
+
+def test_batches_share_the_room() -> None:
+    limits = BatchLimits(concurrent=5)
+
+    assert limits.tokens_of(Room(slots=9, tokens=1_000), 10) == 200
+    assert limits.tokens_of(Room(slots=9, tokens=None), 10) == math.inf
+    assert replace(limits, tokens=70).tokens_of(Room(slots=9, tokens=1_000), 10) == 70
+
+
+def test_a_batch_holds_several_requests_however_many_batches_share_the_room() -> None:
+    policy = policy_named(PolicyName.DYNAMIC, BatchLimits(concurrent=2, window_s=0))
+    for number in range(6):
+        policy.offer(item(str(number), 30))
+
+    assert names(policy.start(0, Room(slots=9, tokens=100))) == ["0", "1", "2"]
 
 
 @given(policy=st.sampled_from(PolicyName), urgent=st.integers(0, 3))

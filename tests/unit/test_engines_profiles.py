@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
+from pecia_workers.batching.policies import BatchLimits, Room
 from pecia_workers.engines import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, gpus_per_worker, shares, visible_gpus
 from pecia_workers.engines.models import local_model
@@ -109,6 +110,17 @@ def test_what_is_recommended_starts_and_fills_the_cache_with_pages(
     assert plan.starts
     assert plan.sizes["max_num_seqs"] == plan.pages_at_a_time
     assert plan.kv_share >= 0.8
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_a_dynamic_batch_holds_several_pages(name: str) -> None:
+    profile = profile_named(name)
+    plan = plan_engine(WorkerSettings(engine="vllm"), profile, profile.memory_bytes)
+    limits = BatchLimits.of(WorkerSettings(**profile.settings))
+
+    tokens = limits.tokens_of(Room(slots=plan.pages_at_a_time, tokens=plan.kv_tokens), plan.page_tokens)
+
+    assert tokens >= 3 * plan.page_tokens
 
 
 @pytest.mark.parametrize(

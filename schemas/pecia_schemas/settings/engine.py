@@ -99,8 +99,8 @@ class BatchingSettings(ConnectionSettings):
     admission: Literal["continuous", "shortest", "dynamic", "static"] = "continuous"
     """When requests enter the engine: as soon as they fit, in the order of arrival or the shortest first, or in batches
     that close when full or after a wait."""
-    batch_tokens: int = Field(default=4_000, ge=1)
-    """Most tokens of a dynamic batch. 24 GB GPU: 3000, 40 GB: 6000."""
+    batch_tokens: int = Field(default=0, ge=0)
+    """Most tokens of a dynamic batch. 0: what the engine holds, shared by the batches that run at a time."""
     batch_min: int = Field(default=10, ge=1)
     """Least size of a dynamic batch that closes because it is full."""
     batch_max: int = Field(default=100, ge=1)

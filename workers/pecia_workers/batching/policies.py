@@ -45,14 +45,18 @@ class Start:
     """Whether it is larger than the whole room, and so runs alone."""
 
 
+_TOGETHER: Final = 4
+"""Requests for which each batch has tokens, however little room there is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Bounds of a batch; the defaults are those of the product's requirements."""
+    """Bounds of a batch; the defaults are those of the product's requirements, but for the tokens."""
 
     least: int = 10
     most: int = 100
-    tokens: float = 4_000
-    """Most tokens of a batch; a single request that is larger makes a batch of its own."""
+    tokens: float | None = None
+    """Most tokens of a batch; a single request that is larger makes a batch of its own. None: a share of the room."""
     concurrent: int = 20
     """Batches in the engine at a time."""
     window_s: float = 0.1
@@ -64,14 +68,25 @@ class BatchLimits:
         return cls(
             least=settings.batch_min,
             most=settings.batch_max,
-            tokens=settings.batch_tokens,
+            tokens=settings.batch_tokens or None,
             concurrent=settings.batch_concurrent,
             window_s=settings.batch_window.total_seconds(),
         )
 
-    def size(self, mean_tokens: float) -> int:
-        """Return how many requests of this mean size make a full batch."""
-        return max(self.least, int(min(self.most, self.tokens / max(1.0, mean_tokens))))
+    def tokens_of(self, room: Room, mean_tokens: float) -> float:
+        """Return the most tokens of a batch, where what waits has this mean size.
+
+        The batches that run at a time share the room, but not so finely that each holds fewer than a few requests.
+        """
+        if self.tokens is not None:
+            return self.tokens
+        if room.tokens is None:
+            return math.inf
+        return max(room.tokens / self.concurrent, _TOGETHER * mean_tokens)
+
+    def size(self, tokens: float, mean_tokens: float) -> int:
+        """Return how many requests of this mean size make a full batch of so many tokens."""
+        return max(self.least, int(min(self.most, tokens / max(1.0, mean_tokens))))
 
 
 class Policy(Protocol):
@@ -234,8 +249,11 @@ class BatchPolicy:
     def start(self, now: float, room: Room) -> list[Start]:
         """Return the batches that close now."""
         starts: list[Start] = []
-        while len(self._left) < self._limits.concurrent and self._is_due(now):
-            batch = self._batch(room)
+        while len(self._left) < self._limits.concurrent:
+            tokens = self._limits.tokens_of(room, self._queue.mean_tokens)
+            if not self._is_due(now, tokens):
+                break
+            batch = self._batch(room, tokens)
             if not batch:
                 return starts
             self._left[self._next] = len(batch)
@@ -252,21 +270,21 @@ class BatchPolicy:
         end = oldest.arrived + self._limits.window_s
         return end - now if now < end else None
 
-    def _is_due(self, now: float) -> bool:
+    def _is_due(self, now: float, tokens: float) -> bool:
         oldest = self._queue.oldest
         if oldest is None:
             return False
-        full = len(self._queue) >= self._limits.size(self._queue.mean_tokens)
+        full = len(self._queue) >= self._limits.size(tokens, self._queue.mean_tokens)
         # as `due` reckons: seconds that are taken apart otherwise may miss the window's end by their last digit
         waited = now >= oldest.arrived + self._limits.window_s
-        return full or self._queue.tokens >= self._limits.tokens or waited
+        return full or self._queue.tokens >= tokens or waited
 
-    def _batch(self, room: Room) -> list[Item]:
+    def _batch(self, room: Room, most: float) -> list[Item]:
         batch: list[Item] = []
         tokens = 0
-        size = self._limits.size(self._queue.mean_tokens)
+        size = self._limits.size(most, self._queue.mean_tokens)
         for item in self._queue.like_head() if self._similar else self._queue.in_order():
-            fits = not batch or tokens + item.tokens <= self._limits.tokens
+            fits = not batch or tokens + item.tokens <= most
             if len(batch) >= size or not fits or not self._started.admits(item, room):
                 break
             self._started.add(item)

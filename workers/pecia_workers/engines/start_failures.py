@@ -34,17 +34,20 @@ _WITH_TEMPLATE: Final = ("tokenizer_config.json", "processor_config.json")
 """A template may stand in one of these, under `chat_template`."""
 VLLM_TEMPLATES: Final = frozenset(
     {
-        *(
-            "blip-2",
-            "clip",
-            "colpali",
-            "deepseek_ocr",
-            "deepseek_ocr2",
-            "deepseek_vl_v2",
-            "minicpmv",
-            "minicpmv4_6",
-        ),
-        *("minicpmv4_7", "paligemma", "siglip", "siglip2", "unlimited-ocr", "unlimited_ocr"),
+        "blip-2",
+        "clip",
+        "colpali",
+        "deepseek_ocr",
+        "deepseek_ocr2",
+        "deepseek_vl_v2",
+        "minicpmv",
+        "minicpmv4_6",
+        "minicpmv4_7",
+        "paligemma",
+        "siglip",
+        "siglip2",
+        "unlimited-ocr",
+        "unlimited_ocr",
     }
 )
 """Families for which vLLM brings a template."""
@@ -192,13 +195,9 @@ def _check_directory(directory: Path, settings: WorkerSettings) -> None:
     if (directory / "params.json").is_file():  # of Mistral's own format, which has neither file
         return
     if not (directory / "config.json").is_file():
-        deeper = next(directory.glob("*/config.json"), None) or next(
-            directory.glob("snapshots/*/config.json"), None
-        )
+        deeper = [*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")]
         hint = (
-            f"Did you mean {deeper.parent}?"
-            if deeper
-            else "Name the directory that holds config.json and the weights."
+            f"Did you mean {deeper[0].parent}?" if deeper else "Name the one that holds it and the weights."
         )
         raise EngineUnavailableError(f"PECIA_MODEL={directory}: there is no config.json in it. {hint}")
     config = _json(directory / "config.json")
