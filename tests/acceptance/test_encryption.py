@@ -60,6 +60,7 @@ class SealedFleet:
         )
 
     def pecia(self, *words: str, **keys: str) -> CompletedProcess[str]:
+        """Run a command against this fleet, with these keys."""
         given = {"PECIA_ENCRYPTION_KEYS": json.dumps(keys)} if keys else {}
         return run_pecia(*words, env=self.running.environment | given)
 
@@ -132,18 +133,12 @@ def test_the_command_reads_a_result_with_the_key_alone(sealed: SealedFleet, jobs
     assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
 
 
-def test_status_and_doctor_tell_what_is_stored_under_which_key_and_which_encrypts(
-    sealed: SealedFleet, jobs: list[Job[Any]]
-) -> None:
+def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     assert jobs
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
 
     assert (told.returncode, told.stderr) == (0, "")
-    examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
-
-    first, *_ = examined.stdout.splitlines()
-    assert json.loads(first)["detail"].endswith("encrypted under the key new")
     stored = {"key": "old", "payloads": 2, "tasks": 1, "results": 3, "secrets": 0, "available": True}
     assert json.loads(told.stdout) == {"current": "new", "stored": [stored]}
     assert unknown.returncode == 1
@@ -189,6 +184,13 @@ def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
         what="the end of the former copies",
     )
     assert not any(word in sealed.dump() for word in PLANTED)
+
+
+def test_the_doctor_says_which_key_encrypts(sealed: SealedFleet) -> None:
+    examined = sealed.pecia("doctor", "--json", new=NEW, old=OLD)
+
+    details = [json.loads(line)["detail"] for line in examined.stdout.splitlines()]
+    assert details[0].endswith("encrypted under the key new")
 
 
 def test_a_new_key_is_what_the_setting_takes() -> None:
