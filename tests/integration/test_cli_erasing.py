@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
+from command import run_pecia
 from pecia import Client, Job, ReadDocument
-from pecia.cli import run as run_command
 from pecia.cli.app import app
 
 Pecia = Callable[..., Result]
@@ -86,12 +86,9 @@ def test_a_document_that_another_job_holds_is_told_of(
     [["purge"], ["purge", "--before", "soon"], ["purge", "--job", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"]],
 )
 def test_a_purge_that_cannot_be_meant_is_a_mistake_of_usage(
-    stores: dict[str, str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    stores: dict[str, str], arguments: list[str]
 ) -> None:
-    for name, value in stores.items():
-        monkeypatch.setenv(name, value)
-
-    assert run_command(arguments) == 2
+    assert run_pecia(*arguments, env=stores).returncode == 2
 
 
 def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any]) -> None:

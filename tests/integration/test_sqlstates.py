@@ -62,6 +62,9 @@ PLACES: Final[dict[str, tuple[LiteralString, LiteralString]]] = {
 """Where a commit writes, and which part a row there is about."""
 
 
+Submit = Callable[..., Job[Document]]
+
+
 class Books(House):
     """The stores, as Postgres fails them and the test reads them."""
 
@@ -104,7 +107,7 @@ def books(house: House) -> Iterator[Books]:
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
     """Submits a picture whose job promises a callback."""
 
     def run(**options: Any) -> Job[Document]:
@@ -130,9 +133,7 @@ async def commit_together(ledger: Ledger, parts: list[UUID], arm: Callable[[], N
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_that_is_mended(
-    place: tuple[LiteralString, LiteralString],
-    books: Books,
-    submit: Callable[..., Job[Document]],
+    place: tuple[LiteralString, LiteralString], books: Books, submit: Submit
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in TRANSIENT + FAULTS:
@@ -153,9 +154,7 @@ def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_th
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
-    place: tuple[LiteralString, LiteralString],
-    books: Books,
-    submit: Callable[..., Job[Document]],
+    place: tuple[LiteralString, LiteralString], books: Books, submit: Submit
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in REFUSED:
@@ -182,7 +181,7 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
 
 
 def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
-    books: Books, submit: Callable[..., Job[Document]]
+    books: Books, submit: Submit
 ) -> None:
     """It is given back, and tried again: nothing can be written down of it until a person has looked."""
     jobs = [submit() for _ in range(3)]
@@ -202,9 +201,7 @@ def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
     assert [job.refresh().state for job in jobs] == ["succeeded", "running", "succeeded"]
 
 
-def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
-    books: Books, submit: Callable[..., Job[Document]]
-) -> None:
+def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(books: Books, submit: Submit) -> None:
     async def claims(one: Ledger, sqlstate: str, times: int) -> list[type]:
         parts = [books.part_of(submit()) for _ in range(3)]
         books.fail(PLACES["the part"], sqlstate, times=times, part=parts[1])
@@ -219,7 +216,7 @@ def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
     books.play(story)
 
 
-def test_giving_back_waits_for_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
+def test_giving_back_waits_for_what_is_transient(books: Books, submit: Submit) -> None:
     part = books.part_of(submit())
 
     async def story(one: Ledger) -> set[UUID]:
@@ -231,7 +228,7 @@ def test_giving_back_waits_for_what_is_transient(books: Books, submit: Callable[
 
 
 def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claimed_meanwhile(
-    books: Books, submit: Callable[..., Job[Document]]
+    books: Books, submit: Submit
 ) -> None:
     jobs = [submit() for _ in range(3)]
     parts = [books.part_of(job) for job in jobs]
@@ -255,7 +252,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
 
 
 def test_a_process_that_stood_still_in_a_commit_commits_again(
-    books: Books, submit: Callable[..., Job[Document]], database_url: str
+    books: Books, submit: Submit, database_url: str
 ) -> None:
     """Postgres has ended the session by then: 25P03."""
     job = submit()
@@ -320,7 +317,7 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_submit(
 
 @pytest.mark.parametrize("call", ["cancel", "retry", "purge"])
 def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
-    call: str, books: Books, client: Client, submit: Callable[..., Job[Document]]
+    call: str, books: Books, client: Client, submit: Submit
 ) -> None:
     job = submit()
     if call == "retry":
@@ -337,7 +334,7 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
         assert type(raised.value) is (DatabaseRefusedError if kind is SubmitError else kind), sqlstate
 
 
-def test_a_client_tries_again_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
+def test_a_client_tries_again_what_is_transient(books: Books, submit: Submit) -> None:
     for sqlstate in TRANSIENT:
         books.fail(INSERT_JOBS, sqlstate, times=1, part=None)
         assert submit().created, sqlstate
