@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from failing_writes import PATIENT, fail_writes, let_writes_pass
@@ -41,7 +42,6 @@ from pecia_workers.ledger import (
     Finished,
     Ledger,
     Outcome,
-    open_database,
 )
 from pecia_workers.ledger.database import OUTAGE
 
@@ -251,9 +251,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
     assert books.query("SELECT max(attempt), sum(deaths + strikes) FROM parts") == [(1, 0)]
 
 
-def test_a_process_that_stood_still_in_a_commit_commits_again(
-    books: Books, submit: Submit, database_url: str
-) -> None:
+def test_a_process_that_stood_still_in_a_commit_commits_again(books: Books, submit: Submit) -> None:
     """Postgres has ended the session by then: 25P03."""
     job = submit()
     stalled = False
@@ -264,18 +262,14 @@ def test_a_process_that_stood_still_in_a_commit_commits_again(
             stalled = True
             time.sleep(1.5)
 
-    async def story() -> Outcome | None:
-        database = open_database(database_url, patience=timedelta(seconds=0.5))
+    async def story(database: AsyncEngine) -> Outcome | None:
         ledger = Ledger(database, "one", announce=hear_nothing)
         claim = await claimed(ledger, books.part_of(job))
         event.listen(database.sync_engine, "before_cursor_execute", stand_still)
-        try:
-            return await commit(ledger, claim)
-        finally:
-            await database.dispose()
+        return await commit(ledger, claim)
 
     with capture_logs() as logs:
-        assert isinstance(asyncio.run(story()), Done)
+        assert isinstance(books.ask(story, patience=timedelta(seconds=0.5)), Done)
     assert stalled
     assert "25P03" in [entry.get("error") for entry in logs]
     assert job.refresh().state is JobState.SUCCEEDED
