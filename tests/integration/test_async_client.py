@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
+from house import House
 from limits import WAIT_S
 from pecia import (
     AsyncClient,
@@ -210,14 +211,10 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("operation", [waiting, reading_pages, submitting, cancelling_another])
 def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    operation: Callable[..., Any],
-    times: int,
-    stores: dict[str, str],
-    picture: Picture,
-    eventually: Callable[..., Any],
+    operation: Callable[..., Any], times: int, picture: Picture, eventually: Callable[..., Any], house: House
 ) -> None:
     async def sweep() -> None:
-        async with serving(stores) as client:
+        async with serving(house.urls) as client:
             job = await client.submit(ReadDocument(picture()))
 
             async def one() -> None:
@@ -230,17 +227,14 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
             assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
 
     asyncio.run(sweep())
-    with psycopg.connect(stores["PECIA_DATABASE_URL"], autocommit=True) as connection:
-        query = """
-            SELECT jobs.state = parts.state AND EXISTS (SELECT FROM job_events WHERE job_id = jobs.id)
-            FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
-        """
-        assert {row[0] for row in connection.execute(query)} == {True}
-        others = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'"
-        )
-        # Postgres hears of a query that was given up a moment after the client.
-        eventually(lambda: connection.execute(others).fetchone() == (1,), what="the end of all queries")
+    query = """
+        SELECT jobs.state = parts.state AND EXISTS (SELECT FROM job_events WHERE job_id = jobs.id)
+        FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
+    """
+    assert set(house.query(query)) == {(True,)}
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle'"
+    # Postgres hears of a query that was given up a moment after the client.
+    eventually(lambda: house.query(others) == [(1,)], what="the end of all queries")
 
 
 def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:

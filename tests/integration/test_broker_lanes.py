@@ -24,8 +24,7 @@ MOST_COST = 60
 
 def fill(redis: Redis, lane: Lane, costs: list[int], stage: Stage = Stage.READ) -> None:
     publish(
-        redis,
-        [PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost, flow=uuid4()) for cost in costs],
+        redis, [PartMessage(part=uuid4(), stage=stage, lane=lane, cost=cost, flow=uuid4()) for cost in costs]
     )
 
 

@@ -229,10 +229,7 @@ def test_a_suspect_comes_out_under_its_own_lane(redis: Redis) -> None:
 
     claimed = claim(redis, "one")
 
-    assert [(one.part, one.queue) for one in claimed] == [
-        (parts[0], "read.bulk"),
-        (parts[1], "read.urgent"),
-    ]
+    assert [(one.part, one.queue) for one in claimed] == [(parts[0], "read.bulk"), (parts[1], "read.urgent")]
 
 
 def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
+from command import run_pecia
+from house import House
 from pecia import Client, Job, ReadDocument
-from pecia.cli import run as run_command
 from pecia.cli.app import app
 
 Pecia = Callable[..., Result]
@@ -86,12 +86,9 @@ def test_a_document_that_another_job_holds_is_told_of(
     [["purge"], ["purge", "--before", "soon"], ["purge", "--job", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"]],
 )
 def test_a_purge_that_cannot_be_meant_is_a_mistake_of_usage(
-    stores: dict[str, str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    stores: dict[str, str], arguments: list[str]
 ) -> None:
-    for name, value in stores.items():
-        monkeypatch.setenv(name, value)
-
-    assert run_command(arguments) == 2
+    assert run_pecia(*arguments, env=stores).returncode == 2
 
 
 def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any]) -> None:
@@ -109,16 +106,13 @@ def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any])
 
 
 def test_a_repeated_read_whose_result_was_erased_ends_with_1(
-    pecia: Pecia, client: Client, picture: Callable[..., bytes], tmp_path: Path
+    pecia: Pecia, client: Client, house: House, picture: Callable[..., bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "scan.png").write_bytes(picture())
     keyed = client.submit(ReadDocument(picture()), idempotency_key="scan")
     keyed.cancel()
     arguments = ("read", str(tmp_path / "scan.png"), "--key", "scan", "--wait")
-    with psycopg.connect(client._settings.database_url.get_secret_value()) as connection:
-        connection.execute(
-            "UPDATE jobs SET state = 'succeeded', erased_at = now() WHERE id = %s", (keyed.id,)
-        )
+    house.query("UPDATE jobs SET state = 'succeeded', erased_at = now() WHERE id = %s", keyed.id)
 
     told = pecia(*arguments)
 

@@ -172,7 +172,6 @@ def test_both_tell_the_same_of_whatever_is_done(real_fleet: RealFleet) -> None:
     run_state_machine_as_test(
         Twins,
         settings=settings(
-            stateful_step_count=20,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
         ),
     )

@@ -137,12 +137,7 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     client.purge([job], reason="asked for")
     entries = [(one.actor, str(one.action), one.reason, one.counts) for one in client.audit(job=job)]
     assert entries == [
-        (
-            "client:test",
-            "erased",
-            "asked for",
-            {"results": 2, "deliveries": 0, "reasons": 0, "documents": 1},
-        ),
+        ("client:test", "erased", "asked for", {"results": 2, "deliveries": 0, "reasons": 0, "documents": 1}),
         ("client:test", "pages", None, {}),
         ("client:ward-3", "result", None, {}),
     ]

@@ -95,11 +95,7 @@ def test_a_summary_is_a_part_too(fleet: Any, client: Client) -> None:
     hook = Webhook.model_validate({"url": HOOK, "events": ["part.done"]})
     fleet.finish(client.submit(CaptionVideo(PDF), webhook=hook))
     parts = [one.notice.data.part for one in fleet.callbacks]
-    assert [(part.stage, part.number) for part in parts] == [
-        ("caption", 1),
-        ("caption", 2),
-        ("summarize", 3),
-    ]
+    assert [(part.stage, part.number) for part in parts] == [("caption", 1), ("caption", 2), ("summarize", 3)]
 
 
 def test_what_was_there_before_an_endpoint_is_not_told_to_it(fleet: Any, client: Client) -> None:

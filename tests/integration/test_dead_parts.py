@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from command import run_pecia
+from house import House
 from limits import WAIT_S
 from pecia import Client, FailureCode, Job, JobState, ReadDocument
 from pecia.errors import InvalidOptionError
@@ -34,7 +34,7 @@ def job(client: Client, scribe: Any) -> Job[Document]:
 
 
 def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
-    client: Client, scribe: Any, job: Job[Document], database_url: str
+    client: Client, scribe: Any, job: Job[Document], house: House
 ) -> None:
     dead = client.dead_parts()
     assert [(part.attempts, part.strikes, part.worker) for part in dead] == [
@@ -48,10 +48,7 @@ def test_a_retry_runs_them_alone_again_with_all_their_attempts_before_them(
 
     assert (reopened.id, reopened.state) == (job.id, JobState.QUEUED)
     assert (reopened.progress.done, reopened.progress.failed, reopened.progress.total) == (1, 1, 4)
-    with psycopg.connect(database_url) as connection:
-        rows = connection.execute(
-            "SELECT state, strikes, deaths FROM parts WHERE stage = 'read' ORDER BY ordinal"
-        ).fetchall()
+    rows = house.query("SELECT state, strikes, deaths FROM parts WHERE stage = 'read' ORDER BY ordinal")
     assert rows == [("done", 0, 0), ("failed", 0, 0), ("queued", 0, 0), ("queued", 0, 0)]
     assert client.dead_parts() == []
 

@@ -38,7 +38,6 @@ LIMITS: dict[str, Any] = {
     "source_allow": ("127.0.0.0/8",),
     "source_ports": (),
 }
-CLOSED_PORT = 1
 
 
 class Clumsy(InstantEngine):
@@ -81,40 +80,6 @@ class Hospital:
         return file
 
 
-Scenario = Callable[[Hospital], Job[Any]]
-SCENARIOS: dict[FailureCode, Scenario] = {}
-
-
-def reaches(code: FailureCode) -> Callable[[Scenario], Scenario]:
-    def noted(scenario: Scenario) -> Scenario:
-        assert code not in SCENARIOS, code
-        SCENARIOS[code] = scenario
-        return scenario
-
-    return noted
-
-
-@reaches(FailureCode.LANGUAGE_UNAVAILABLE)
-def a_language_that_the_engine_does_not_know(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), language="ko")
-
-
-@reaches(FailureCode.FIELDS_UNAVAILABLE)
-def fields_from_an_engine_that_fills_none(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), fields={"type": "object", "properties": {"drug": {"type": "string"}}})
-
-
-@reaches(FailureCode.INSTRUCTIONS_UNAVAILABLE)
-def instructions_for_an_engine_that_takes_none(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), instructions="Copy the table alone.")
-
-
-@reaches(FailureCode.ADAPTER_UNAVAILABLE)
-def an_adapter_that_the_engine_does_not_have(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), adapter="radiology")
-
-
-@reaches(FailureCode.TOO_LONG)
 def a_video_that_lasts_too_long(hospital: Hospital) -> Job[Any]:
     hospital.house.query(
         "INSERT INTO workers (name, role, stages, host, pid) VALUES ('w', 'engine', '{caption}', 'h', 1)"
@@ -122,19 +87,12 @@ def a_video_that_lasts_too_long(hospital: Hospital) -> Job[Any]:
     return hospital.client.submit(CaptionVideo(video(2)))
 
 
-@reaches(FailureCode.SOURCE_UNREACHABLE)
-def a_url_where_nobody_listens(hospital: Hospital) -> Job[Any]:
-    return hospital.read(f"http://127.0.0.1:{CLOSED_PORT}/scan.pdf")
-
-
-@reaches(FailureCode.PAYLOAD_MISSING)
 def a_document_that_left_the_store(hospital: Hospital) -> Job[Any]:
     job = hospital.read(pdfs.blank_pdf(3))
     hospital.file_of(job).unlink()
     return job
 
 
-@reaches(FailureCode.PAYLOAD_CORRUPT)
 def a_document_that_changed_in_the_store(hospital: Hospital) -> Job[Any]:
     job = hospital.read(pdfs.blank_pdf(4))
     file = hospital.file_of(job)
@@ -142,7 +100,6 @@ def a_document_that_changed_in_the_store(hospital: Hospital) -> Job[Any]:
     return job
 
 
-@reaches(FailureCode.KEY_UNAVAILABLE)
 def a_document_under_a_key_of_the_client_alone(hospital: Hospital) -> Job[Any]:
     keys = SecretStr(json.dumps({"clients": new_key()}))
     with Client(**hospital.house.urls, settings=ClientSettings(encryption_keys=keys)) as client:
@@ -150,17 +107,6 @@ def a_document_under_a_key_of_the_client_alone(hospital: Hospital) -> Job[Any]:
     return hospital.client.job(job_id)
 
 
-@reaches(FailureCode.ENGINE_ERROR)
-def a_page_on_which_the_engine_fails(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), document_type=DocumentType.CHART)
-
-
-@reaches(FailureCode.TIMEOUT)
-def a_page_that_takes_for_ever(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), document_type=DocumentType.DIAGNOSIS)
-
-
-@reaches(FailureCode.POISONED)
 def a_page_on_which_three_workers_died(hospital: Hospital) -> Job[Any]:
     job = hospital.read(line())
     part = hospital.house.part_of(job)
@@ -175,13 +121,28 @@ def a_page_on_which_three_workers_died(hospital: Hospital) -> Job[Any]:
     return job
 
 
-@reaches(FailureCode.INTERNAL)
-def a_page_on_which_something_unforeseen_happens(hospital: Hospital) -> Job[Any]:
-    return hospital.read(line(), document_type=DocumentType.LAB_RESULT)
-
-
 def line() -> bytes:
     return pictures.encoded(pictures.line(), "PNG")
+
+
+FIELDS = {"type": "object", "properties": {"drug": {"type": "string"}}}
+SCENARIOS: dict[FailureCode, Callable[[Hospital], Job[Any]]] = {
+    FailureCode.LANGUAGE_UNAVAILABLE: lambda hospital: hospital.read(line(), language="ko"),
+    FailureCode.FIELDS_UNAVAILABLE: lambda hospital: hospital.read(line(), fields=FIELDS),
+    FailureCode.INSTRUCTIONS_UNAVAILABLE: lambda hospital: hospital.read(
+        line(), instructions="Copy the table alone."
+    ),
+    FailureCode.ADAPTER_UNAVAILABLE: lambda hospital: hospital.read(line(), adapter="radiology"),
+    FailureCode.TOO_LONG: a_video_that_lasts_too_long,
+    FailureCode.SOURCE_UNREACHABLE: lambda hospital: hospital.read("http://127.0.0.1:1/scan.pdf"),
+    FailureCode.PAYLOAD_MISSING: a_document_that_left_the_store,
+    FailureCode.PAYLOAD_CORRUPT: a_document_that_changed_in_the_store,
+    FailureCode.KEY_UNAVAILABLE: a_document_under_a_key_of_the_client_alone,
+    FailureCode.ENGINE_ERROR: lambda hospital: hospital.read(line(), document_type=DocumentType.CHART),
+    FailureCode.TIMEOUT: lambda hospital: hospital.read(line(), document_type=DocumentType.DIAGNOSIS),
+    FailureCode.POISONED: a_page_on_which_three_workers_died,
+    FailureCode.INTERNAL: lambda hospital: hospital.read(line(), document_type=DocumentType.LAB_RESULT),
+}
 
 
 def test_every_code_has_a_scenario() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import psycopg
-from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.database import sqlalchemy_url
+from house import House
 from pecia_workers.ledger.glance import MOST, Glance, glance
 
 _JOBS = """
@@ -20,30 +19,26 @@ _PARTS = """
 """
 
 
-def look(database_url: str) -> Glance:
-    engine = create_engine(sqlalchemy_url(database_url))
-    try:
-        with engine.connect() as connection:
-            return glance(connection)
-    finally:
-        engine.dispose()
+def look(house: House) -> Glance:
+    async def ask(database: AsyncEngine) -> Glance:
+        async with database.connect() as connection:
+            return await connection.run_sync(glance)
+
+    return house.ask(ask)
 
 
-def test_open_jobs_are_counted_and_what_ended_in_the_last_minute(database_url: str) -> None:
-    ended = [("succeeded", 3), ("partial", 1), ("failed", 1), ("cancelled", 1)]
-    with psycopg.connect(database_url) as connection:
-        for state, number in [("queued", 2), ("running", 1)]:
-            connection.execute(_JOBS, [state, None, number])
-        for state, number in ended:
-            connection.execute(_JOBS, [state, "0 s", number])
-            connection.execute(_JOBS, [state, "61 s", number])
-        connection.execute(_PARTS)
+def test_open_jobs_are_counted_and_what_ended_in_the_last_minute(house: House) -> None:
+    for state, number in [("queued", 2), ("running", 1)]:
+        house.query(_JOBS, state, None, number)
+    for state, number in [("succeeded", 3), ("partial", 1), ("failed", 1), ("cancelled", 1)]:
+        house.query(_JOBS, state, "0 s", number)
+        house.query(_JOBS, state, "61 s", number)
+    house.query(_PARTS)
 
-    assert look(database_url) == Glance(queued=2, running=1, done=3, failed=2, parts=3)
+    assert look(house) == Glance(queued=2, running=1, done=3, failed=2, parts=3)
 
 
-def test_no_more_open_jobs_are_counted_than_a_glance_takes(database_url: str) -> None:
-    with psycopg.connect(database_url) as connection:
-        connection.execute(_JOBS, ["queued", None, MOST + 1])
+def test_no_more_open_jobs_are_counted_than_a_glance_takes(house: House) -> None:
+    house.query(_JOBS, "queued", None, MOST + 1)
 
-    assert look(database_url).queued == MOST
+    assert look(house).queued == MOST

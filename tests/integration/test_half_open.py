@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -14,13 +15,14 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.soak.proxy import Proxy
 
+from house import House
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
 from pecia.database import STATEMENT_TIMEOUT, Database
 from pecia_schemas.database import close_after
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import is_registered
 
 pytestmark = pytest.mark.gate
@@ -37,30 +39,32 @@ def proxy(database_url: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def proxied_url(database_url: str, proxy: Proxy) -> str:
+def proxied(house: House, proxy: Proxy) -> House:
     """The test's database, through the proxy."""
-    name = urlsplit(database_url).path
-    return f"postgresql://postgres@127.0.0.1:{proxy.port}{name}?sslmode=disable&gssencmode=disable"
+    name = urlsplit(house.database_url).path
+    options = "sslmode=disable&gssencmode=disable"
+    return replace(house, database_url=f"postgresql://postgres@127.0.0.1:{proxy.port}{name}?{options}")
 
 
-def test_a_worker_gives_up_a_statement_without_an_answer(proxied_url: str, proxy: Proxy) -> None:
-    async def ask() -> None:
-        database = open_database(proxied_url, patience=PATIENCE)
+async def select(database: AsyncEngine, what: str = "1") -> None:
+    async with database.connect() as connection:
+        await connection.execute(text(f"SELECT {what}"))
+
+
+def test_a_worker_gives_up_a_statement_without_an_answer(proxied: House, proxy: Proxy) -> None:
+    async def ask(database: AsyncEngine) -> None:
         async with asyncio.timeout(WAIT_S), database.connect() as connection:
             await connection.execute(text("SELECT 1"))
             proxy.silence()
             with pytest.raises(OperationalError):
                 await connection.execute(text("SELECT 1"))
-        async with database.connect() as connection:
-            await connection.execute(text("SELECT 1"))
-        await database.dispose()
+        await select(database)
 
-    asyncio.run(ask())
+    proxied.ask(ask, patience=PATIENCE)
 
 
-def test_one_silent_connection_is_enough_to_replace_them_all(proxied_url: str, proxy: Proxy) -> None:
-    async def ask() -> int:
-        database = open_database(proxied_url, patience=PATIENCE, connections=4)
+def test_one_silent_connection_is_enough_to_replace_them_all(proxied: House, proxy: Proxy) -> None:
+    async def ask(database: AsyncEngine) -> int:
         connections = [database.connect() for _ in range(4)]
         await asyncio.gather(*(connection.start() for connection in connections))
         await asyncio.gather(*(connection.close() for connection in connections))
@@ -73,55 +77,48 @@ def test_one_silent_connection_is_enough_to_replace_them_all(proxied_url: str, p
             refused += 1
 
         for _ in range(silent):
-            async with database.connect() as connection:
-                await connection.execute(text("SELECT 1"))
-        await database.dispose()
+            await select(database)
         return refused
 
-    assert asyncio.run(ask()) == 1
+    assert proxied.ask(ask, patience=PATIENCE, connections=4) == 1
 
 
 def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
-    proxied_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxied: House, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_schemas.database._ALIVE_S", 1.0)
 
-    async def ask() -> None:
-        database = open_database(proxied_url, patience=timedelta(hours=1))
-        async with database.connect() as connection:
-            await connection.execute(text("SELECT 1"))
+    async def ask(database: AsyncEngine) -> None:
+        await select(database)
         proxy.silence()
-        async with asyncio.timeout(WAIT_S), database.connect() as connection:
-            await connection.execute(text("SELECT pg_sleep(1.5)"))
-        await database.dispose()
+        async with asyncio.timeout(WAIT_S):
+            await select(database, "pg_sleep(1.5)")
 
-    asyncio.run(ask())
+    proxied.ask(ask, patience=timedelta(hours=1))
 
 
-def test_a_connection_that_comes_back_to_a_disposed_engine_is_closed(database_url: str) -> None:
-    async def ask() -> list[object]:
-        database = open_database(database_url)
+def test_a_connection_that_comes_back_to_a_disposed_engine_is_closed(house: House) -> None:
+    async def ask(database: AsyncEngine) -> list[object]:
         async with database.connect() as connection:
             driver = (await connection.get_raw_connection()).driver_connection
             await database.dispose()
         return [driver.closed if driver else None]
 
-    assert asyncio.run(ask()) == [True]
+    assert house.ask(ask) == [True]
 
 
 def test_rows_that_a_silent_worker_has_locked_are_free_again(
-    database_url: str, proxied_url: str, proxy: Proxy
+    house: House, proxied: House, proxy: Proxy
 ) -> None:
-    async def lock_and_wait() -> None:
-        database = open_database(proxied_url, patience=PATIENCE)
+    async def lock_and_wait(database: AsyncEngine) -> None:
         connection = await database.connect().start()
         await connection.execute(text("LOCK TABLE jobs"))
         proxy.silence()
-        await asyncio.to_thread(read, database_url)
+        await asyncio.to_thread(read, house.database_url)
         await connection.invalidate()
         await connection.close()
 
-    asyncio.run(lock_and_wait())
+    proxied.ask(lock_and_wait, patience=PATIENCE)
 
 
 def read(database_url: str) -> None:
@@ -130,25 +127,19 @@ def read(database_url: str) -> None:
         connection.execute("SELECT count(*) FROM jobs")
 
 
-def test_a_statement_of_a_worker_that_fell_silent_ends(database_url: str, proxied_url: str) -> None:
-    async def sleep() -> None:
-        database = open_database(proxied_url, patience=PATIENCE)
-        async with database.connect() as connection:
-            with pytest.raises(OperationalError):
-                await connection.execute(text("SELECT pg_sleep(60)"))
-        await database.dispose()
+def test_a_statement_of_a_worker_that_fell_silent_ends(house: House, proxied: House) -> None:
+    async def sleep(database: AsyncEngine) -> None:
+        with pytest.raises(OperationalError):
+            await select(database, "pg_sleep(60)")
 
-    asyncio.run(sleep())
-    with psycopg.connect(database_url) as connection:
-        running = connection.execute(
-            "SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60)%'"
-            " AND pid <> pg_backend_pid()"
-        )
-        assert running.fetchall() == []
+    proxied.ask(sleep, patience=PATIENCE)
+    running = """SELECT query FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(60)%'
+                 AND pid <> pg_backend_pid()"""
+    assert house.query(running) == []
 
 
-def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied_url: str, proxy: Proxy) -> None:
-    database = Database(proxied_url, connect_timeout=timedelta(seconds=5))
+def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied: House, proxy: Proxy) -> None:
+    database = Database(proxied.database_url, connect_timeout=timedelta(seconds=5))
     close_after(database._engine, PATIENCE)
     with pytest.raises(DatabaseUnavailableError):
         database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
@@ -163,24 +154,17 @@ def test_the_server_bounds_a_transaction_on_a_connection_out_of_the_pool(databas
 
 
 def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
-    database_url: str, proxied_url: str, proxy: Proxy, eventually: Callable[..., None]
+    house: House, proxied: House, proxy: Proxy, eventually: Callable[..., None]
 ) -> None:
     """Its connection is a new one each time, and falls silent while SQLAlchemy gets to know the server."""
     proxy.delay(0.2)
+    others = """SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in %'
+                AND pid <> pg_backend_pid()"""
     with ThreadPoolExecutor(1) as supervisor:
-        asked = supervisor.submit(is_registered, proxied_url, os.getpid())
-        eventually(lambda: is_asked(database_url))
+        asked = supervisor.submit(is_registered, proxied.database_url, os.getpid())
+        eventually(lambda: house.query(others))
         proxy.silence()
         assert asked.result(timeout=WAIT_S) is False
-
-
-def is_asked(database_url: str) -> bool:
-    with psycopg.connect(database_url) as connection:
-        others = connection.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in %'"
-            " AND pid <> pg_backend_pid()"
-        )
-        return others.fetchone() is not None
 
 
 def ask(connection: Connection) -> None:

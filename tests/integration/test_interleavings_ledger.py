@@ -38,8 +38,11 @@ pytestmark = pytest.mark.gate
 R = TypeVar("R")
 
 
+Submit = Callable[..., Job[Document]]
+
+
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
     def run(**options: Any) -> Job[Document]:
         return client.submit(ReadDocument(picture()), **options)
 
@@ -57,8 +60,7 @@ async def commit(ledger: Ledger, claim: ClaimedPart, outcome: Outcome) -> bool:
 
 
 def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claimed(
-    submit: Callable[..., Job[Document]],
-    house: House,
+    submit: Submit, house: House
 ) -> None:
     parts = [house.part_of(submit()) for _ in range(3)]
     house.rows(
@@ -74,10 +76,7 @@ def test_a_task_of_a_newer_version_does_not_keep_its_neighbours_from_being_claim
         _ = claims[1].task
 
 
-def test_a_result_that_cannot_be_written_fails_alone(
-    submit: Callable[..., Job[Document]],
-    house: House,
-) -> None:
+def test_a_result_that_cannot_be_written_fails_alone(submit: Submit, house: House) -> None:
     jobs = [submit() for _ in range(3)]
 
     async def story(one: Ledger) -> list[bool]:
@@ -92,10 +91,7 @@ def test_a_result_that_cannot_be_written_fails_alone(
     assert jobs[1].failure.code is FailureCode.INTERNAL
 
 
-def test_finished_work_outlasts_a_pool_without_a_free_connection(
-    submit: Callable[..., Job[Document]],
-    house: House,
-) -> None:
+def test_finished_work_outlasts_a_pool_without_a_free_connection(submit: Submit, house: House) -> None:
     job = submit()
 
     async def story(one: Ledger) -> bool:
@@ -114,9 +110,7 @@ def test_finished_work_outlasts_a_pool_without_a_free_connection(
     "overtaken", [page("stale"), Failed(Failure.of(FailureCode.DAMAGED))], ids=["read", "failed"]
 )
 def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_counts_once(
-    overtaken: Outcome,
-    submit: Callable[..., Job[Document]],
-    house: House,
+    overtaken: Outcome, submit: Submit, house: House
 ) -> None:
     """Its lease was lost meanwhile. Both attempts are committed in one group: only the later one counts."""
     job, other = submit(), submit()
@@ -162,10 +156,7 @@ async def every_connection_taken(database: AsyncEngine) -> AsyncIterator[None]:
         await connection.close()
 
 
-def test_a_stray_message_does_not_cut_short_the_wait_before_a_retry(
-    submit: Callable[..., Job[Document]],
-    house: House,
-) -> None:
+def test_a_stray_message_does_not_cut_short_the_wait_before_a_retry(submit: Submit, house: House) -> None:
     part = house.part_of(submit())
     failed = Failed(Failure.of(FailureCode.ENGINE_ERROR), timedelta(minutes=1))
 
@@ -192,8 +183,7 @@ def test_a_job_whose_ingest_an_operator_revoked_is_cancelled_not_failed(client: 
 
 
 def test_a_job_that_was_locked_when_its_part_began_has_begun_by_the_time_it_ends(
-    submit: Callable[..., Job[Document]],
-    house: House,
+    submit: Submit, house: House
 ) -> None:
     job = submit()
 

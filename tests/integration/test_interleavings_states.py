@@ -6,9 +6,11 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID
@@ -21,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from house import hear_nothing
 from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.job import AnyJob
@@ -187,7 +190,7 @@ class OneAfterTheOther(RuleBasedStateMachine):
         self.client = Client(self.database_url, self.redis_url, self.directory.name)
         self.loop = asyncio.new_event_loop()
         self.database = open_database(self.database_url)
-        self.ledgers = {name: Ledger(self.database, name, announce=_hear) for name in WORKERS}
+        self.ledgers = {name: Ledger(self.database, name, announce=hear_nothing) for name in WORKERS}
         self.claims: list[tuple[str, ClaimedPart]] = []
         self.connection = psycopg.connect(self.database_url, autocommit=True)
 
@@ -321,25 +324,22 @@ def test_the_books_balance_after_every_step(
 ) -> None:
     stores = {"database_url": database_url, "redis_url": redis_url, "picture": picture()}
     run_state_machine_as_test(
-        type(story.__name__, (story,), stores),
-        settings=settings(stateful_step_count=30, database=None),
+        type(story.__name__, (story,), stores), settings=settings(stateful_step_count=30, database=None)
     )
 
 
+@dataclass
 class AllAtOnce:
     """Workers, clients and upkeep that move the same few jobs at random, without regard for each other."""
 
-    def __init__(
-        self, database: AsyncEngine, client: Client, jobs: list[AnyJob], parts: Callable[[], Rows]
-    ) -> None:
-        self._database = database
-        self._client = client
-        self._jobs = jobs
-        self._parts = parts
+    _database: AsyncEngine
+    _client: Client
+    _jobs: list[AnyJob]
+    _parts: Callable[[], Rows]
 
     async def work(self, name: str, rounds: int) -> None:
         """Claim groups in a random order, then commit, give back or forget."""
-        ledger, dice = Ledger(self._database, name, announce=_hear), random.Random(name)  # noqa: S311
+        ledger, dice = Ledger(self._database, name, announce=hear_nothing), random.Random(name)  # noqa: S311
         for _ in range(rounds):
             parts = await asyncio.to_thread(self._parts)
             asked = [
@@ -360,7 +360,7 @@ class AllAtOnce:
 
     async def interfere(self, seed: str, rounds: int) -> None:
         """Cancel, retry, retry what is dead, revoke, expire, and lose the workers."""
-        ledger, dice = Ledger(self._database, seed, announce=_hear), random.Random(seed)  # noqa: S311
+        ledger, dice = Ledger(self._database, seed, announce=hear_nothing), random.Random(seed)  # noqa: S311
         for _ in range(rounds):
             job = dice.choice(self._jobs)
             await dice.choice(
@@ -386,13 +386,14 @@ class AllAtOnce:
 def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
     database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
 ) -> None:
-    with _connected(database_url) as watching, Client(database_url, redis_url, payload_url) as client:
+    connected = partial(psycopg.connect, database_url, autocommit=True)
+    with connected() as watching, Client(database_url, redis_url, payload_url) as client:
         documents = [ReadDocument(PDF_TO_BE)] * 3
         jobs = _submit(client, ReadDocument(picture()), *documents, *[VIDEO_TO_BE] * 3)
         books = Books(watching, [job.id for job in jobs])
 
         def parts() -> Rows:
-            with _connected(database_url) as connection:
+            with connected() as connection:
                 return Books(connection, [job.id for job in jobs]).parts()
 
         async def story() -> None:
@@ -413,12 +414,6 @@ def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         )
         assert statistics["deadlocks"] == 0
-
-
-@contextmanager
-def _connected(database_url: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield connection
 
 
 def _submit(client: Client, *tasks: Task[Any]) -> list[AnyJob]:
@@ -443,10 +438,6 @@ async def _requeue_all(database: AsyncEngine, parts: Rows) -> None:
     """Declare every part orphaned: no worker is registered here."""
     orphaned = [OrphanedPart(id=part["id"], attempt=part["attempt"]) for part in parts]
     await requeue_orphaned(database, orphaned, max_deaths=2)
-
-
-async def _hear(_jobs: Any) -> None:
-    pass
 
 
 def _outcome(claim: ClaimedPart, end: str, pages: int) -> Outcome:

@@ -98,9 +98,7 @@ def test_lines_say_where_they_stand_and_how_sure_they_are(answers: list[Generati
     assert 0.5 < title.confidence <= 1
 
 
-def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(
-    tessdata: str,
-) -> None:
+def test_a_page_whose_language_is_not_named_is_read_by_the_other_library(tessdata: str) -> None:
     page = sample_document(DocumentType.PRESCRIPTION).pages[0]
     settings = WorkerSettings(tessdata=tessdata, engine_processes=1)
 

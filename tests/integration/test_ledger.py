@@ -251,34 +251,6 @@ def test_the_last_part_ends_the_job_and_promises_its_callback(database: Database
     assert fleet.told[-1] == {job.id: JobState.SUCCEEDED}
 
 
-def test_a_job_of_which_some_parts_failed_is_partial(database: Database, fleet: Fleet) -> None:
-    good, bad = database.add_job(parts=2)
-
-    async def story(one: Ledger) -> None:
-        await claim_and_commit(one, good, Done(page()))
-        await claim_and_commit(one, bad, Failed(DAMAGED))
-
-    fleet.run(story, "one")
-    job = database.job_of(good)
-    assert (job.state, job.done, job.failed, job.failure) == (JobState.PARTIAL, 1, 1, None)
-    assert database.part(bad).failure == DAMAGED.model_dump(mode="json")
-
-
-def test_a_job_of_which_all_parts_failed_carries_the_failure_of_its_first(
-    database: Database, fleet: Fleet
-) -> None:
-    parts = database.add_job(parts=3)
-    codes = [FailureCode.DAMAGED, FailureCode.ENGINE_ERROR, FailureCode.TOO_LARGE]
-
-    async def story(one: Ledger) -> None:
-        for part, code in reversed(list(zip(parts, codes, strict=True))):
-            await claim_and_commit(one, part, Failed(Failure.of(code)))
-
-    fleet.run(story, "one")
-    job = database.job_of(parts[0])
-    assert (job.state, job.failure) == (JobState.FAILED, DAMAGED.model_dump(mode="json"))
-
-
 def test_a_part_to_be_retried_waits_in_postgres_with_a_strike(database: Database, fleet: Fleet) -> None:
     (part,) = database.add_job()
     failure = Failure.of(FailureCode.ENGINE_ERROR)
@@ -308,13 +280,6 @@ def test_ingest_adds_the_parts_it_found_and_sets_the_total(database: Database, f
     }
     job = database.job_of(part)
     assert (job.total, job.done, job.state) == (2, 0, JobState.RUNNING)
-
-
-def test_a_job_that_cannot_be_cut_has_failed(database: Database, fleet: Fleet) -> None:
-    (part,) = database.add_job(stage=Stage.INGEST)
-    fleet.run(lambda one: claim_and_commit(one, part, Failed(DAMAGED)), "one")
-    job = database.job_of(part)
-    assert (job.state, job.total, job.failure) == (JobState.FAILED, 0, DAMAGED.model_dump(mode="json"))
 
 
 def test_a_given_back_part_is_queued_again_without_a_strike_or_death(

@@ -84,28 +84,6 @@ def test_the_summary_comes_too_if_the_last_segment_ends_on_another_way(
     assert due() == {Stage.SUMMARIZE}
 
 
-def test_a_retry_runs_what_failed_and_then_the_summary_anew(
-    job: AnyJob, scribe: Any, house: House, due: Callable[[], set[Stage]]
-) -> None:
-    scribe.fail(job.id, 0, stage=Stage.CAPTION)
-    scribe.caption(job.id, 1)
-    scribe.caption(job.id, 2)
-    scribe.summarize(job.id, 3, "of two")
-    assert job.refresh().state is JobState.PARTIAL
-
-    job.retry()
-
-    assert (job.progress.done, job.progress.failed) == (2, 0)
-    assert house.query("SELECT count(*) FROM results WHERE job_id = %s", job.id) == [(2,)]
-    assert due() == set(), "the segment is published by the retry itself, the summary waits"
-    scribe.caption(job.id, 0)
-    assert due() == {Stage.SUMMARIZE}
-    scribe.summarize(job.id, 3, "of three")
-    assert job.refresh().state is JobState.SUCCEEDED
-    (text,) = house.query("SELECT content->>'text' FROM results WHERE job_id = %s AND ordinal = 3", job.id)
-    assert text == ("of three",)
-
-
 def test_a_summary_that_failed_alone_is_retried_at_once(job: AnyJob, scribe: Any) -> None:
     for ordinal in range(3):
         scribe.caption(job.id, ordinal)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from pecia_workers.local.supervised import Service
 
+    Eventually = Callable[..., Any]
+
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
 _NO_FLOWER = WorkerSettings(flower_port=0)
@@ -98,7 +100,7 @@ def test_a_fleet_says_what_runs_where_and_has_its_tables(fleet: LocalFleet) -> N
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-def test_children_are_told_where_the_stores_are(home: Path, eventually: Callable[..., Any]) -> None:
+def test_children_are_told_where_the_stores_are(home: Path, eventually: Eventually) -> None:
     teller = WorkerCommand(name="teller", command=("/bin/sh", "-c", "env; sleep 600"))
     with _unmigrated(home, teller) as fleet:
         told = eventually((home / "logs/teller.log").read_text)
@@ -108,7 +110,7 @@ def test_children_are_told_where_the_stores_are(home: Path, eventually: Callable
 
 
 def test_a_dead_worker_is_replaced_and_its_children_are_ended(
-    fleet: LocalFleet, eventually: Callable[..., Any]
+    fleet: LocalFleet, eventually: Eventually
 ) -> None:
     payloads = fleet.home.payloads
     before = set(eventually(lambda: len(found := processes_in(payloads)) == 3 and found))
@@ -122,7 +124,7 @@ def test_a_dead_worker_is_replaced_and_its_children_are_ended(
 
 @pytest.mark.parametrize("name", ["redis", "postgres"])
 def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
-    fleet: LocalFleet, eventually: Callable[..., Any], name: str
+    fleet: LocalFleet, eventually: Eventually, name: str
 ) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
         client.set("k", "v")
@@ -146,7 +148,7 @@ def test_a_dead_server_comes_back_at_the_same_address_with_its_data(
 def test_a_worker_that_cannot_run_is_tried_again_and_named(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
     *,
     tries: int | None,
     timeout: float,
@@ -224,9 +226,7 @@ def test_a_given_password_is_not_shown(home: Path) -> None:
         ]
 
 
-def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_machine(
-    home: Path,
-) -> None:
+def test_a_fleet_keeps_a_signing_secret_in_its_home_and_calls_one_port_of_this_machine(home: Path) -> None:
     secrets: list[str] = []
     for _ in range(2):
         with _unmigrated(home) as fleet:
@@ -255,7 +255,7 @@ def test_a_failed_migration_stops_the_start_and_says_why(home: Path) -> None:
 
 
 def test_nothing_survives_a_killed_supervisor_and_the_next_starts_at_once(
-    home: Path, short_path: Path, eventually: Callable[..., Any]
+    home: Path, short_path: Path, eventually: Eventually
 ) -> None:
     forked = short_path / "forked.py"
     forked.write_text(_FORKED)
@@ -281,7 +281,7 @@ def test_nothing_survives_a_killed_supervisor_and_the_next_starts_at_once(
 
 
 def test_a_forked_worker_has_an_environment_of_its_own(
-    home: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+    home: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setenv("PECIA_ENGINE", "not the fleet's")
     names = ("one", "other")
@@ -296,7 +296,7 @@ def test_a_forked_worker_has_an_environment_of_its_own(
 
 
 def test_forked_workers_start_again_though_what_forked_them_was_killed(
-    home: Path, short_path: Path, eventually: Callable[..., Any]
+    home: Path, short_path: Path, eventually: Eventually
 ) -> None:
     with _unmigrated(home, _forked(short_path)) as fleet:
         fleet.wait_ready()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,9 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
+from redis import Redis
 
+from house import House
 from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
@@ -39,29 +41,21 @@ class Gate:
 
 
 @pytest.fixture
-def keeper(redis_url: str) -> Iterator[Keeper]:
-    with closing(connect(redis_url)) as redis:
-        yield Keeper(redis, hold_limit=timedelta(minutes=5))
+def keeper(redis: Redis) -> Keeper:
+    return Keeper(redis, hold_limit=timedelta(minutes=5))
 
 
-def queue_parts(redis_url: str, count: int) -> None:
-    parts = [uuid4() for _ in range(count)]
-    with closing(connect(redis_url)) as redis:
-        publish(
-            redis,
-            [
-                PartMessage(part=part, stage=Stage.READ, lane=Lane.NORMAL, cost=20, flow=part)
-                for part in parts
-            ],
-        )
+def queue_parts(redis: Redis, count: int) -> None:
+    about: dict[str, Any] = {"stage": Stage.READ, "lane": Lane.NORMAL, "cost": 20}
+    publish(redis, [PartMessage(part=part, flow=part, **about) for part in (uuid4() for _ in range(count))])
 
 
 def value(name: str) -> float:
     return REGISTRY.get_sample_value(name) or 0.0
 
 
-def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis_url: str) -> None:
-    queue_parts(redis_url, 6)
+def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Redis) -> None:
+    queue_parts(redis, 6)
     assert not keeper.is_open
     keeper.gate = Gate()
     assert keeper.is_open
@@ -95,16 +89,15 @@ def test_a_claim_that_brings_nothing_is_no_move(keeper: Keeper) -> None:
     assert keeper.moved_at == before
 
 
-def test_an_overdue_part_is_counted(redis_url: str) -> None:
-    queue_parts(redis_url, 1)
+def test_an_overdue_part_is_counted(redis: Redis) -> None:
+    queue_parts(redis, 1)
     now = [0.0]
-    with closing(connect(redis_url)) as redis:
-        keeper = Keeper(redis, hold_limit=timedelta(minutes=5), clock=lambda: now[0])
-        keeper.gate = Gate()
-        keeper.claim(QUEUES)
-        counted = value("pecia_overdue_parts_total")
-        now[0] = 301.0
-        keeper.tend()
+    keeper = Keeper(redis, hold_limit=timedelta(minutes=5), clock=lambda: now[0])
+    keeper.gate = Gate()
+    keeper.claim(QUEUES)
+    counted = value("pecia_overdue_parts_total")
+    now[0] = 301.0
+    keeper.tend()
     assert value("pecia_overdue_parts_total") - counted == 1
 
 
@@ -150,24 +143,26 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 
 
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
-    redis_url: str, database_url: str, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    house: House,
+    redis: Redis,
+    keeper: Keeper,
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
     monkeypatch.setattr("pecia_workers.metrics.health._PATIENCE_S", 0.5)
-    settings = settings_with_a_page(redis_url, database_url)
-    with closing(connect(redis_url)) as redis:
-        keeper = Keeper(redis, hold_limit=settings.part_timeout)
-        keeper.gate = Gate()
-        with worker_page(settings, "engine", keeper, QUEUES) as port:
-            assert port
-            eventually(lambda: status(port, "/readyz") == 200)
-            time.sleep(1)
-            assert status(port, "/healthz") == 200
-            queue_parts(redis_url, 1)
-            eventually(lambda: status(port, "/healthz") == 503)
-            assert status(port, "/readyz") == 503
-            keeper.claim(QUEUES)
-            eventually(lambda: status(port, "/healthz") == 200)
+    keeper.gate = Gate()
+    settings = settings_with_a_page(house.redis_url, house.database_url)
+    with worker_page(settings, "engine", keeper, QUEUES) as port:
+        assert port
+        eventually(lambda: status(port, "/readyz") == 200)
+        time.sleep(1)
+        assert status(port, "/healthz") == 200
+        queue_parts(redis, 1)
+        eventually(lambda: status(port, "/healthz") == 503)
+        assert status(port, "/readyz") == 503
+        keeper.claim(QUEUES)
+        eventually(lambda: status(port, "/healthz") == 200)
 
 
 def test_whether_postgres_answers(postgres_server: Callable[..., EmbeddedPostgres]) -> None:

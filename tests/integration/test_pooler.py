@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 import pecia_migrations
 from hand_made_pdfs import blank_pdf
@@ -26,7 +27,7 @@ from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import sqlstate_of
-from pecia_workers.ledger import Done, Finished, Ledger, open_database
+from pecia_workers.ledger import Done, Finished, Ledger
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.process import Account, spawn
 from pecia_workers.upkeep.loop import _duties, _retention
@@ -150,29 +151,22 @@ def test_the_tables_are_made_and_kept(
     assert strangers_find(url) == {("0", "0", 0)}
 
 
-def test_a_statement_is_ended_by_the_server_in_time(pooled_url: str) -> None:
-    async def sleep() -> str | None:
-        database = open_database(pooled_url, patience=timedelta(seconds=1))
+def test_a_statement_is_ended_by_the_server_in_time(pooled_url: str, house: House) -> None:
+    async def sleep(database: AsyncEngine) -> str | None:
         async with database.connect() as connection:
             with pytest.raises(OperationalError) as raised:
                 await connection.execute(text("SELECT pg_sleep(60)"))
-        await database.dispose()
         return sqlstate_of(raised.value)
 
-    assert asyncio.run(sleep()) == "57014"
+    assert replace(house, database_url=pooled_url).ask(sleep, patience=timedelta(seconds=1)) == "57014"
 
 
-def test_statements_are_prepared_where_no_pooler_stands_between(database_url: str) -> None:
-    async def prepared() -> int:
-        database = open_database(database_url, connections=1)
+def test_statements_are_prepared_where_no_pooler_stands_between(house: House) -> None:
+    async def prepared(database: AsyncEngine) -> Any:
         for _ in range(MANY):
             async with database.begin() as connection:
                 await connection.execute(text("SELECT 1"))
         async with database.begin() as connection:
-            count: int = (
-                await connection.execute(text("SELECT count(*) FROM pg_prepared_statements"))
-            ).scalar_one()
-        await database.dispose()
-        return count
+            return await connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
 
-    assert asyncio.run(prepared()) == 1
+    assert house.ask(prepared, connections=1) == 1

@@ -15,14 +15,7 @@ import pytest
 
 from house import House
 from limits import WAIT_S
-from pecia import (
-    Client,
-    DocumentFate,
-    Job,
-    JobErasedError,
-    PayloadStoreUnavailableError,
-    ReadDocument,
-)
+from pecia import Client, DocumentFate, Job, JobErasedError, PayloadStoreUnavailableError, ReadDocument
 from pecia_schemas import FailureCode, JobState, discards, new_id
 from tables import texts_of_tables
 
@@ -39,8 +32,13 @@ INSTRUCTIONS = "Larkspurfield"
 PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, INSTRUCTIONS, PASSWORD)
 
 
+Submit = Callable[..., Job[Any]]
+Words = Callable[[], set[str]]
+Eventually = Callable[..., Any]
+
+
 @pytest.fixture
-def held_words(house: House) -> Callable[[], set[str]]:
+def held_words(house: House) -> Words:
     """Tells which planted words are in any table or stored document."""
 
     def look() -> set[str]:
@@ -51,7 +49,7 @@ def held_words(house: House) -> Callable[[], set[str]]:
 
 
 @pytest.fixture
-def submit(client: Client) -> Callable[..., Job[Any]]:
+def submit(client: Client) -> Submit:
     """Submits a document full of planted words."""
 
     def run(content: bytes = PRINTED.encode(), **options: Any) -> Job[Any]:
@@ -68,7 +66,7 @@ def submit(client: Client) -> Callable[..., Job[Any]]:
 
 
 @pytest.fixture
-def read(submit: Callable[..., Job[Any]], scribe: Any) -> Callable[..., Job[Any]]:
+def read(submit: Submit, scribe: Any) -> Submit:
     """Submits a document and has it read: of its two pages one failed."""
 
     def run(**options: Any) -> Job[Any]:
@@ -85,10 +83,7 @@ def read(submit: Callable[..., Job[Any]], scribe: Any) -> Callable[..., Job[Any]
 
 
 def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
-    client: Client,
-    read: Callable[..., Job[Any]],
-    submit: Callable[..., Job[Any]],
-    held_words: Callable[[], set[str]],
+    client: Client, read: Submit, submit: Submit, held_words: Words
 ) -> None:
     job, open_job = read(), submit()
     open_job.cancel(reason=REASON)
@@ -102,10 +97,7 @@ def test_nothing_of_the_document_is_left_in_any_table_or_in_the_payload_store(
 
 
 def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
-    client: Client,
-    read: Callable[..., Job[Any]],
-    house: House,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, read: Submit, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = read()
     client.purge([client.job(job.id)])
@@ -116,9 +108,7 @@ def test_a_result_that_is_erased_while_it_is_read_is_not_taken_for_an_empty_one(
     assert house.query("SELECT count(*) FROM reads") == [(0,)]
 
 
-def test_no_key_of_another_job_keeps_a_job_from_being_purged(
-    client: Client, submit: Callable[..., Job[Any]]
-) -> None:
+def test_no_key_of_another_job_keeps_a_job_from_being_purged(client: Client, submit: Submit) -> None:
     job = submit()
     submit(idempotency_key=f"erased/{job.id}")
 
@@ -129,11 +119,7 @@ def test_no_key_of_another_job_keeps_a_job_from_being_purged(
 
 
 def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
-    client: Client,
-    submit: Callable[..., Job[Any]],
-    scribe: Any,
-    held_words: Callable[[], set[str]],
-    house: House,
+    client: Client, submit: Submit, scribe: Any, held_words: Words, house: House
 ) -> None:
     job = submit()
     scribe.cut(job.id, 1)
@@ -152,7 +138,7 @@ def test_a_running_job_is_cancelled_and_what_its_worker_brings_is_refused(
 
 
 def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_again(
-    client: Client, submit: Callable[..., Job[Any]], house: House, monkeypatch: pytest.MonkeyPatch
+    client: Client, submit: Submit, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = submit()
     store = client._open().store
@@ -174,10 +160,7 @@ def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_a
 
 
 def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
-    client: Client,
-    submit: Callable[..., Job[Any]],
-    house: House,
-    eventually: Callable[..., Any],
+    client: Client, submit: Submit, house: House, eventually: Eventually
 ) -> None:
     former, other = submit(), submit()
     with submitting(house.database_url, other.id) as finish, ThreadPoolExecutor(1) as thread:
@@ -213,9 +196,7 @@ def is_waiting(house: House) -> bool:
 
 
 def test_a_submit_waits_for_a_removal_that_is_under_way(
-    submit: Callable[..., Job[Any]],
-    house: House,
-    eventually: Callable[..., Any],
+    submit: Submit, house: House, eventually: Eventually
 ) -> None:
     submit()
     (document,) = house.files()
@@ -234,7 +215,7 @@ def test_a_submit_waits_for_a_removal_that_is_under_way(
 
 
 def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_stays_has_it(
-    client: Client, submit: Callable[..., Job[Any]], house: House
+    client: Client, submit: Submit, house: House
 ) -> None:
     until = time.monotonic() + 1.5
 
@@ -260,7 +241,7 @@ def test_whoever_submits_and_purges_the_same_document_at_once_every_job_that_sta
 
 
 def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
-    submit: Callable[..., Job[Any]], scribe: Any, house: House
+    submit: Submit, scribe: Any, house: House
 ) -> None:
     job = submit(idempotency_key=KEY)
     scribe.fail(job.id, code=FailureCode.DAMAGED, stage="ingest")
@@ -272,7 +253,7 @@ def test_a_repeated_submit_of_a_purged_or_failed_job_leaves_no_document_behind(
 
 
 def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
-    client: Client, read: Callable[..., Job[Any]], house: House
+    client: Client, read: Submit, house: House
 ) -> None:
     job = read()
     ((payload,),) = house.query("SELECT payload FROM jobs")
@@ -285,7 +266,7 @@ def test_a_document_that_upkeep_has_removed_meanwhile_is_erased(
 
 
 def test_a_payload_store_that_is_away_keeps_nothing_from_being_erased_elsewhere(
-    client: Client, read: Callable[..., Job[Any]], house: House
+    client: Client, read: Submit, house: House
 ) -> None:
     job = read()
     connections = client._open()

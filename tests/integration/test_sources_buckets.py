@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import pytest
 
+import fetching
 from document_server import Answer, handing_out
+from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from pecia_schemas import FailureCode
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
-from pecia_workers.sources.arriving import Arriving
 from pecia_workers.sources.buckets import Buckets
 
 pytestmark = pytest.mark.gate
 
-DOCUMENT = b"%PDF-1.7\n" + b"content " * 1_000
-LIMIT = 100_000
-TOKEN = "Quillfeather"
+fetch: Callable[..., bytes] = partial(fetching.fetch, Buckets)
+failure: Callable[..., tuple[FailureCode, str]] = partial(fetching.failure, Buckets)
 REGION = "eu-central-1"
 CREDENTIALS = {"region": REGION, "access_key_id": "key", "secret_access_key": "secret"}
-REFUSED, UNREACHABLE = FailureCode.SOURCE_REFUSED, FailureCode.SOURCE_UNREACHABLE
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +47,6 @@ def put(options: Mapping[str, str], name: str, content: bytes = DOCUMENT) -> str
     bucket, _, key = name.partition("/")
     s3_of(options).put_object(Bucket=bucket, Key=key, Body=content)
     return f"s3://{name}"
-
-
-def fetch(url: str, into: IO[bytes] | None = None, /, **settings: Any) -> bytes:
-    file = into or io.BytesIO()
-    fleet = WorkerSettings.model_validate({"max_payload_bytes": LIMIT, **settings})
-
-    async def story() -> None:
-        arriving = Arriving(file, Limits.of(fleet))
-        await Buckets(fleet).fetch(url, arriving)
-        await arriving.arrived()
-
-    asyncio.run(story())
-    return file.read()
-
-
-def failure(url: str, into: IO[bytes] | None = None, /, **settings: Any) -> tuple[FailureCode, str]:
-    """Return code and sentence of what goes wrong, which tells nothing of the URL."""
-    with pytest.raises(MediaError) as caught:
-        fetch(url, into, **settings)
-    assert TOKEN not in str(caught.value)
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
-    return caught.value.code, caught.value.found
 
 
 @pytest.mark.parametrize("key", ["scan.pdf", "ward 3/Röntgen #1.pdf", "a%20b.pdf", "what?.pdf"])

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
+import fetching
 from document_server import Answer, DocumentServer, handing_out
+from fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
 from limits import WAIT_S
 from pecia_schemas import FailureCode
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.errors import MediaError
-from pecia_workers.media.limits import Limits
-from pecia_workers.sources.arriving import Arriving
 from pecia_workers.sources.web import MAX_REDIRECTS, Web
 from tls_servers import Authority
 
-DOCUMENT = b"%PDF-1.7\n" + b"content " * 1_000
-LIMIT = 100_000
-TOKEN = "Quillfeather"
-INSIDE = {"source_allow": ("127.0.0.0/8", "::1/128"), "source_ports": (), "max_payload_bytes": LIMIT}
-REFUSED, UNREACHABLE = FailureCode.SOURCE_REFUSED, FailureCode.SOURCE_UNREACHABLE
+INSIDE: dict[str, Any] = {"source_allow": ("127.0.0.0/8", "::1/128"), "source_ports": ()}
+fetch: Callable[..., bytes] = partial(fetching.fetch, Web, **INSIDE)
+failure: Callable[..., tuple[FailureCode, str]] = partial(fetching.failure, Web, **INSIDE)
 
 
 @pytest.fixture
 def server() -> Iterator[DocumentServer]:
     with handing_out() as server:
         yield server
-
-
-def fetch(url: str, into: IO[bytes] | None = None, **settings: Any) -> bytes:
-    """Return what a fleet with these settings gets."""
-    file, fleet = into or io.BytesIO(), WorkerSettings.model_validate({**INSIDE, **settings})
-
-    async def story() -> None:
-        arriving = Arriving(file, Limits.of(fleet))
-        await Web(fleet).fetch(url, arriving)
-        await arriving.arrived()
-
-    asyncio.run(story())
-    return file.read()
-
-
-def failure(url: str, into: IO[bytes] | None = None, **settings: Any) -> tuple[FailureCode, str]:
-    """Return code and sentence of what goes wrong. None of it tells the URL, nor do the errors behind it."""
-    with pytest.raises(MediaError) as caught:
-        fetch(url, into, **settings)
-    assert TOKEN not in str(caught.value)
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
-    return caught.value.code, caught.value.found
 
 
 def leading_to(server: DocumentServer, location: str) -> str:
@@ -96,10 +70,7 @@ def test_tls_is_held_to_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         urls = [server.plan("/scan", Answer(DOCUMENT)) for server in (right, wrong)]
 
         assert fetch(urls[0]) == DOCUMENT
-        assert failure(urls[1]) == (
-            UNREACHABLE,
-            "The URL's server has no certificate that is good for it.",
-        )
+        assert failure(urls[1]) == (UNREACHABLE, "The URL's server has no certificate that is good for it.")
         assert wrong.asked == []
 
 
@@ -224,10 +195,6 @@ def test_an_endless_document_is_cut_off_at_the_limit(server: DocumentServer, len
     assert server.cut.wait(WAIT_S)
 
 
-def test_no_more_is_taken_than_was_announced(server: DocumentServer) -> None:
-    assert fetch(server.plan("/scan", Answer(DOCUMENT, length=100))) == DOCUMENT[:100]
-
-
 def test_less_than_was_announced_is_no_document(server: DocumentServer) -> None:
     url = server.plan("/scan", Answer(DOCUMENT, length=len(DOCUMENT) + 1))
 
@@ -268,18 +235,6 @@ def test_a_server_that_keeps_us_waiting_is_left(
 
     assert failure(url, **settings) == (UNREACHABLE, found)
     assert server.cut.wait(WAIT_S)
-
-
-def test_a_full_disk_is_told_as_such_and_may_be_emptied(server: DocumentServer) -> None:
-    url = server.plan("/scan", Answer(DOCUMENT))
-
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        code, found = failure(url, full)
-
-    assert code.retryable
-    assert found == (
-        "The worker cannot write what it fetches (No space left on device): see that PECIA_SPOOL_DIR has room."
-    )
 
 
 def test_a_server_that_is_away_may_come_back() -> None:

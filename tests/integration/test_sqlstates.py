@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from failing_writes import PATIENT, fail_writes, let_writes_pass
@@ -41,7 +42,6 @@ from pecia_workers.ledger import (
     Finished,
     Ledger,
     Outcome,
-    open_database,
 )
 from pecia_workers.ledger.database import OUTAGE
 
@@ -60,6 +60,9 @@ PLACES: Final[dict[str, tuple[LiteralString, LiteralString]]] = {
     "its callback": ("INSERT ON deliveries", "(SELECT id FROM parts WHERE job_id = NEW.job_id)"),
 }
 """Where a commit writes, and which part a row there is about."""
+
+
+Submit = Callable[..., Job[Document]]
 
 
 class Books(House):
@@ -104,7 +107,7 @@ def books(house: House) -> Iterator[Books]:
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
     """Submits a picture whose job promises a callback."""
 
     def run(**options: Any) -> Job[Document]:
@@ -130,9 +133,7 @@ async def commit_together(ledger: Ledger, parts: list[UUID], arm: Callable[[], N
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_that_is_mended(
-    place: tuple[LiteralString, LiteralString],
-    books: Books,
-    submit: Callable[..., Job[Document]],
+    place: tuple[LiteralString, LiteralString], books: Books, submit: Submit
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in TRANSIENT + FAULTS:
@@ -153,9 +154,7 @@ def test_finished_work_is_committed_after_what_is_transient_and_after_a_fault_th
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
-    place: tuple[LiteralString, LiteralString],
-    books: Books,
-    submit: Callable[..., Job[Document]],
+    place: tuple[LiteralString, LiteralString], books: Books, submit: Submit
 ) -> None:
     async def story(one: Ledger) -> None:
         for sqlstate in REFUSED:
@@ -182,7 +181,7 @@ def test_what_is_refused_fails_its_part_alone_with_the_sqlstate_in_its_event(
 
 
 def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
-    books: Books, submit: Callable[..., Job[Document]]
+    books: Books, submit: Submit
 ) -> None:
     """It is given back, and tried again: nothing can be written down of it until a person has looked."""
     jobs = [submit() for _ in range(3)]
@@ -202,9 +201,7 @@ def test_a_part_whose_failure_is_refused_too_keeps_no_other_from_its_end(
     assert [job.refresh().state for job in jobs] == ["succeeded", "running", "succeeded"]
 
 
-def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
-    books: Books, submit: Callable[..., Job[Document]]
-) -> None:
+def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(books: Books, submit: Submit) -> None:
     async def claims(one: Ledger, sqlstate: str, times: int) -> list[type]:
         parts = [books.part_of(submit()) for _ in range(3)]
         books.fail(PLACES["the part"], sqlstate, times=times, part=parts[1])
@@ -219,7 +216,7 @@ def test_a_claim_waits_for_what_is_transient_and_is_refused_alone(
     books.play(story)
 
 
-def test_giving_back_waits_for_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
+def test_giving_back_waits_for_what_is_transient(books: Books, submit: Submit) -> None:
     part = books.part_of(submit())
 
     async def story(one: Ledger) -> set[UUID]:
@@ -231,7 +228,7 @@ def test_giving_back_waits_for_what_is_transient(books: Books, submit: Callable[
 
 
 def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claimed_meanwhile(
-    books: Books, submit: Callable[..., Job[Document]]
+    books: Books, submit: Submit
 ) -> None:
     jobs = [submit() for _ in range(3)]
     parts = [books.part_of(job) for job in jobs]
@@ -254,9 +251,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
     assert books.query("SELECT max(attempt), sum(deaths + strikes) FROM parts") == [(1, 0)]
 
 
-def test_a_process_that_stood_still_in_a_commit_commits_again(
-    books: Books, submit: Callable[..., Job[Document]], database_url: str
-) -> None:
+def test_a_process_that_stood_still_in_a_commit_commits_again(books: Books, submit: Submit) -> None:
     """Postgres has ended the session by then: 25P03."""
     job = submit()
     stalled = False
@@ -267,18 +262,14 @@ def test_a_process_that_stood_still_in_a_commit_commits_again(
             stalled = True
             time.sleep(1.5)
 
-    async def story() -> Outcome | None:
-        database = open_database(database_url, patience=timedelta(seconds=0.5))
+    async def story(database: AsyncEngine) -> Outcome | None:
         ledger = Ledger(database, "one", announce=hear_nothing)
         claim = await claimed(ledger, books.part_of(job))
         event.listen(database.sync_engine, "before_cursor_execute", stand_still)
-        try:
-            return await commit(ledger, claim)
-        finally:
-            await database.dispose()
+        return await commit(ledger, claim)
 
     with capture_logs() as logs:
-        assert isinstance(asyncio.run(story()), Done)
+        assert isinstance(books.ask(story, patience=timedelta(seconds=0.5)), Done)
     assert stalled
     assert "25P03" in [entry.get("error") for entry in logs]
     assert job.refresh().state is JobState.SUCCEEDED
@@ -320,7 +311,7 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_submit(
 
 @pytest.mark.parametrize("call", ["cancel", "retry", "purge"])
 def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
-    call: str, books: Books, client: Client, submit: Callable[..., Job[Document]]
+    call: str, books: Books, client: Client, submit: Submit
 ) -> None:
     job = submit()
     if call == "retry":
@@ -337,7 +328,7 @@ def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_change(
         assert type(raised.value) is (DatabaseRefusedError if kind is SubmitError else kind), sqlstate
 
 
-def test_a_client_tries_again_what_is_transient(books: Books, submit: Callable[..., Job[Document]]) -> None:
+def test_a_client_tries_again_what_is_transient(books: Books, submit: Submit) -> None:
     for sqlstate in TRANSIENT:
         books.fail(INSERT_JOBS, sqlstate, times=1, part=None)
         assert submit().created, sqlstate

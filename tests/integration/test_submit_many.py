@@ -10,15 +10,15 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
-import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
 import pecia_migrations
+from house import House
 from pecia import (
     Client,
     DatabaseUnavailableError,
@@ -44,9 +44,8 @@ def stored(payload_url: str) -> PayloadRef:
     return PayloadStore.open(payload_url).put(b"%PDF-1.7")
 
 
-def column(database_url: str, query: str) -> list[Any]:
-    with psycopg.connect(database_url) as connection:
-        return [row[0] for row in connection.execute(query.encode())]
+def column(house: House, query: LiteralString) -> list[Any]:
+    return [value for (value,) in house.query(query)]
 
 
 class SlowFile(BytesIO):
@@ -58,21 +57,21 @@ class SlowFile(BytesIO):
 
 
 def test_jobs_are_listed_in_the_order_of_their_tasks_whichever_document_is_stored_first(
-    client: Client, picture: Picture, database_url: str
+    client: Client, picture: Picture, house: House
 ) -> None:
     tasks = [ReadDocument(SlowFile(picture())), ReadDocument(picture(shade=1))]
     group = client.submit_many(tasks)
-    assert [job.id for job in group] == column(database_url, "SELECT id FROM jobs ORDER BY id")
+    assert [job.id for job in group] == column(house, "SELECT id FROM jobs ORDER BY id")
 
 
 def test_jobs_of_many_batches_are_written_published_and_returned_in_order(
-    client: Client, stored: PayloadRef, database_url: str, redis_url: str
+    client: Client, stored: PayloadRef, house: House, redis_url: str
 ) -> None:
     count = 2 * BATCH + 1
     group = client.submit_many((ReadDocument(stored) for _ in range(count)), metadata={"ward": "7"})
-    assert [job.id for job in group] == column(database_url, "SELECT id FROM jobs ORDER BY id")
-    assert column(database_url, "SELECT count(published_at) FROM parts") == [count]
-    assert column(database_url, "SELECT count(*) FROM job_events WHERE state = 'queued'") == [count]
+    assert [job.id for job in group] == column(house, "SELECT id FROM jobs ORDER BY id")
+    assert column(house, "SELECT count(published_at) FROM parts") == [count]
+    assert column(house, "SELECT count(*) FROM job_events WHERE state = 'queued'") == [count]
     with Redis.from_url(redis_url) as redis:
         assert redis.llen("ingest.normal") == count
 
@@ -110,14 +109,14 @@ def test_a_prefix_that_cannot_be_a_key_is_refused_before_anything_is_asked_for(c
 
 
 def test_a_document_that_was_erased_is_refused_alone(
-    client: Client, database_url: str, stored: PayloadRef
+    client: Client, house: House, stored: PayloadRef
 ) -> None:
     client.purge([client.submit(ReadDocument(stored))])
     with pytest.raises(SubmitManyError) as refusal:
         client.submit_many([ReadDocument(stored), ReadDocument(b"%PDF-1.7 other")])
     assert isinstance(refusal.value.failures[0], InvalidSourceError)
     (other,) = refusal.value.accepted
-    assert column(database_url, "SELECT id FROM jobs WHERE erased_at IS NULL") == [other.id]
+    assert column(house, "SELECT id FROM jobs WHERE erased_at IS NULL") == [other.id]
 
 
 def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
@@ -182,20 +181,17 @@ def submit(client: Client, run: Run) -> list[int]:
     return []
 
 
-def contents_by_key(database_url: str) -> dict[str, str]:
-    with psycopg.connect(database_url) as connection:
-        rows = connection.execute("SELECT idempotency_key, task_digest FROM jobs").fetchall()
-        counts = connection.execute(
-            "SELECT (SELECT count(*) FROM parts), count(*) FROM job_events"
-        ).fetchone()
-        assert counts == (len(rows), len(rows)), "a job has one part and one event"
-        connection.execute("TRUNCATE jobs CASCADE")
-    return dict(rows)
+def contents_by_key(house: House) -> dict[str, str]:
+    found = house.query("SELECT idempotency_key, task_digest FROM jobs")
+    counts = house.query("SELECT (SELECT count(*) FROM parts), count(*) FROM job_events")
+    assert counts == [(len(found), len(found))], "a job has one part and one event"
+    house.query("TRUNCATE jobs CASCADE")
+    return dict(found)
 
 
 @given(order=runs)
 def test_batches_one_after_the_other_write_what_single_submits_would(
-    client: Client, database_url: str, order: list[Run]
+    client: Client, house: House, order: list[Run]
 ) -> None:
     expected: dict[str, int] = {}
     for prefix, contents in order:
@@ -205,14 +201,14 @@ def test_batches_one_after_the_other_write_what_single_submits_would(
             expected.setdefault(key, content)
         conflicts = [n for n, key in enumerate(keys) if expected[key] != contents[n]]
         assert refused == conflicts
-    digests = contents_by_key(database_url)
+    digests = contents_by_key(house)
     assert digests.keys() == expected.keys()
     assert len({(expected[key], digest) for key, digest in digests.items()}) == len(set(expected.values()))
 
 
 @given(order=runs)
 def test_batches_at_the_same_time_agree_about_every_key(
-    client: Client, database_url: str, order: list[Run]
+    client: Client, house: House, order: list[Run]
 ) -> None:
     refused: dict[int, list[int]] = {}
 
@@ -229,5 +225,5 @@ def test_batches_at_the_same_time_agree_about_every_key(
         for at, content in enumerate(contents):
             if at not in refused[number]:
                 holders.setdefault(f"{prefix}/{at}", set()).add(content)
-    assert holders.keys() == contents_by_key(database_url).keys()
+    assert holders.keys() == contents_by_key(house).keys()
     assert all(len(contents) == 1 for contents in holders.values())

@@ -94,10 +94,7 @@ def test_a_file_that_appears_is_a_notice(
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_service_that_does_not_answer_stops_nobody_and_is_told_of_once(
-    cloud: str,
-    server: MetadataServer,
-    stopped: threading.Event,
-    eventually: Callable[..., Any],
+    cloud: str, server: MetadataServer, stopped: threading.Event, eventually: Callable[..., Any]
 ) -> None:
     away = WorkerSettings(termination_notice=cloud, termination_server=f"{server.url}/elsewhere")
     with capture_logs() as said, termination_heard(away):

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Retry
 
 from house import House
 from limits import WAIT_S
@@ -23,8 +23,11 @@ from pecia_workers.working import waited_s
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 
+Submit = Callable[..., Job[Document]]
+
+
 @pytest.fixture
-def submit(client: Client, printed: bytes) -> Callable[..., Job[Document]]:
+def submit(client: Client, printed: bytes) -> Submit:
     """Submits a page whose answer takes the engine some fifteen seconds."""
     return lambda **options: client.submit(ReadDocument(printed, document_type=DocumentType.CHART), **options)
 
@@ -61,7 +64,7 @@ def play(house: House, story: Callable[[Runtime], Awaitable[None]], **settings: 
     asyncio.run(whole())
 
 
-def test_a_cancellation_reaches_the_engine(house: House, submit: Callable[..., Job[Document]]) -> None:
+def test_a_cancellation_reaches_the_engine(house: House, submit: Submit) -> None:
     job = submit()
 
     async def story(runtime: Runtime) -> None:
@@ -73,9 +76,7 @@ def test_a_cancellation_reaches_the_engine(house: House, submit: Callable[..., J
     assert job.refresh().state is JobState.CANCELLED
 
 
-def test_the_end_of_a_jobs_time_reaches_the_engine(
-    house: House, submit: Callable[..., Job[Document]]
-) -> None:
+def test_the_end_of_a_jobs_time_reaches_the_engine(house: House, submit: Submit) -> None:
     job = submit(expires=timedelta(hours=1))
 
     async def story(runtime: Runtime) -> None:
@@ -90,7 +91,7 @@ def test_the_end_of_a_jobs_time_reaches_the_engine(
 
 
 def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_code(
-    house: House, submit: Callable[..., Job[Document]], client: Client
+    house: House, submit: Submit, client: Client
 ) -> None:
     job = submit()
     limits = {"part_timeout": 1, "max_attempts": 2, "retry_delay": 0.001}
@@ -126,15 +127,3 @@ def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
 
     play(house, story, part_timeout=limit)
     assert job.refresh().state is JobState.SUCCEEDED
-
-
-def test_a_part_does_not_run_before_its_time(house: House, submit: Callable[..., Job[Document]]) -> None:
-    """Not even if somebody publishes it: a message is a hint."""
-    job = submit(not_before=timedelta(hours=1))
-
-    async def story(runtime: Runtime) -> None:
-        with pytest.raises(Ignore):
-            await runtime.run(house.part_of(job), deaths=0)
-
-    play(house, story)
-    assert job.refresh().state is JobState.QUEUED

@@ -72,11 +72,11 @@ class House:
         """Every file of the payload store."""
         return {path.name: path.read_bytes() for path in Path(self.payload_url).rglob("*") if path.is_file()}
 
-    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]]) -> R:
-        """Return what a question to the database is answered."""
+    def ask(self, question: Callable[[AsyncEngine], Awaitable[R]], **opened: Any) -> R:
+        """Return what a question to the database, as it is opened with these options, is answered."""
 
         async def story() -> R:
-            database = open_database(self.database_url)
+            database = open_database(self.database_url, **opened)
             try:
                 return await question(database)
             finally:

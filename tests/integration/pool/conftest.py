@@ -43,10 +43,7 @@ class Fleet:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {
-            "PECIA_REDIS_URL": self.redis_url,
-            "SCRIPTED_DIRECTORY": str(self.directory),
-        }
+        return os.environ | {"PECIA_REDIS_URL": self.redis_url, "SCRIPTED_DIRECTORY": str(self.directory)}
 
     def start(self, *arguments: str, **environment: str) -> Program:
         """Start a worker and wait until it consumes."""
