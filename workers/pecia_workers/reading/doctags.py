@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html import unescape
-from itertools import takewhile
+from itertools import islice, takewhile
 from textwrap import indent
 from typing import Final
 
@@ -168,10 +168,10 @@ def _rows(text: str) -> Iterator[list[GivenCell]]:
 
 
 def _run(rows: list[list[str | GivenCell]], row: int, column: int, name: str) -> int:
-    """Return over how many rows, or columns, a cell goes on."""
-    line = (
-        rows[row][column:]
-        if name == "lcel"
-        else [one[column] if column < len(one) else "" for one in rows[row:]]
-    )
-    return 1 + len(list(takewhile(lambda cell: cell == name, line[1:])))
+    """Return over how many columns, or rows, a cell goes on."""
+    if name == "lcel":
+        following: Iterator[str | GivenCell] = islice(rows[row], column + 1, None)
+    else:
+        below = (rows[number] for number in range(row + 1, len(rows)))
+        following = (line[column] if column < len(line) else "" for line in below)
+    return 1 + sum(1 for _ in takewhile(lambda cell: cell == name, following))
