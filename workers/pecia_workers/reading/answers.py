@@ -37,8 +37,6 @@ _KINDS: Final = {
     "equation": BlockKind.FORMULA,
     "equation_block": BlockKind.FORMULA,
     "formula": BlockKind.FORMULA,
-    "list_group": BlockKind.LIST,
-    "list_item": BlockKind.LIST,
     "page_footer": BlockKind.FOOTER,
     "page_header": BlockKind.HEADER,
     "page_number": BlockKind.PAGE_NUMBER,
