@@ -58,6 +58,7 @@ class _Element:
     name: str
     text: str = ""
     places: list[int] = field(default_factory=list)
+    items: int = 0
 
     @property
     def box(self) -> Box | None:
@@ -105,8 +106,8 @@ def _ended(is_open: list[_Element]) -> Iterator[_Element]:
     outer = is_open[-1]
     before = outer.text.rstrip()
     if element.name == "list_item":
-        number = 1 + sum(not line.startswith(" ") for line in before.splitlines())
-        lines = f"{f'{number}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
+        outer.items += 1
+        lines = f"{f'{outer.items}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
     else:
         lines = indent(element.text.strip("\n"), "  ")
     outer.text = f"{before}\n{lines}".strip("\n")
