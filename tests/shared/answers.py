@@ -127,7 +127,7 @@ ANSWERS = (
             *(_HEADING, _TEXT, _LIST),
             (BlockKind.CAPTION, "Table 1"),
             _TABLE,
-            (BlockKind.LIST, "☑ fasting"),
+            (BlockKind.TEXT, "☑ fasting"),
             (BlockKind.FORMULA, "$$a^2$$"),
         ),
         has_places=True,

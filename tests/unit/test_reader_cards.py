@@ -136,7 +136,13 @@ def test_a_card_is_on_the_page_as_it_is(key: str) -> None:
 
     row = f"| `{key}` | {card.title} | {card.answer} | {size} | {card.license} | {fields} | {instructions} |"
     assert row in PAGE
-    for said in (card.warning, card.needs, card.limits, *map(str.strip, card.other_prompts.values())):
+    for said in (
+        card.warning,
+        card.needs,
+        card.limits,
+        *map(str.strip, card.other_prompts.values()),
+        *card.sources,
+    ):
         assert said in PAGE
 
 

@@ -78,6 +78,7 @@ def test_markdown_from_a_model_of_another_format_is_read_as_markdown(answer: Ans
     ("answer", "text"),
     [
         (AnswerFormat.LAYOUT, '[{"bbox": [1, 2, 3, 4], "category": "Text", "text": "Take \\"one\\" tab'),
+        (AnswerFormat.LAYOUT, r'[{"category": "Text", "text": "Take \"one\" tab"}, {"bbox": [1, 2'),
         (AnswerFormat.DOCTAGS, '<doctag><text><loc_1><loc_2><loc_3><loc_4>Take "one" tab'),
         (AnswerFormat.HTML, '<div data-bbox="1 2 3 4" data-label="Text"><p>Take "one" tab'),
     ],

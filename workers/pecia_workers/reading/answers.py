@@ -37,8 +37,6 @@ _KINDS: Final = {
     "equation": BlockKind.FORMULA,
     "equation_block": BlockKind.FORMULA,
     "formula": BlockKind.FORMULA,
-    "list_group": BlockKind.LIST,
-    "list_item": BlockKind.LIST,
     "page_footer": BlockKind.FOOTER,
     "page_header": BlockKind.HEADER,
     "page_number": BlockKind.PAGE_NUMBER,
@@ -60,15 +58,16 @@ _GROUND: Final = re.compile(r"<\|ref\|>([^<]*)<\|/ref\|>\s*<\|det\|>([^<]*)<\|/d
 _DIV: Final = re.compile(r"<div\b([^<>]*\bdata-(?:bbox|label)=[^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE: Final = re.compile(r"data-(bbox|label)\s*=\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 _ALT: Final = re.compile(r"<img\b[^<>]*?\balt\s*=\s*\"([^\"]*)\"[^<>]*>|<img\b[^<>]*>", re.IGNORECASE)
-_MATH: Final = re.compile(r"<math\b([^<>]*)>(.*?)</math\s*>", re.IGNORECASE | re.DOTALL)
+_MATH: Final = re.compile(r"<math\b([^<>]*)>(.*?)(?:</math\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _CHECKBOX: Final = re.compile(r"<input\b([^<>]*)>\s*", re.IGNORECASE)
 _DIV_END: Final = re.compile(r"</div\s*>\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
+_CUT_ELEMENT: Final = re.compile(r'[\s,\[]*\{\s*"(?:bbox|category)"[^{]*\Z')
 _CUT_TEXT: Final = re.compile(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 
 _MARKUP: Final = re.compile(
     rf"{_GROUND.pattern}|</?[A-Za-z_|][^<>]*>"
-    r'|"bbox"\s*:\s*\[[^\]]*\]|"category"\s*:\s*"[^"]*"|"text"\s*:\s*"|"\s*\}'
+    r'|"bbox"\s*:\s*\[[^\]"]*\]|"category"\s*:\s*"[^"]*"|"text"\s*:\s*"|"\s*\}'
 )
 """What of an answer is no text of the page, such as its numbers for places."""
 
@@ -218,7 +217,7 @@ def _layout(text: str) -> Iterator[Piece]:
     cut = _CUT_TEXT.search(rest)
     if cut:
         yield Piece("", (), _unescaped(cut[1]))
-    elif '"bbox"' not in rest:
+    elif not _CUT_ELEMENT.match(rest):
         yield Piece("", (), rest.strip(" \n,[]") if end or rest.strip() == "[]" else rest)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from html import unescape
-from itertools import takewhile
+from itertools import islice, takewhile
 from textwrap import indent
 from typing import Final
 
@@ -20,8 +20,8 @@ from pecia_workers.reading.markup import BrokenTableError, GivenCell, blocks_of,
 _KINDS: Final = {
     "caption": BlockKind.CAPTION,
     "chart": BlockKind.TABLE,
-    "checkbox_selected": BlockKind.LIST,
-    "checkbox_unselected": BlockKind.LIST,
+    "checkbox_selected": BlockKind.TEXT,
+    "checkbox_unselected": BlockKind.TEXT,
     "code": BlockKind.TEXT,
     "footnote": BlockKind.TEXT,
     "formula": BlockKind.FORMULA,
@@ -58,6 +58,7 @@ class _Element:
     name: str
     text: str = ""
     places: list[int] = field(default_factory=list)
+    items: int = 0
 
     @property
     def box(self) -> Box | None:
@@ -105,8 +106,8 @@ def _ended(is_open: list[_Element]) -> Iterator[_Element]:
     outer = is_open[-1]
     before = outer.text.rstrip()
     if element.name == "list_item":
-        number = 1 + sum(not line.startswith(" ") for line in before.splitlines())
-        lines = f"{f'{number}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
+        outer.items += 1
+        lines = f"{f'{outer.items}.' if outer.name == 'ordered_list' else '-'} {element.text.strip()}"
     else:
         lines = indent(element.text.strip("\n"), "  ")
     outer.text = f"{before}\n{lines}".strip("\n")
@@ -168,10 +169,10 @@ def _rows(text: str) -> Iterator[list[GivenCell]]:
 
 
 def _run(rows: list[list[str | GivenCell]], row: int, column: int, name: str) -> int:
-    """Return over how many rows, or columns, a cell goes on."""
-    line = (
-        rows[row][column:]
-        if name == "lcel"
-        else [one[column] if column < len(one) else "" for one in rows[row:]]
-    )
-    return 1 + len(list(takewhile(lambda cell: cell == name, line[1:])))
+    """Return over how many columns, or rows, a cell goes on."""
+    if name == "lcel":
+        following: Iterator[str | GivenCell] = islice(rows[row], column + 1, None)
+    else:
+        below = (rows[number] for number in range(row + 1, len(rows)))
+        following = (line[column] if column < len(line) else "" for line in below)
+    return 1 + sum(1 for _ in takewhile(lambda cell: cell == name, following))
