@@ -26,7 +26,8 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
 
 @pytest.mark.parametrize(("stages", "limits"), [("read", (1, 0)), ("caption", (16, 1)), ("", (16, 1))])
 def test_a_request_may_hold_what_the_worker_serves(stages: str, limits: tuple[int, int]) -> None:
-    given = engine_arguments(WorkerSettings(engine="vllm", model="m", stages=stages), KNOWN)
+    settings = WorkerSettings.model_validate({"engine": "vllm", "model": "m", "stages": stages})
+    given = engine_arguments(settings, KNOWN)
 
     assert given["limit_mm_per_prompt"] == dict(zip(("image", "video"), limits, strict=True))
 

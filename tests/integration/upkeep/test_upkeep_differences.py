@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any, LiteralString, Self, TypeVar
 from uuid import UUID, uuid4
 
@@ -326,10 +327,12 @@ def test_the_doctor_repairs_what_it_finds_when_it_is_told_to(
 
 
 @pytest.mark.usefixtures("healthy", "staffed")
-def test_the_doctor_sees_the_relay_and_the_callbacks_fall_behind(
-    tables: Any, doctor: Callable[..., tuple[int, dict[str, Any]]]
+def test_the_doctor_sees_the_relay_and_the_callbacks_fall_behind_and_leaves_nothing_in_the_store(
+    tables: Any, doctor: Callable[..., tuple[int, dict[str, Any]]], payload_url: str
 ) -> None:
+    before = set(Path(payload_url).rglob("*"))
     assert doctor()[0] == 0
+    assert {file for file in set(Path(payload_url).rglob("*")) - before if file.is_file()} == set()
     tables.query(
         "UPDATE parts SET published_at = NULL, run_at = now() - interval '2 minutes' WHERE ordinal = 0"
     )

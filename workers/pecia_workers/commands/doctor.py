@@ -163,8 +163,9 @@ def _look_at_payloads(settings: WorkerSettings) -> str:
         raise LookupError
     store = PayloadStore.open(settings.payload_url, settings.payload_options, keys=settings.keyring)
     reference = store.put(b"pecia doctor")
+    store.delete(reference)
     encrypted = f"encrypted under the key {reference.key}" if reference.key else "not encrypted"
-    return f"wrote and found {reference.size} bytes, {encrypted}"
+    return f"wrote, found and deleted {reference.size} bytes, {encrypted}"
 
 
 def _look_at_redis(settings: WorkerSettings) -> str:
