@@ -75,9 +75,10 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
 	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
-bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, and what log-probabilities cost
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, an urgent page
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
+	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
 
 docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures
 	$(BIN)/python -m pecia_schemas.export docs

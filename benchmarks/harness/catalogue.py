@@ -221,6 +221,14 @@ CATALOGUE = (
         sizes={Size.FULL: ()},
         needs="vllm",
     ),
+    Benchmark(
+        name="urgent-preparation",
+        script="urgent_preparation.py",
+        heading="An urgent page behind pages that vLLM has admitted",
+        about="One page more behind bulk pages of A4, in the urgent lane and in theirs (`make bench-engine`).",
+        sizes={Size.FULL: ()},
+        needs="vllm",
+    ),
 )
 
 

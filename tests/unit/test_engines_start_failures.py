@@ -24,9 +24,11 @@ CONFIG = {
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A directory with all that is looked at."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    return tmp_path
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    return directory
 
 
 def check(model: Path | str, **settings: Any) -> None:
