@@ -139,12 +139,13 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
     assert engine.load().running == 0
 
 
-def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(reading: Reading) -> None:
+def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
+    reading: Reading, eventually: Callable[..., Any]
+) -> None:
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
     of_ray = {process: command for process in processes if is_of_ray(command := process.cmdline())}
-    below = {child for process in of_ray for child in process.children()}
-    (core,) = [process for process in below if any("EngineCore" in word for word in process.cmdline())]
+    core = eventually(core_of_ray, what="the engine core of Ray's replica")
 
     async def story() -> None:
         waiting = asyncio.create_task(engine.generate(asked(0, max_output_tokens=None)))
@@ -162,6 +163,16 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(reading: 
     _, left = psutil.wait_procs(list(of_ray), timeout=WAIT_S)
     assert of_ray
     assert [of_ray[process] for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def core_of_ray() -> psutil.Process | None:
+    """Return the engine core below one of Ray's processes; these change their titles while they are looked at."""
+    for process in psutil.Process().children(recursive=True):
+        if is_of_ray(process.cmdline()):
+            for child in process.children(recursive=True):
+                if any("EngineCore" in word for word in child.cmdline()):
+                    return child
+    return None
 
 
 def is_of_ray(command: list[str]) -> bool:

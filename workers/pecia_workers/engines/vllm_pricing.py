@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pecia_workers.batching.cost import TokenCounter
 
 _WORDS: Final = "Read this."
-_PROBES: Final = ((84, 112), (280, 196), (1100, 850))
+_PROBES: Final = ((84, 112), (280, 196))
 """Heights and widths, in pixels, of the pictures that a count is held against."""
 _CLIP_FRAMES: Final = 4
 _REMEMBERED_TEXTS: Final = 1024
