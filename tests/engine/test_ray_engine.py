@@ -166,11 +166,11 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
 
 
 def core_of_ray() -> psutil.Process | None:
-    """Return the engine core below one of Ray's processes; these change their titles while they are looked at."""
+    """Return the engine core below one of Ray's processes: by its title, or by its command until it has one."""
     for process in psutil.Process().children(recursive=True):
         if is_of_ray(process.cmdline()):
             for child in process.children(recursive=True):
-                if any("EngineCore" in word for word in child.cmdline()):
+                if any("EngineCore" in word or "spawn_main" in word for word in child.cmdline()):
                     return child
     return None
 
