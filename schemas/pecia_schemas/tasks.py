@@ -193,7 +193,7 @@ else:
     ]
 
 
-def _told(instructions: str) -> str:
+def _checked_instructions(instructions: str) -> str:
     if not instructions.strip() or not lengths.is_storable(instructions):
         message = "instructions are text that says something, without NUL"
         raise lengths.invalid(message)
@@ -239,7 +239,7 @@ class ReadDocument(Task[Document]):
     """ISO 639-1, as in `en`; None: whatever the engine recognises."""
     fields: FieldsOf = Field(default=None, kw_only=True)
     """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
-    instructions: Annotated[str, AfterValidator(_told)] | None = Field(
+    instructions: Annotated[str, AfterValidator(_checked_instructions)] | None = Field(
         default=None, kw_only=True, repr=False, max_length=lengths.INSTRUCTIONS
     )
     """What a language model is told about each page; None: what its reader card says."""

@@ -86,7 +86,7 @@ class Bus:
         self._rests_until = 0.0
 
     async def tell(self, jobs: Mapping[UUID, JobState]) -> None:
-        """Announce each job's state to whoever waits for it. Never raises for want of Redis."""
+        """Announce each job's state to those who wait for it. Never raises for want of Redis."""
         if not jobs or monotonic() < self._rests_until:
             return
         try:
@@ -158,7 +158,7 @@ class Bus:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                     await pubsub.subscribe(CANCEL_CHANNEL)
                     await _pass_on(pubsub, cancelled)
-            except Exception as error:  # noqa: BLE001  a deaf worker would finish what nobody wants
+            except Exception as error:  # noqa: BLE001  a deaf worker would finish cancelled jobs
                 log.debug("cancellations_unheard", error=type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
 

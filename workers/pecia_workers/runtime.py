@@ -396,9 +396,8 @@ class Runtime:
             raise Ignore("the part was cancelled or taken over meanwhile") from None
         except EngineDeadError as error:
             died_on = self._admission.died_on if self._admission else None
-            self._died_on.update(
-                [part.id] if died_on is None else died_on
-            )  # None: the fallback died, of this one
+            # While the worker's own engine lives, it was the fallback that died, on this part.
+            self._died_on.update([part.id] if died_on is None else died_on)
             raise RuntimeLostError("the engine is gone") from error
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
             return self._failed(part, error)

@@ -54,7 +54,6 @@ class Batcher:
         self._memory = memory or Memory()
         self._entering: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._inside: dict[str, UUID | None] = {}
         self.packing = Packing()
         self.died_on: frozenset[UUID] | None = None
         """Parts that were in the engine when it was found dead; None while it lives."""
@@ -106,7 +105,7 @@ class Batcher:
     def found_dead(self) -> None:
         """Note which parts the engine died on: those inside, and none that waits for room."""
         if self.died_on is None:
-            self.died_on = frozenset(part for part in self._inside.values() if part)
+            self.died_on = self._memory.parts
 
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
@@ -126,12 +125,10 @@ class Batcher:
                 oversize = await entering
             if oversize:
                 log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
-            self._memory.enter(request.id, tokens)
-            self._inside[request.id] = request.part
+            self._memory.enter(request.id, tokens, request.part)
             yield
         finally:
             self._memory.leave(request.id)
-            self._inside.pop(request.id, None)
             self._entering.pop(request.id, None)
             self._policy.withdraw(request.id)
             self.packing.ended(request.id, loop.time(), self._policy.waiting)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pecia_workers.batching.policies import Room
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pecia_workers.engines.base import Budget
 
 _REGROWTH: Final = 0.002
@@ -17,6 +19,7 @@ _REGROWTH: Final = 0.002
 
 @dataclass(slots=True, kw_only=True)
 class _Guest:
+    part: UUID | None
     tokens: int
     shortages: int
     """How many there had been when it entered."""
@@ -46,11 +49,18 @@ class Memory:
             return Room(slots=max(1, math.floor(budget.slots * self.share)), tokens=None)
         return Room(slots=budget.slots, tokens=max(1, math.floor(budget.tokens * self.share)))
 
-    def enter(self, request_id: str, tokens: int) -> None:
-        """Take note that a request entered the engine."""
+    @property
+    def parts(self) -> frozenset[UUID]:
+        """Parts whose requests are in the engine."""
+        return frozenset(guest.part for guest in self._inside.values() if guest.part)
+
+    def enter(self, request_id: str, tokens: int, part: UUID | None = None) -> None:
+        """Take note that a request, of a part, entered the engine."""
         for guest in self._inside.values():
             guest.alone = False
-        self._inside[request_id] = _Guest(tokens=tokens, shortages=self._shortages, alone=not self._inside)
+        self._inside[request_id] = _Guest(
+            part=part, tokens=tokens, shortages=self._shortages, alone=not self._inside
+        )
 
     def leave(self, request_id: str) -> None:
         """Forget a request; one that is not inside is no error."""

@@ -122,7 +122,7 @@ class EngineRequest:
     priority: int = 0
     """Smaller is sooner, for an engine that orders what waits inside it."""
     expected_output_tokens: int | None = None
-    """What output of this workload has been long; None: nobody knows yet."""
+    """What output of this workload has been long; None: it is not known yet."""
     max_output_tokens: int | None = None
 
     @property

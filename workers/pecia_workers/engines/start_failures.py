@@ -34,20 +34,8 @@ _WITH_TEMPLATE: Final = ("tokenizer_config.json", "processor_config.json")
 """A template may stand in one of these, under `chat_template`."""
 VLLM_TEMPLATES: Final = frozenset(
     {
-        "blip-2",
-        "clip",
-        "colpali",
-        "deepseek_ocr",
-        "deepseek_ocr2",
-        "deepseek_vl_v2",
-        "minicpmv",
-        "minicpmv4_6",
-        "minicpmv4_7",
-        "paligemma",
-        "siglip",
-        "siglip2",
-        "unlimited-ocr",
-        "unlimited_ocr",
+        *("blip-2", "clip", "colpali", "deepseek_ocr", "deepseek_ocr2", "deepseek_vl_v2", "minicpmv"),
+        *("minicpmv4_6", "minicpmv4_7", "paligemma", "siglip", "siglip2", "unlimited-ocr", "unlimited_ocr"),
     }
 )
 """Families for which vLLM brings a template."""

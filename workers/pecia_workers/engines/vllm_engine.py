@@ -19,12 +19,11 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
-from pecia_workers.engines.in_flight import InFlight
+from pecia_workers.engines.in_flight import InFlight, Turns
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
-from pecia_workers.engines.turns import Turns
 from pecia_workers.engines.vllm_fitting import fits, fitted
 from pecia_workers.engines.vllm_processes import cores_last_words, kill_cores, prepare_environment
 

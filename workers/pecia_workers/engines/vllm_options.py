@@ -68,12 +68,9 @@ def _pictures(settings: WorkerSettings) -> dict[str, Any]:
 
     What is not allowed takes no memory: vLLM keeps as much as the largest that it allows.
     """
-    clips = Stage.CAPTION in stages_served(settings)
-    return {
-        "limit_mm_per_prompt": {"image": settings.video_frames, "video": 1}
-        if clips
-        else {"image": 1, "video": 0}
-    }
+    if Stage.CAPTION in stages_served(settings):
+        return {"limit_mm_per_prompt": {"image": settings.video_frames, "video": 1}}
+    return {"limit_mm_per_prompt": {"image": 1, "video": 0}}
 
 
 def _adapters(settings: WorkerSettings) -> dict[str, Any]:

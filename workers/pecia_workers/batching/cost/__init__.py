@@ -10,8 +10,8 @@ from pecia_workers.batching.cost.base import (
     TooManyTokensError,
     UnknownFamilyError,
 )
+from pecia_workers.batching.cost.counter import processor_counter
 from pecia_workers.batching.cost.families import counter_for
-from pecia_workers.batching.cost.processor import processor_counter
 
 __all__ = [
     "CheckpointError",

@@ -1,12 +1,16 @@
-"""A family's two formulas behind the one interface."""
+"""A family's two formulas, or what its processor says of itself, behind the one interface."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
 
-from pecia_workers.batching.cost.base import Clip, NoVideoInputError
+from pecia_workers.batching.cost.base import Clip, NoVideoInputError, RefusedSizeError, TokenCounter
 from pecia_workers.batching.cost.fitting import largest_fit
+
+_REMEMBERED_SIZES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +49,25 @@ class FamilyCounter:
     def fit_image(self, width: int, height: int, most_tokens: int) -> tuple[int, int]:
         """Return the largest size of the same aspect that adds at most `most_tokens`."""
         return largest_fit(self.image, width, height, most_tokens)
+
+
+def processor_counter(processor: Any, family: str) -> TokenCounter | None:
+    """Return a counter of pictures that asks the checkpoint's processor; None if it does not count.
+
+    By transformers' own interface, `_get_num_multimodal_tokens`.
+
+    What it counts is to be held against the engine before it is believed: an engine may have a processor of its own.
+    """
+    if not hasattr(processor, "_get_num_multimodal_tokens"):
+        return None
+
+    @lru_cache(maxsize=_REMEMBERED_SIZES)
+    def image(width: int, height: int) -> int:
+        try:
+            counted = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])  # noqa: SLF001
+            return int(counted["num_image_tokens"][0])
+        except ValueError as error:
+            message = f"{family} takes no picture of {width} x {height} pixels."
+            raise RefusedSizeError(message) from error
+
+    return FamilyCounter(family=family, image=image, by_processor=True)
