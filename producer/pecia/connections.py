@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from obstore.exceptions import BaseError
 
+from pecia.access import AccessKeys
 from pecia.audit import AuditTrail
 from pecia.backlog import Backlog
 from pecia.configuration import client_name, redis_url
@@ -44,15 +45,20 @@ class Holdings(Generic[D]):
         self._settings = settings
         self._pid = os.getpid()
         self._database = database
-        self.client = client_name(settings)
         self.keys = settings.keyring
-        self.store = Store(database, self.keys, client=self.client)
-        self.transitions = Transitions(database, client=self.client)
         self.accounts = Accounts(database)
         self.dead = DeadParts(database)
-        self.endpoints = Endpoints(database, self.keys, client=self.client)
-        self.deliveries = Deliveries(database)
+        self.access = AccessKeys(database)
         self.backlog = Backlog(settings.max_backlog)
+        self._name(client_name(settings), None)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        """Note who asks, and whose jobs alone are found; None: everybody's."""
+        self.client, self.tenant = client, tenant
+        self.store = Store(self._database, self.keys, client=client, tenant=tenant)
+        self.transitions = Transitions(self._database, client=client)
+        self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
+        self.deliveries = Deliveries(self._database, tenant=tenant)
 
     @cached_property
     def payloads(self) -> PayloadStore:

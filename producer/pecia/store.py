@@ -68,12 +68,16 @@ _LEAVE_TO_RELAY = text(
 
 
 class Store(Statements[D_co]):
-    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
+    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+    With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
+    """
+
+    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
         super().__init__(database)
         self._keys = keys
         self._client = client
+        self._own = true() if tenant is None else JOBS.c.tenant == tenant
 
     @transaction
     def accept(
@@ -100,7 +104,7 @@ class Store(Statements[D_co]):
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids))).mappings()
+        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids), self._own)).mappings()
         return {row["id"]: JobView.of(dict(row)) for row in rows}
 
     @transaction
@@ -108,7 +112,7 @@ class Store(Statements[D_co]):
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        newest = select(*VIEW).where(_wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
+        newest = select(*VIEW).where(self._own, _wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
         if before is not None:
             newest = newest.where(JOBS.c.id < before)
         return [JobView.of(dict(row)) for row in connection.execute(newest).mappings()]
@@ -128,7 +132,7 @@ class Store(Statements[D_co]):
             select(PARTS.c.job_id, PARTS.c.ordinal, PARTS.c.verdict, PARTS.c.finished_at)
             .join(JOBS, JOBS.c.id == PARTS.c.job_id)
             .where(PARTS.c.stage == Stage.READ, PARTS.c.verdict.in_(verdicts))
-            .where(JOBS.c.erased_at.is_(None), _wanted(listing))
+            .where(JOBS.c.erased_at.is_(None), self._own, _wanted(listing))
             .order_by(PARTS.c.job_id.desc(), PARTS.c.ordinal)
             .limit(size)
         )

@@ -335,7 +335,12 @@ class AsyncClient:
         return AsyncConnections(self._settings)
 
     def _options(self, **asked: Any) -> Options:
-        return submission.options(**asked, client=self._open().client, fair_by=self._settings.fair_by)
+        return submission.options(
+            **asked,
+            client=self._open().client,
+            fair_by=self._settings.fair_by,
+            tenant=self._open().tenant,
+        )
 
     async def _accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
         """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
 from pecia.aio.database import AsyncDatabase, within_work
@@ -75,8 +77,17 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
         self.loop = asyncio.get_running_loop()
         self.trail = AsyncTrail(self._database)
-        self.purging = AsyncPurging(self._database, client=self.client)
         self.bus = AsyncBus(redis_url(settings), connect_timeout=patience, window=settings.window)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        super()._name(client, tenant)
+        self.purging = AsyncPurging(self._database, client=client)
+
+    def seen_by(self, client: str, tenant: str) -> Self:
+        """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""
+        view = copy(self)
+        view._name(client, tenant)  # noqa: SLF001  another of this class
+        return view
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name, to the work of a transaction."""
