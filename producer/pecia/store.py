@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +41,7 @@ from pecia_schemas.states import Lane, PartState, Stage
 
 _OPEN = [state for state in PartState if not state.is_terminal]
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
+_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
 _LOAD = text(
     """
@@ -228,13 +229,14 @@ def _wanted(listing: Listing) -> ColumnElement[bool]:
         conditions.append(JOBS.c.metadata.contains(dict(listing.metadata)))
     if listing.since is not None:
         conditions.append(JOBS.c.created_at >= listing.since)
-        conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
+        if listing.since > _FIRST_IDS:
+            conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
     return and_(*conditions)
 
 
 def _oldest_id(since: datetime) -> UUID:
     """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
-    return UUID(int=max(0, int(since.timestamp() * 1000)) << 80)
+    return UUID(int=int(since.timestamp() * 1000) << 80)
 
 
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Gateway:
     app: FastAPI
     url: str
     connections: Connections
-    _open: list[httpx2.Client] = field(default_factory=list)
+    open_clients: ExitStack = field(default_factory=ExitStack)
 
     def key(
         self, tenant: str = "clinic", name: str = "app", *, scopes: tuple[Scope, ...] = ALL, **limits: Any
@@ -49,8 +49,7 @@ class Gateway:
         """Return a client that shows this key."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         client = httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_S)
-        self._open.append(client)
-        return client
+        return self.open_clients.enter_context(client)
 
 
 @contextmanager
@@ -66,9 +65,8 @@ def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
         wait_until(lambda: server.started or not thread.is_alive(), WAIT_S)
         port = server.servers[0].sockets[0].getsockname()[1]
         gateway = Gateway(app, f"http://127.0.0.1:{port}", connections)
-        yield gateway
-        for client in gateway._open:
-            client.close()
+        with ExitStack() as gateway.open_clients:
+            yield gateway
     finally:
         server.should_exit = True
         thread.join(WAIT_S)

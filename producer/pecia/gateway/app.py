@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pecia.aio.connections import AsyncConnections
 from pecia.errors import PeciaError
 from pecia.gateway import jobs, problems, submitting, webhooks
-from pecia.gateway.bodies import Submission
+from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.identity import Bearers, GatewayConfiguration
 from pecia.gateway.problems import Problem, ProblemError
 
@@ -78,10 +78,14 @@ def _described(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, more = models_json_schema(
-            [(Submission, "validation"), (Problem, "serialization")], ref_template=_SCHEMAS
+            [
+                (Submission, "validation"),
+                *((answer, "serialization") for answer in (Job, Submitted, Problem)),
+            ],
+            ref_template=_SCHEMAS,
         )
         schemas = described["components"]["schemas"]
-        schemas |= {name: schema for name, schema in more["$defs"].items() if name not in schemas}
+        schemas |= more["$defs"]  # the framework's own lack what of an example is null
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
         app.openapi_schema = described

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -60,7 +61,7 @@ class Bearer:
     def take(self, rate: float) -> float:
         """Take one request of those that it may make; return the seconds until there is one, 0 if there was."""
         now = time.monotonic()
-        self.tokens = min(2 * rate, self.tokens + (now - self.filled) * rate)
+        self.tokens = min(max(1.0, 2 * rate), self.tokens + (now - self.filled) * rate)
         self.filled = now
         if self.tokens < 1:
             return (1 - self.tokens) / rate
@@ -128,9 +129,7 @@ class Bearers:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             client = TenantClient(self.settings, self.connections, key)
-            bearer = self._known[identifier] = Bearer(
-                key, client, looked_up=now, tokens=2 * self.settings.gateway_rate
-            )
+            bearer = self._known[identifier] = Bearer(key, client, looked_up=now, tokens=math.inf)
         return bearer if key else None
 
 

@@ -193,7 +193,7 @@ async def look_at_hint(bearer: Reader, job_id: UUID) -> str | None:
     return await (await bearer.client.job(job_id)).hint()
 
 
-@router.post("/jobs/{job_id}/cancel", responses=documented(404))
+@router.post("/jobs/{job_id}/cancel", responses=documented(400, 404))
 async def cancel_job(bearer: Submitter, job_id: UUID, why: Cancellation | None = None) -> Cancelled:
     """End a job now. Pages that are read stay."""
     job = await bearer.client.job(job_id)
@@ -201,14 +201,14 @@ async def cancel_job(bearer: Submitter, job_id: UUID, why: Cancellation | None =
     return Cancelled(cancelled=cancelled, job=Job.of(job))
 
 
-@router.post("/jobs/{job_id}/retry", responses=documented(404, 409))
+@router.post("/jobs/{job_id}/retry", responses=documented(400, 404, 409))
 async def retry_job(bearer: Submitter, job_id: UUID, what: Retry | None = None) -> Job:
     """Run again what failed or was cancelled in a job that is over."""
     job = await bearer.client.job(job_id)
     return Job.of(await job.retry(what.parts if what else None))
 
 
-@router.delete("/jobs/{job_id}", responses=documented(404))
+@router.delete("/jobs/{job_id}", responses=documented(400, 404))
 async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | None = None) -> Erasure | None:
     """Erase the document, results, metadata and callbacks of a job at once and for good. Null: that was done before."""
     erased = await bearer.client.purge([job_id], reason=why.reason if why else None)

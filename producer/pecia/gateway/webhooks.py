@@ -43,7 +43,7 @@ async def list_webhooks(bearer: Administrator) -> list[Endpoint]:
     return await bearer.client.endpoints()
 
 
-@router.post("/webhooks", status_code=201, responses=documented())
+@router.post("/webhooks", status_code=201, responses=documented(400))
 async def add_webhook(bearer: Administrator, asked: NewWebhook) -> Endpoint:
     """Register a receiver. Its `secret` is told now and never again."""
     return await bearer.client.add_endpoint(asked.url, events=asked.events)
@@ -55,7 +55,7 @@ async def remove_webhook(bearer: Administrator, webhook_id: UUID) -> None:
     await bearer.client.remove_endpoint(await _found(bearer, webhook_id))
 
 
-@router.post("/webhooks/{webhook_id}/rotate", responses=documented(404))
+@router.post("/webhooks/{webhook_id}/rotate", responses=documented(400, 404))
 async def rotate_webhook(bearer: Administrator, webhook_id: UUID, asked: Rotation | None = None) -> Endpoint:
     """Give a receiver a fresh secret; for `overlap` notices bear both signatures."""
     found = await _found(bearer, webhook_id)

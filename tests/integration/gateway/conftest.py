@@ -20,8 +20,9 @@ def gateway(real_fleet: RealFleet) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def fleet(real_fleet: RealFleet) -> Iterator[RealFleet]:
     real_fleet.kind = Client
     yield real_fleet
     real_fleet.empty()
+    real_fleet._postgres.execute("DELETE FROM endpoints")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateways import Gateway
+from gateways import Gateway, serving
 from pecia import Document, FailureCode, ReadDocument
 from pecia_schemas.media import MediaType
 from real_fleet import RealFleet
@@ -32,7 +32,7 @@ def events_of(text: str) -> list[tuple[str, str | None, Any]]:
     return found
 
 
-def test_documents_of_a_form_become_jobs(fleet: RealFleet, gateway: Gateway) -> None:
+def test_documents_of_a_form_become_jobs(gateway: Gateway) -> None:
     bearer = gateway.bearer()
     first, second = submitted(
         bearer,
@@ -47,7 +47,7 @@ def test_documents_of_a_form_become_jobs(fleet: RealFleet, gateway: Gateway) -> 
     assert (seen["state"], seen["lane"], seen["metadata"]) == ("queued", "urgent", {"ward": "7"})
 
 
-def test_a_url_becomes_a_job(fleet: RealFleet, gateway: Gateway) -> None:
+def test_a_url_becomes_a_job(gateway: Gateway) -> None:
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [{"url": "https://example.org/a.pdf"}]})
     assert (answer.status_code, answer.json()["jobs"][0]["kind"]) == (201, "document.read")
 
@@ -111,9 +111,9 @@ def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gate
     assert [name for name, _, _ in events_of(rest.text)] == ["end"]
 
 
-def test_the_same_key_is_the_same_job(fleet: RealFleet, gateway: Gateway) -> None:
+def test_the_same_key_is_the_same_job(gateway: Gateway) -> None:
     bearer = gateway.bearer()
-    ask = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit-1"}}
+    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit-1"}}
     first, again = bearer.post("/v1/jobs", **ask), bearer.post("/v1/jobs", **ask)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["jobs"][0]["id"] == again.json()["jobs"][0]["id"]
@@ -122,7 +122,7 @@ def test_the_same_key_is_the_same_job(fleet: RealFleet, gateway: Gateway) -> Non
     assert other.json()["existing_job_id"] == first.json()["jobs"][0]["id"]
 
 
-def test_a_task_that_is_refused_leaves_the_others_alone(fleet: RealFleet, gateway: Gateway) -> None:
+def test_a_task_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> None:
     answer = gateway.bearer().post(
         "/v1/jobs", json={"tasks": [{"url": "https://a.example/1.pdf"}, {"url": "ftp://a.example/2.pdf"}]}
     )
@@ -132,13 +132,13 @@ def test_a_task_that_is_refused_leaves_the_others_alone(fleet: RealFleet, gatewa
     assert (refused["number"], refused["problem"]["code"]) == (1, "invalid_source")
 
 
-def test_a_document_is_never_named_by_its_content(fleet: RealFleet, gateway: Gateway) -> None:
+def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
     task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
 
-def test_jobs_are_cancelled_and_run_again(fleet: RealFleet, gateway: Gateway) -> None:
+def test_jobs_are_cancelled_and_run_again(gateway: Gateway) -> None:
     bearer = gateway.bearer()
     (job,) = submitted(bearer)
     path = f"/v1/jobs/{job['id']}"
@@ -149,7 +149,7 @@ def test_jobs_are_cancelled_and_run_again(fleet: RealFleet, gateway: Gateway) ->
     assert (refused.status_code, refused.json()["code"]) == (409, "retry_refused")
 
 
-def test_jobs_are_listed_page_by_page(fleet: RealFleet, gateway: Gateway) -> None:
+def test_jobs_are_listed_page_by_page(gateway: Gateway) -> None:
     bearer = gateway.bearer()
     jobs = submitted(bearer, PDF, PDF, PDF, metadata={"ward": "7"})
     first = bearer.get("/v1/jobs", params={"limit": 2, "metadata": "ward=7"}).json()
@@ -171,9 +171,7 @@ def test_an_erased_job_is_gone(fleet: RealFleet, gateway: Gateway) -> None:
     )
 
 
-def test_what_is_too_large_is_refused(fleet: RealFleet, gateway: Gateway) -> None:
-    from gateways import serving  # noqa: PLC0415
-
+def test_what_is_too_large_is_refused(fleet: RealFleet) -> None:
     with serving(fleet.settings, gateway_max_bytes=100_000) as small:
         bearer = small.bearer()
         answer = bearer.post("/v1/jobs", files=[("file", ("a.pdf", bytes(200_000)))])
@@ -190,8 +188,6 @@ def test_what_is_too_large_is_refused(fleet: RealFleet, gateway: Gateway) -> Non
         ({"json": {"tasks": [{"url": "https://a.example/", "language": "xxx"}]}}, 422),
     ],
 )
-def test_a_request_without_form_is_a_problem(
-    fleet: RealFleet, gateway: Gateway, given: dict[str, Any], status: int
-) -> None:
+def test_a_request_without_form_is_a_problem(gateway: Gateway, given: dict[str, Any], status: int) -> None:
     answer = gateway.bearer().post("/v1/jobs", **given)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
