@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from contract_fleets import client, fleet, real_fleet
+from contract_fleets import client, fleet, gateway, real_fleet
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -46,7 +46,7 @@ from pecia import (
 )
 from pecia_schemas.blocks import plain_blocks
 
-__all__ = ["client", "fleet", "real_fleet"]
+__all__ = ["client", "fleet", "gateway", "real_fleet"]
 
 Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"

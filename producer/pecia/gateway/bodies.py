@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pecia.access import AccessKey
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle
-from pecia.records import FoundPage
+from pecia.records import FoundPage, PartOutcome
 from pecia.view import JobView
 from pecia_schemas import lengths
 from pecia_schemas.events import NoticeType, Progress, Webhook
@@ -149,6 +149,17 @@ class Jobs(BaseModel):
     jobs: list[Job]
     next: UUID | None
     """`before` of the next page; null: there is none."""
+
+
+class Parts(BaseModel):
+    """Pages (of a video: segments) that have ended."""
+
+    parts: list[PartOutcome]
+    """`content` is a page, segment or summary; what failed has a `failure`, what was cancelled neither."""
+    first_open: int | None
+    """The least `ordinal` that may still change; null: the job is over."""
+    more: bool
+    """Whether more of them have ended: ask again, and skip these."""
 
 
 class FoundPages(BaseModel):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import FileResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
 from pecia import asking, formats
@@ -19,11 +19,13 @@ from pecia.aio import streaming
 from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
-from pecia.gateway.bodies import Cancellation, Cancelled, FoundPages, Job, Jobs, Own, Retry
+from pecia.gateway.bodies import Cancellation, Cancelled, FoundPages, Job, Jobs, Own, Parts, Retry
 from pecia.gateway.identity import Administrator, Anyone, Reader, Reviewer, Submitter, bearers_of
 from pecia.gateway.problems import documented
-from pecia.records import Erasure, UsageFigures
-from pecia.streaming import ReadEvents, ReadParts
+from pecia.records import AuditAction, Erasure, FoundPage, PartOutcome, UsageFigures
+from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia_schemas.duty import Lack
+from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import JobState
 from pecia_schemas.threads import finish_in_thread
@@ -44,10 +46,9 @@ _MEDIA_TYPES: Final = {
     Format.SRT: "application/x-subrip",
     Format.VTT: "text/vtt",
 }
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
 _TEXT: Final = {"schema": {"type": "string"}}
-_STREAM: Final[dict[int | str, Any]] = {
-    200: {"description": "The stream", "content": {sending.MEDIA_TYPE: _TEXT}}
-}
+_STREAM: Final[dict[int | str, Any]] = {200: {"content": {sending.MEDIA_TYPE: _TEXT}}}
 _WRITTEN: Final[dict[int | str, Any]] = {
     200: {
         "description": "The result, in that form",
@@ -77,6 +78,13 @@ Ids = Annotated[
         alias="id",
         max_length=_MOST_LISTED,
         description="These, as far as they are there.",
+    ),
+]
+After = Annotated[
+    str | None,
+    Query(
+        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]{1,9}$",
+        description="The last page of those before, as `JOB:NUMBER`.",
     ),
 ]
 Before = Annotated[UUID | None, Query(description="`next` of the page before.")]
@@ -138,46 +146,57 @@ async def write_result(
     return Response(await finish_in_thread(formats.render, result, form), media_type=media_type)
 
 
-@router.get(
-    "/jobs/{job_id}/pages", responses=documented(404, 409) | _STREAM, response_class=StreamingResponse
-)
-async def stream_pages(
+@router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=Parts)
+async def list_pages(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     job_id: UUID,
     request: Request,
+    skip: Annotated[str | None, Query(description="Not these, as in `1-3,7`, counted from 1.")] = None,
+    limit: Annotated[int, Query(ge=0, le=FETCH)] = FETCH,
+    whole: Annotated[bool, Query(description="For the audit trail: the result is read as a whole.")] = False,
+    as_completed: Annotated[bool, Query(description="In a stream: each as soon as it is read.")] = False,
     last_event_id: LastEventId = None,
-    *,
-    as_completed: Annotated[bool, Query(description="Each as soon as it is read, not in order.")] = False,
-) -> StreamingResponse:
-    """Get pages (of a video: segments) as server-sent events, as they come.
+) -> Response | Parts:
+    """Get the pages (of a video: segments) that have been read; as `text/event-stream` each as it comes.
 
-    `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why, and `end`,
-    the last, the job. Of a stream that broke off, `error` is the last.
+    In a stream `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why,
+    and `end`, the last, the job. Of a stream that broke off, `error` is the last.
     """
     job = await bearer.client.job(job_id)
-    read = ReadParts(sending.read_before(last_event_id))
-    ended = streaming.parts(
-        bearer.client.connections,
-        job.id,
-        sending.over(job),
-        Deadline(None),
-        in_order=not as_completed,
-        read=read,
-    )
-    return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
+    connections = bearer.client.connections
+    if sending.is_wanted(request):
+        read = ReadParts(sending.read_before(last_event_id))
+        ended = streaming.parts(
+            connections, job.id, sending.over(job), Deadline(None), in_order=not as_completed, read=read
+        )
+        return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
+    first_open = await connections.store.first_unfinished(job.id)
+    found: Sequence[PartOutcome] = ()
+    if limit:
+        asked = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
+        before = sending.read_before(skip)
+        found = await connections.store.outcomes(job.id, skip=before, limit=limit, read_as=asked)
+    return Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
 
 
-@router.get("/jobs/{job_id}/events", responses=documented(404) | _STREAM, response_class=StreamingResponse)
-async def stream_events(
-    bearer: Reader, job_id: UUID, request: Request, last_event_id: LastEventId = None
-) -> StreamingResponse:
-    """Get what happens to a job and its parts as server-sent events, from the first, until it is over.
+@router.get("/jobs/{job_id}/events", responses=documented(404) | _STREAM, response_model=list[JobEvent])
+async def list_events(
+    bearer: Reader,
+    job_id: UUID,
+    request: Request,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a greater `sequence`.")] = 0,
+    last_event_id: LastEventId = None,
+) -> Response | list[JobEvent]:
+    """Get what has happened to a job and its parts; as `text/event-stream` from the first event until it is over.
 
     After a stream that broke off, some of the last ones come again: they have the same `sequence`.
     """
     job = await bearer.client.job(job_id)
+    connections = bearer.client.connections
+    if not sending.is_wanted(request):
+        return await connections.store.events(job.id, after=after, skip=())
     read = ReadEvents(sending.number_of(last_event_id))
-    told = streaming.events(bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read)
+    told = streaming.events(connections, job.id, sending.over(job), Deadline(None), read=read)
     return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(told, read))
 
 
@@ -187,10 +206,11 @@ async def look_at_usage(bearer: Reader, job_id: UUID) -> UsageFigures:
     return await (await bearer.client.job(job_id)).usage()
 
 
-@router.get("/jobs/{job_id}/hint", responses=documented(404))
-async def look_at_hint(bearer: Reader, job_id: UUID) -> str | None:
-    """See why a job cannot go on as the fleet is; null if it only waits for its turn."""
-    return await (await bearer.client.job(job_id)).hint()
+@router.get("/jobs/{job_id}/lacks", responses=documented(404))
+async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
+    """See what a job needs that no worker on duty can do; empty if it only waits for its turn."""
+    job = await bearer.client.job(job_id)
+    return await bearer.client.connections.store.lacking([job.id])
 
 
 @router.post("/jobs/{job_id}/cancel", responses=documented(400, 404))
@@ -216,12 +236,23 @@ async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | Non
 
 
 @router.get("/pages", responses=documented(), tags=["review"])
-async def find_pages(
-    bearer: Reviewer, verdicts: Verdicts, metadata: Metadata, since: Since = None, limit: Limit = 100
+async def find_pages(  # noqa: PLR0917  FastAPI names them
+    bearer: Reviewer,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    since: Since = None,
+    after: After = None,
+    limit: Limit = 100,
 ) -> FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    found = bearer.client.pages(verdict=verdicts, metadata=_pairs(metadata), since=since, limit=limit)
-    return FoundPages(pages=[page async for page in found])
+    listing = asking.listing(status=(), kind=None, metadata=_pairs(metadata), since=since)
+    store, last = bearer.client.connections.store, None
+    if after is not None:
+        job, _, number = after.partition(":")
+        last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
+    return FoundPages(
+        pages=await store.found_pages(asking.verdicts(verdicts), listing, after=last, size=limit)
+    )
 
 
 @router.get("/key", responses=documented(), tags=["key"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -54,6 +55,8 @@ class Problem(BaseModel):
     detail: str
     failure: FailureCode | None = None
     """Why the job has no result, if it failed."""
+    erased_at: datetime | None = None
+    """Since when the job's result is gone."""
     existing_job_id: str | None = None
     """Which job bears the idempotency key."""
     errors: list[Refused] = Field(default_factory=list)
@@ -100,6 +103,7 @@ def of_error(error: PeciaError) -> Problem:
     return _problem(status, code, detail).model_copy(
         update={
             "failure": error.failure.code if isinstance(error, errors.JobFailedError) else None,
+            "erased_at": error.erased_at if isinstance(error, errors.JobErasedError) else None,
             "existing_job_id": str(error.existing_job_id)
             if isinstance(error, errors.IdempotencyConflictError)
             else None,

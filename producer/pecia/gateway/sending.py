@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
+from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
@@ -20,7 +21,7 @@ from pecia.records import PartOutcome
 from pecia.streaming import ReadEvents, ReadParts
 from pecia_schemas import lengths
 from pecia_schemas.events import JobEvent
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.page_ranges import PageRanges, written
 from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.states import Stage
 
@@ -30,6 +31,11 @@ _BEAT_S: Final = 15.0
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _MOST_PARTS: Final = 1_000_000
 _NAMES: Final = {Stage.READ: "page", Stage.CAPTION: "segment", Stage.SUMMARIZE: "summary"}
+
+
+def is_wanted(request: Request) -> bool:
+    """Whether who asks takes events rather than JSON."""
+    return MEDIA_TYPE in request.headers.get("accept", "")
 
 
 def over(job: AsyncJob[Any]) -> Callable[[], Awaitable[bool]]:
@@ -85,7 +91,7 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
                     },
                 )
             if data is not None:
-                yield _event(name, data, _ranges(sent))
+                yield _event(name, data, written(sent, lengths.PAGES))
 
 
 async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:
@@ -155,17 +161,3 @@ def _event(name: str, data: BaseModel | Any, identifier: str | None = None) -> b
     text = data.model_dump_json() if isinstance(data, BaseModel) else json.dumps(data, ensure_ascii=False)
     named = f"id: {identifier}\n" if identifier is not None else ""
     return f"{named}event: {name}\ndata: {text}\n\n".encode()
-
-
-def _ranges(ordinals: set[int]) -> str | None:
-    """Return which parts came, as ranges of numbers from 1; None if that is too long to be sent back."""
-    if len(ordinals) == max(ordinals) + 1:
-        return f"1-{len(ordinals)}"
-    runs: list[list[int]] = []
-    for number in sorted(one + 1 for one in ordinals):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    written = ",".join(f"{first}-{last}" for first, last in runs)
-    return written if len(written) <= lengths.PAGES else None

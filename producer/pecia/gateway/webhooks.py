@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Final
 from uuid import UUID
@@ -69,15 +70,18 @@ async def test_webhook(bearer: Administrator, webhook_id: UUID) -> Delivery:
 
 
 @router.get("/deliveries", responses=documented())
-async def list_deliveries(
+async def list_deliveries(  # noqa: PLR0917  FastAPI names them
     bearer: Administrator,
     job_id: UUID | None = None,
     webhook_id: UUID | None = None,
     state: DeliveryState | None = None,
+    since: datetime | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
 ) -> list[Delivery]:
     """List what the tenant's webhooks were told or are to be told, newest first."""
-    return await bearer.client.deliveries(job=job_id, endpoint=webhook_id, state=state, limit=limit)
+    return await bearer.client.deliveries(
+        job=job_id, endpoint=webhook_id, state=state, since=since, limit=limit
+    )
 
 
 @router.get("/deliveries/{delivery_id}", responses=documented(404))
