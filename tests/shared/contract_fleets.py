@@ -71,7 +71,7 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
             if request.node.get_closest_marker("operators"):
                 pytest.skip("a gateway does not offer it")
             gateway: Gateway = request.getfixturevalue("gateway")
-            real.gateway_url, real.api_key = gateway.url, gateway.key()[1]
+            real.gateway_url, real.api_key = gateway.url, gateway.key(name="test")[1]
         yield real
         real.gateway_url = ""
         real.empty()

@@ -56,10 +56,10 @@ class Caller:
         self._sleep = sleep
         self._tries = tries
 
-    def get(self, path: str, job_id: UUID | None = None, **params: Any) -> Any:
+    def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
         """Return what is answered. Raises what its problem stands for."""
         asked = {name: value for name, value in params.items() if value is not None}
-        return self.ask("GET", path, job_id=job_id, params=asked, headers={"Accept": "application/json"})
+        return self.ask("GET", path, job_id=of, params=asked, headers={"Accept": "application/json"})
 
     def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
         """Return what is answered, None for nothing. Raises what its problem stands for."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import chain
+from operator import itemgetter
 from typing import IO, Any, Final
 from uuid import UUID
 
@@ -67,7 +68,8 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def submit(self, http: Caller, items: Sequence[Item], asked: Options) -> list[Outcome]:
         """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
-        return [outcome for batch in _batches(items) for outcome in _submitted(http, batch, asked)]
+        found = [outcome for batch in _batches(items) for outcome in _submitted(http, batch, asked)]
+        return sorted(found, key=itemgetter(0))
 
     @transaction
     def views(self, http: Caller, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
@@ -316,19 +318,19 @@ def _opened(stack: ExitStack, item: Item) -> IO[bytes] | SubmitError | None:
         bulk.check(item)
         source = item.task.source
         if isinstance(source, PayloadRef):
-            return InvalidSourceError(
-                "Through a gateway a document is sent, not named: submit the file itself."
-            )
-        if isinstance(source, UrlRef):
-            return None
-        file = stack.enter_context(sources.opened(source))
-        if file.tell():
-            return io.BytesIO(file.read())
+            raise InvalidSourceError("Through a gateway a document is sent, not named: submit the file itself.")
+        return None if isinstance(source, UrlRef) else _from_start(stack.enter_context(sources.opened(source)))
     except SubmitError as error:
         return error
-    except OSError as error:
+    except (OSError, TypeError) as error:
         return sources.unreadable(error)
-    return file
+
+
+def _from_start(file: IO[bytes]) -> IO[bytes]:
+    """Return a file whose start is where this one stands."""
+    if not isinstance(file.read(0), bytes):
+        raise TypeError
+    return io.BytesIO(file.read()) if file.tell() else file
 
 
 def _submitted(
