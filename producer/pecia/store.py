@@ -109,6 +109,15 @@ class Store(Statements[D_co]):
         return {row["id"]: JobView.of(dict(row)) for row in rows}
 
     @transaction
+    def views_of_tenants(
+        self, connection: Connection, asked: Collection[tuple[str, UUID]]
+    ) -> dict[tuple[str, UUID], JobView]:
+        """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
+        wanted = JOBS.c.id.in_([job_id for _, job_id in asked])
+        rows = connection.execute(select(*VIEW, JOBS.c.tenant).where(wanted)).mappings()
+        return {(row["tenant"], row["id"]): JobView.of(dict(row)) for row in rows}
+
+    @transaction
     def page(
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from pecia import asking
 from pecia.access import AccessKey, Load, Scope, parsed
 from pecia.aio.client import AsyncClient
 from pecia.aio.connections import AsyncConnections
+from pecia.aio.job import AsyncJob
+from pecia.errors import JobNotFoundError
 from pecia.gateway.problems import ProblemError
+from pecia.view import JobView
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.states import Lane
@@ -37,12 +42,51 @@ class GatewayConfiguration(ClientSettings, GatewaySettings):
     """What the gateway can set: it is a client that serves others."""
 
 
+class Looks:
+    """Looks at jobs of all tenants: those that are asked for while one look is made share the next statement."""
+
+    def __init__(self, connections: AsyncConnections) -> None:
+        self._store = connections.store
+        self._asked: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def view(self, tenant: str, job_id: UUID) -> JobView:
+        """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
+        new = asyncio.get_running_loop().create_future
+        coming = self._asked.setdefault((tenant, job_id), new())
+        self._looking = self._looking or asyncio.create_task(self._look())
+        view = await asyncio.shield(coming)
+        if view is None:
+            raise JobNotFoundError(job_id)
+        return view
+
+    async def _look(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked, {}
+            try:
+                found = await self._store.views_of_tenants(asked)
+            except Exception as error:  # noqa: BLE001  whoever asked has it
+                for coming in asked.values():
+                    coming.set_exception(error)
+            else:
+                for one, coming in asked.items():
+                    coming.set_result(found.get(one))
+        self._looking = None
+
+
 class TenantClient(AsyncClient):
     """A client that sees one tenant's jobs alone, over connections that it shares with others."""
 
-    def __init__(self, settings: ClientSettings, connections: AsyncConnections, key: AccessKey) -> None:
-        super().__init__(settings=settings)
-        self.connections = self._connections = connections.seen_by(key.client, key.tenant)
+    def __init__(self, bearers: Bearers, key: AccessKey) -> None:
+        super().__init__(settings=bearers.settings)
+        self.connections = self._connections = bearers.connections.seen_by(key.client, key.tenant)
+        self._looks, self._tenant = bearers.looks, key.tenant
+
+    async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
+        """Return the job of this id."""
+        identifier = asking.identifier(job_id)
+        view = asking.found(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
+        return AsyncJob(self._open, view, created=False)
 
 
 @dataclass
@@ -106,6 +150,7 @@ class Bearers:
     def __init__(self, settings: GatewayConfiguration, connections: AsyncConnections) -> None:
         self.settings = settings
         self.connections = connections
+        self.looks = Looks(connections)
         self._known: dict[UUID, Bearer] = {}
 
     async def of(self, shown: str) -> Bearer | None:
@@ -128,7 +173,7 @@ class Bearers:
         else:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            client = TenantClient(self.settings, self.connections, key)
+            client = TenantClient(self, key)
             bearer = self._known[identifier] = Bearer(key, client, looked_up=now, tokens=math.inf)
         return bearer if key else None
 

@@ -318,8 +318,12 @@ def _opened(stack: ExitStack, item: Item) -> IO[bytes] | SubmitError | None:
         bulk.check(item)
         source = item.task.source
         if isinstance(source, PayloadRef):
-            raise InvalidSourceError("Through a gateway a document is sent, not named: submit the file itself.")
-        return None if isinstance(source, UrlRef) else _from_start(stack.enter_context(sources.opened(source)))
+            raise InvalidSourceError(
+                "Through a gateway a document is sent, not named: submit the file itself."
+            )
+        return (
+            None if isinstance(source, UrlRef) else _from_start(stack.enter_context(sources.opened(source)))
+        )
     except SubmitError as error:
         return error
     except (OSError, TypeError) as error:
