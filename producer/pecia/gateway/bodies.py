@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -64,9 +65,8 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
 
 
 if TYPE_CHECKING:
-    AnyTaskBody = Any
-
-    def ReadTask() -> Any: ...  # noqa: N802  a class, which is made below
+    AnyTaskBody: TypeAlias = Any
+    ReadTask: Callable[[], Any] = dict
 else:
     ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
     AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
@@ -129,7 +129,8 @@ class Job(BaseModel):
         known: dict[str, Any] = {
             name: getattr(view, name) for name in cls.model_fields if name not in ("number", "created")
         }
-        return cls.model_construct(**known | {"metadata": dict(view.metadata)} | submitted)
+        known |= {"metadata": dict(view.metadata), **submitted}
+        return cls.model_construct(None, **known)
 
 
 class RefusedTask(BaseModel):

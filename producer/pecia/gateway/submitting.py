@@ -63,7 +63,8 @@ _KEY: Final = {
     "/jobs",
     status_code=201,
     summary="Submit documents",
-    responses=documented(400, 409, 413, 415),
+    responses=documented(400, 409, 413, 415)
+    | {200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}},
     openapi_extra={"requestBody": _BODY, "parameters": [_KEY]},
 )
 async def submit(bearer: Submitter, request: Request, response: Response) -> Submitted:

@@ -74,7 +74,7 @@ def test_no_request_is_answered_otherwise_than_it_says(
     with requests.Session() as session:
 
         @given(operation.as_strategy(mode))
-        @settings(suppress_health_check=[*HealthCheck])
+        @settings(suppress_health_check=tuple(HealthCheck.__members__.values()))
         def ask(case: Case[Any]) -> None:
             case.call_and_validate(
                 base_url=gateway.url,
