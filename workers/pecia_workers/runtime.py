@@ -372,7 +372,7 @@ class Runtime:
             _tell_celery(outcome)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
+        """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
         with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
@@ -419,14 +419,16 @@ class Runtime:
                 self._cancelled.add(part.id)
                 task.cancel()
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+    async def give_back(self, parts: Collection[UUID]) -> None:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
-        Return those that the engine died on. They count it as a death, or one page could take down engine after engine.
+        Those that the engine died on count it as a death, or one page could take down engine after engine; their
+        messages are the relay's.
         """
         died_on = self._died_on.intersection(parts)
         await self._ledger.give_back(parts, died_on=died_on)
-        return died_on
+        if died_on:
+            await self._publish_parts()
 
     async def overdue(self, part: UUID) -> None:
         """Queue a part elsewhere that has been held for too long; it counts as a death."""
