@@ -60,7 +60,7 @@ class WorkerSettings(
 
     lease: Duration = timedelta(seconds=15)
     """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
-    four times within it, every five seconds at least."""
+    four times within it, every five seconds at least: under ten seconds, all processes need the same."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
     worker."""
