@@ -51,6 +51,12 @@ RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
 TAKERS = "pecia:takers"
 
+EARLIER = (
+    *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners")),
+    *(f"pecia:warden:{stage}" for stage in Stage),
+)
+"""What versions before one lease kept, and nobody reads any more."""
+
 _FIELDS = 6
 """Of each part that a claim brings."""
 _NAMES = (
