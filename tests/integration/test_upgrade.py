@@ -84,7 +84,7 @@ class OldFleet:
     def lose(self, job: Job[Any]) -> tuple[UUID, str]:
         """Take the part's message out of its list, and return both."""
         part = self._house.part_of(job)
-        (message,) = [raw for raw in self._redis.lrange(QUEUE, 0, -1) if str(part) in raw]
+        (message,) = [str(raw) for raw in self._redis.lrange(QUEUE, 0, -1) if str(part) in str(raw)]
         self._redis.lrem(QUEUE, 1, message)
         return part, message
 
