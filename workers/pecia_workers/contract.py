@@ -1,4 +1,4 @@
-"""What the pool asks of whoever runs the parts."""
+"""What the pool needs of the runner of parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PartRuntime(Protocol):
     async def give_back(self, parts: Collection[UUID]) -> None:
         """Note that these stay unfinished here; awaited before their messages go back to the lists.
 
-        Messages of those that what runs the parts died on are stale then: whoever claims one finds nothing to do.
+        Messages of those that what runs the parts died on are stale then: a claim of one finds nothing to do.
         """
         ...
 

@@ -160,7 +160,7 @@ class PartRunner:
             return Ending.silent()
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
-        # What Postgres takes for running must not lie in Redis: whoever claimed it there would find it taken.
+        # What Postgres takes for running must not lie in Redis: a worker that claimed it there would find it taken.
         while not await self._give_back([job]):  # noqa: ASYNC110  the other side is a database
             await asyncio.sleep(_PAUSE_S)
         return Ending.given_back(_age(job), timed_out=timed_out)
@@ -196,7 +196,7 @@ def _age(job: Job) -> float:
 
 
 async def _quietly(work: Coroutine[Any, Any, None], *, limit_s: float | None = None) -> bool:
-    """Await work that nobody can mend when it fails; return whether it did not."""
+    """Await work whose failure has no remedy; return whether it succeeded."""
     try:
         async with asyncio.timeout(limit_s):
             await work

@@ -14,7 +14,7 @@ NO_ARGUMENTS: Final[tuple[list[Any], dict[str, Any], dict[str, Any]]] = (
     {},
     dict.fromkeys(("callbacks", "errbacks", "chain", "chord")),
 )
-"""What each message holds, decoded: Celery need not do it for each part. Nobody who writes to Redis can name it."""
+"""What each message holds, decoded: Celery need not do it for each part. No text in Redis can name this object."""
 _BODY = json.dumps(NO_ARGUMENTS)
 
 

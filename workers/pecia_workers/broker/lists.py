@@ -55,7 +55,7 @@ EARLIER = (
     *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners")),
     *(f"pecia:warden:{stage}" for stage in Stage),
 )
-"""What versions before one lease kept, and nobody reads any more."""
+"""What versions before one lease kept; this one reads none of it."""
 
 _FIELDS = 6
 """Of each part that a claim brings."""
@@ -88,7 +88,7 @@ class Claimed:
     suspect: bool = False
     """Whether it came out of quarantine: nothing that was not may run beside it."""
     traceparent: str | None = None
-    """What its message says of its job's trace. Whoever writes to Redis can say anything: it makes a link, no more."""
+    """What its message says of its job's trace. A writer to Redis can say anything: it makes a link, no more."""
 
     @property
     def queue(self) -> str:

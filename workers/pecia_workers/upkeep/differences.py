@@ -58,7 +58,7 @@ class Difference(StrEnum):
     DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
     EARLIER_KEYS = (
         "earlier keys",
-        "keys in Redis are of an earlier version: once its last worker has stopped, nobody needs them",
+        "keys in Redis are of an earlier version: once its last worker has stopped, they serve no one",
     )
     STRANGERS = (
         "strangers",
