@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +60,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "part": new_id(),
     "priority": 2,
     "expected_output_tokens": 500,
+    "prepared": nullcontext(),
 }
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}

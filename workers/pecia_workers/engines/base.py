@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -124,6 +125,8 @@ class EngineRequest:
     expected_output_tokens: int | None = None
     """What output of this workload has been long; None: it is not known yet."""
     max_output_tokens: int | None = None
+    prepared: AbstractContextManager[object] | None = field(default=None, repr=False, compare=False)
+    """What the engine's own `fit` made of it, for its `generate`; freed when the block is left."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -236,14 +239,14 @@ class Engine(Generator, Protocol):
         ...
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request as the engine can take it, its images shrunk if they must be.
+        """Return the request as the engine can take it, its images shrunk if they must be, and ready for it.
 
         Raises `EngineRefusedError` for one that cannot be made to fit.
         """
         ...
 
     def cost(self, request: EngineRequest) -> int:
-        """Return the tokens this request takes of the budget: exact input plus expected output. It must fit."""
+        """Return the tokens that a request which `fit` returned takes of the budget: input plus expected output."""
         ...
 
     async def abort(self, request_id: str) -> None:
