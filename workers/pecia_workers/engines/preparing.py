@@ -158,8 +158,8 @@ class Preparers:
         await self._processes.load(load_renderer, session.config, session.takes_clips)
         await self._processes.start()
         for request in _probes(session.takes_clips):
-            if not (await self.render(request)).is_like(await session.render(request)):
-                raise PreparersDifferError
+            if name := (await self.render(request)).differs_in(await session.render(request)):
+                raise PreparersDifferError(name)
 
     async def stop(self) -> None:
         """End them."""
