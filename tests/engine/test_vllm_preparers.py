@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import pickle
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -24,9 +27,11 @@ from offline import PAGES, SCHEMA, asked, clip
 from pecia_workers.engines import Engine, Generation
 from pecia_workers.engines.preparing import Prepared
 from pecia_workers.media.frames import CallFailedError, plain
+from pecia_workers.sealed import InvalidMemoryError, mapped, sealed
 
 Asking = tuple[asyncio.Runner, Any]
 FULL = {"dtype": "float32"}
+_PICKLE = 1  # vLLM's own number for what is to be unpickled
 ANYTHING = plain(TypeAdapter(Any))
 
 
@@ -54,7 +59,7 @@ def other_family(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def processes_of(engine: Any) -> list[psutil.Process]:
     """Return the preparers of an engine, forked from one process."""
-    template = engine._preparers._processes._template
+    template = engine._preparers and engine._preparers._processes._template
     return psutil.Process(template._process.pid).children() if template and template.alive else []
 
 
@@ -196,3 +201,70 @@ def test_preparers_that_render_otherwise_are_left_out(
 
     (left_out,) = [line for line in logged if line["event"] == "preparers_left_out"]
     assert "PreparersDifferError" in left_out["because"]
+
+
+def test_a_prompt_arrives_as_it_was_packed(asking: Asking) -> None:
+    from pecia_workers.engines import vllm_rendering as vllm  # noqa: PLC0415  only where vLLM is
+
+    runner, engine = asking
+    for request in (asked(1), clip(), asked(2, images=())):
+        rendered = runner.run(engine._session.render(request))
+
+        arrived = vllm.unpacked(mapped(vllm.packed(rendered).descriptor, 2**30))
+
+        assert vllm.Rendered(arrived).differs_in(rendered) == ""
+        assert arrived.keys() == rendered.prompt.keys() - {"arrival_time"}
+
+
+def _memory(*buffers: bytes, count: int | None = None) -> memoryview:
+    lengths = struct.pack(f"<I{len(buffers)}Q", len(buffers) if count is None else count, *map(len, buffers))
+    return mapped(sealed([memoryview(lengths), *(memoryview(one) for one in buffers)]), 2**30)
+
+
+PICKLED = msgspec.msgpack.Ext(_PICKLE, pickle.dumps(hostile_code.Bomb(Path("/tmp/never"))))  # noqa: S108
+ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        lambda: _memory(b"no msgpack"),
+        lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": "words"})),
+        lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": [1]}), count=2**32 - 1),
+        lambda: _memory(b"", count=200),
+        lambda: _memory(
+            msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": {"image": [{"x": ELEMENT}]}})
+        ),
+        lambda: _memory(
+            msgspec.msgpack.encode(
+                {
+                    "prompt_token_ids": [1],
+                    "mm_kwargs": {"image": [{"x": {"data": 1, "field": ["__class__", {}]}}]},
+                }
+            )
+        ),
+        lambda: _memory(msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": PICKLED})),
+        lambda: _memory(
+            msgspec.msgpack.encode({"prompt_token_ids": [1], "mm_kwargs": {"image": [{"x": PICKLED}]}})
+        ),
+    ],
+    ids=[
+        "garbage",
+        "types",
+        "buffers",
+        "lengths",
+        "a buffer that is not there",
+        "a field",
+        "pickle",
+        "deep pickle",
+    ],
+)
+def test_what_is_no_prompt_is_refused(
+    memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pecia_workers.engines import vllm_rendering as vllm  # noqa: PLC0415  only where vLLM is
+
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+
+    with pytest.raises(InvalidMemoryError):
+        vllm.unpacked(memory())

@@ -139,7 +139,7 @@ MEMORY = Form(header=TypeAdapter(bool), build=bytes, most_sealed=4096)
 
 
 def test_a_sealed_memory_arrives_by_its_descriptor_part_after_part() -> None:
-    parts = [memoryview(b"prompt"), memoryview(b""), memoryview(np.arange(3, dtype=np.uint16))]
+    parts = [memoryview(b"prompt"), memoryview(b""), np.arange(3, dtype=np.uint16).data]
 
     content = answer_of(lambda: Sealed(sealed(parts)), MEMORY)
 

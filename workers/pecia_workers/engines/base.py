@@ -38,6 +38,8 @@ class Capabilities:
     """LoRA adapters that a task may name."""
     device: str | None = None
     """What it runs on: `cpu`, or the GPU's name; None: it cannot tell."""
+    preparers: int = 0
+    """Processes that make pages ready for it; 0: the worker does, or nothing needs to."""
     revision: str | None = None
     """What changes whenever its model, an adapter or its own version does; None: it cannot tell."""
 
@@ -176,6 +178,8 @@ class Load:
 
     running: int
     waiting: int
+    preparing: int = 0
+    """Requests that are made ready before they may enter."""
     kv_used: float = 0.0
     """Share of the KV cache in use, 0 to 1."""
     preemptions: int = 0

@@ -64,6 +64,7 @@ class VllmEngine:
             instructions=card.instructions,
             adapters=frozenset(self._settings.adapters),
             device=self._device,
+            preparers=self._preparers.count if self._preparers else 0,
             revision=self._revision,
         )
 
@@ -101,6 +102,7 @@ class VllmEngine:
             except Exception as error:  # noqa: BLE001  whatever it is, the worker can do it
                 log.warning("preparers_left_out", because=f"{type(error).__name__}: {error}")
                 await self._preparers.stop()
+                self._preparers = None
             else:
                 return self._preparers.render, self._preparers.count
         return session.render, 1
@@ -180,9 +182,9 @@ class VllmEngine:
             return Load(running=0, waiting=0)
         told = self._session.load
         if not self._in_flight:  # the last step's figures are those of requests that were aborted since
-            return replace(told, running=0, waiting=self._fitting, kv_used=0.0)
+            return replace(told, running=0, waiting=0, kv_used=0.0, preparing=self._fitting)
         running = min(told.running, len(self._in_flight))
-        return replace(told, running=running, waiting=self._fitting + len(self._in_flight) - running)
+        return replace(told, running=running, waiting=len(self._in_flight) - running, preparing=self._fitting)
 
 
 def _device(session: VllmSession, settings: WorkerSettings) -> str:
