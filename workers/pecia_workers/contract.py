@@ -1,4 +1,4 @@
-"""What the pool asks of whoever runs the parts."""
+"""What the pool needs of the runner of parts."""
 
 from __future__ import annotations
 

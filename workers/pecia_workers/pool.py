@@ -223,7 +223,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _run_ready(self) -> None:
         """Run what Celery put off for the hub's next turn: acknowledgements and events, in one group."""
         if self._hub:
-            for item in self._hub._pop_ready():  # noqa: SLF001  once the hub has stopped nobody else runs them
+            for item in self._hub._pop_ready():  # noqa: SLF001  nothing else runs them once the hub has stopped
                 item()
 
     def _on_overdue(self, part: str) -> None:

@@ -165,7 +165,7 @@ class PartRunner:
             return Ending.silent()
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
-        # What Postgres takes for running must not lie in Redis: whoever claimed it there would find it taken.
+        # What Postgres takes for running must not lie in Redis: a worker that claimed it there would find it taken.
         while (suspects := await self._give_back([job])) is None:  # noqa: ASYNC110  the other side is a database
             await asyncio.sleep(_PAUSE_S)
         return Ending.given_back(_age(job), timed_out=timed_out, suspect=job.part in suspects)
@@ -204,7 +204,7 @@ def _age(job: Job) -> float:
 
 
 async def _quietly(work: Coroutine[Any, Any, T], *, limit_s: float | None = None) -> T | None:
-    """Await work that nobody can mend when it fails; then return None."""
+    """Await work whose failure has no remedy; then return None."""
     try:
         async with asyncio.timeout(limit_s):
             return await work

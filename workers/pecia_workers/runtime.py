@@ -95,8 +95,8 @@ R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
-def _nobody(_part: UUID, _tokens: int) -> None:
-    """Nobody to tell."""
+def _unnoticed(_part: UUID, _tokens: int) -> None:
+    """Ignore the exact price of a part."""
 
 
 class Runtime:
@@ -124,7 +124,7 @@ class Runtime:
         """The worker's name in Postgres and Redis."""
         return self._identity.name
 
-    async def start(self, priced: Priced = _nobody) -> Budget:
+    async def start(self, priced: Priced = _unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
         if self._stages - {Stage.INGEST}:
             self._settings = await asyncio.to_thread(

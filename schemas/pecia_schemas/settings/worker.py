@@ -82,7 +82,7 @@ class WorkerSettings(
     """How often the relay looks."""
 
     remote_control: Literal["look", "revoke"] = "look"
-    """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`
+    """What Celery's remote control, and so every publisher in Redis, may do to a worker: `look`, or also `revoke`
     parts. `pecia cancel` needs neither."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.

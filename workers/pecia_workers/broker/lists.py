@@ -82,7 +82,7 @@ class Claimed:
     suspect: bool = False
     """Whether it came out of quarantine: nothing that was not may run beside it."""
     traceparent: str | None = None
-    """What its message says of its job's trace. Whoever writes to Redis can say anything: it makes a link, no more."""
+    """What its message says of its job's trace. A writer to Redis can say anything: it makes a link, no more."""
 
     @property
     def queue(self) -> str:

@@ -28,7 +28,7 @@ def key_of(
     """Return 32 bytes that two parts share only if all of it is the same. Takes milliseconds for each megapixel.
 
     `requests` are what the engine is asked at first, about the pictures of the first of them. Under an encryption key
-    it is an HMAC: whoever has the table alone cannot look whether a document that they have was ever read.
+    it is an HMAC: the table alone does not tell whether a given document was ever read.
     """
     described = {
         "reader": reader,

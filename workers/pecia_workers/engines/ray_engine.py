@@ -133,7 +133,7 @@ class RayEngine:
         return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
-        """Wait for one request no longer. Ray finishes its row, and nobody hears of it."""
+        """Wait for one request no longer. Ray finishes its row; the answer is dropped."""
         self._in_flight.end(request_id)
 
     def load(self) -> Load:

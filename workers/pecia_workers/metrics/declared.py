@@ -201,7 +201,7 @@ UNPUBLISHED = Gauge(
 UNPUBLISHED_OLDEST = Gauge(
     "pecia_unpublished_oldest_seconds", "How long the oldest of them has been due.", registry=FLEET
 )
-DUE_WEBHOOKS = Gauge("pecia_due_webhooks", "Callbacks that are due and nobody is trying.", registry=FLEET)
+DUE_WEBHOOKS = Gauge("pecia_due_webhooks", "Callbacks that are due and not being tried.", registry=FLEET)
 DUE_WEBHOOKS_OLDEST = Gauge(
     "pecia_due_webhooks_oldest_seconds", "How long the oldest of them has been due.", registry=FLEET
 )
