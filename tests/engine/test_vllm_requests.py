@@ -239,26 +239,3 @@ def test_a_page_of_any_family_is_priced_by_its_prompt_and_shrunk_to_the_context(
         largest = runner.run(engine.generate(replace(pages[-1], id="shrunk", max_output_tokens=4)))
 
     assert largest.shrunk_to, "it is more than the context"
-
-
-def test_an_urgent_page_is_prepared_before_those_that_came_first(
-    asking: tuple[asyncio.Runner, Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner, engine = asking
-    session: Any = getattr(engine, "_session")  # noqa: B009  of an engine whose kind only the fixture knows
-    render, prepared = session.render, list[str]()
-
-    async def noting(request: EngineRequest) -> Any:
-        prepared.append(request.id)
-        return await render(request)
-
-    monkeypatch.setattr(session, "render", noting)
-    bulk = [replace(asked(number), id=f"bulk {number}", priority=2) for number in range(6)]
-    urgent = replace(asked(0), id="urgent", priority=0)
-
-    async def story() -> None:
-        await asyncio.gather(*(engine.generate(request) for request in (*bulk, urgent)))
-
-    runner.run(story())
-
-    assert prepared == ["bulk 0", "urgent", *(f"bulk {number}" for number in range(1, 6))]

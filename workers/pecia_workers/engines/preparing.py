@@ -142,11 +142,16 @@ class Preparers:
             largest_file=_LARGEST_PROMPT,
             environment=kept | _ENVIRONMENT,
         )
+        self._importing: asyncio.Task[None] | None = None
 
     @property
     def count(self) -> int:
         """How many there are."""
         return self._processes.processes
+
+    def begin(self) -> None:
+        """Begin with what takes longest, the import of vLLM, while the engine loads its model."""
+        self._importing = asyncio.create_task(self._processes.load(_import_renderer))
 
     async def start(self, session: VllmSession) -> None:
         """Start them for an engine that is loaded.
@@ -155,6 +160,8 @@ class Preparers:
         """
         from pecia_workers.engines.vllm_rendering import load_renderer  # noqa: PLC0415  imports vLLM
 
+        if self._importing:
+            await self._importing
         await self._processes.load(load_renderer, session.config, session.takes_clips)
         await self._processes.start()
         for request in _probes(session.takes_clips):
@@ -164,6 +171,9 @@ class Preparers:
     async def stop(self) -> None:
         """End them."""
         await self._processes.stop()
+        if self._importing:
+            self._importing.cancel()
+            await asyncio.wait([self._importing])
 
     async def render(self, request: EngineRequest) -> Rendered:
         """Return the request's prompt, rendered in one of them. Raises `EngineError`."""
@@ -209,6 +219,10 @@ def _probes(takes_clips: bool) -> list[EngineRequest]:
         return [page]
     times = ClipTimes(fps=2.0, indices=tuple(range(_PROBE_FRAMES)), duration=_PROBE_FRAMES / 2)
     return [page, replace(page, images=(picture,) * _PROBE_FRAMES, clip=times)]
+
+
+def _import_renderer() -> None:
+    from pecia_workers.engines import vllm_rendering  # noqa: F401, PLC0415  imports vLLM
 
 
 def nothing() -> None:

@@ -81,6 +81,8 @@ class VllmEngine:
         Raises `EngineDeadError`, `EngineUnavailableError`. `stop` cleans up even after a start that failed or was
         cancelled.
         """
+        if self._preparers:
+            self._preparers.begin()
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             session = await asyncio.shield(self._opening)

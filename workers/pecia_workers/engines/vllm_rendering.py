@@ -101,7 +101,7 @@ class Renderer:
             clip = request.clip if self._takes_clips else None
             prompt = self._clip(request, clip) if clip else self._pictures(request, name)
         except VLLMClientError:  # its text may quote the request
-            raise MediaError(FailureCode.TOO_LARGE, "The prompt is more than the engine takes.") from None
+            raise MediaError(FailureCode.TOO_LARGE, "The prompt does not fit into the engine.") from None
         return named(prompt, name)
 
     def _pictures(self, request: EngineRequest, name: str) -> Any:

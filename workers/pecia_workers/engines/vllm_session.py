@@ -167,7 +167,7 @@ class VllmSession:
                 raise EngineDeadError(_DEAD) from None
             if isinstance(error, (VLLMClientError, MediaError)):
                 raise EngineRefusedError(
-                    f"The request is more than the engine takes: its context is {self.room.context} tokens,"
+                    f"The request does not fit into the engine: its context is {self.room.context} tokens,"
                     f" one picture {self.room.item} of them at most."
                 ) from None
             cause = type(error.__cause__ or error).__name__
