@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_a_repeated_page_is_read_out_of_the_cache(reading: tuple[asyncio.Runner,
     assert second.text == first.text
     assert first.usage.cached < second.usage.cached < second.usage.prompt
     assert second.usage.cached % BLOCK == 0
+
+
+def test_another_tenant_reads_nothing_out_of_it(reading: tuple[asyncio.Runner, Engine]) -> None:
+    runner, engine = reading
+    north = asked(3, tenant="north")
+
+    first, other, same = (
+        runner.run(engine.generate(one)) for one in (north, replace(north, tenant="south"), north)
+    )
+
+    assert (first.usage.cached, other.usage.cached) == (0, 0)
+    assert same.usage.cached
+    assert other.text == first.text
 
 
 def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:

@@ -122,6 +122,8 @@ class EngineRequest:
     """LoRA adapter to answer with; one of the engine's capabilities."""
     log_probabilities: bool = False
     """Whether the answer is to have those of its tokens, if the engine knows them."""
+    tenant: str = ""
+    """For whom: requests of another share nothing with it in the engine's caches. Empty: it is not known."""
     priority: int = 0
     """Smaller is sooner, for an engine that orders what waits inside it."""
     expected_output_tokens: int | None = None

@@ -130,7 +130,7 @@ class VllmSession:
             params.seed = None
             log.warning("seed_left_out", request=request.id)
         answering = self._llm.generate(
-            rendered.prompt,
+            rendered.prompt | ({"cache_salt": request.tenant} if request.tenant else {}),
             params,
             request.id,
             lora_request=self._adapter(request),
