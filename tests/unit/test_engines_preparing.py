@@ -110,6 +110,18 @@ async def test_pages_that_are_ready_leave_no_more_than_their_budget_but_an_urgen
     assert desk.rendered[-1] == "3"
 
 
+async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
+    """The engine had no memory for it, and those that are ready wait for its room."""
+    desk = Desk(most_bytes=PAGE_BYTES)
+    ready = await desk.prepared(page("ready", 0))
+
+    again = await desk.preparation.prepare(page("again", 2), WIDE, admitted=True)
+
+    assert prompt_of(ready).take()
+    assert prompt_of(again).take()
+    assert desk.preparation.ready_bytes == 0
+
+
 async def test_a_prompt_is_taken_once() -> None:
     desk = Desk()
     ready = prompt_of(await desk.prepared(page()))

@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 _MOST_PROCESSES: Final = 4
 _CORES_OF_A_PROCESS: Final = 4
 _LARGEST_PROMPT: Final = 2**30
+_ADMITTED: Final = 1_000
 _PROBE_SIDE, _PROBE_FRAMES = 112, 4
 _ENVIRONMENT: Final = {
     "CUDA_VISIBLE_DEVICES": "",  # or a library might open the GPU, and a fork of that is broken
@@ -103,15 +104,19 @@ class Preparation:
         """Return whether a page of this rank may be prepared: none waits for room that less urgent pages take."""
         return sum(size for other, size in self._ready.items() if other <= rank) < self._most
 
-    async def prepare(self, request: EngineRequest, room: Room) -> EngineRequest:
-        """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`."""
-        async with self._turns.turn(request.priority):
+    async def prepare(self, request: EngineRequest, room: Room, *, admitted: bool = False) -> EngineRequest:
+        """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`.
+
+        One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.
+        """
+        rank = request.priority - (_ADMITTED if admitted else 0)
+        async with self._turns.turn(rank):
             for _ in range(TRIES):
                 rendered = await self._render(request)
                 pictures = rendered.image_tokens
                 share = room.share(request, rendered.tokens - pictures, pictures, rendered.largest_item)
                 if share >= 1:
-                    return replace(request, prepared=self._kept(request.priority, rendered))
+                    return replace(request, prepared=self._kept(rank, rendered))
                 request = await asyncio.to_thread(shrunk, request, share)
         raise too_large(room)
 

@@ -159,7 +159,7 @@ class VllmEngine:
         if isinstance(ready, Prepared) and (rendered := ready.take()):
             return await self._answer(session, asked, rendered)
         # It comes past `fit`, or once more.
-        request = await preparation.prepare(replace(asked, prepared=None), session.room)
+        request = await preparation.prepare(replace(asked, prepared=None), session.room, admitted=True)
         generation = await self._generate(session, preparation, request)
         return generation if request.images is asked.images else replace(generation, shrunk_to=request.size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +61,8 @@ class VllmSession:
             for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
         }
         self._renderer = Renderer(llm.renderer, takes_clips=self.takes_clips)
+        self._rendering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+        """One thread, also beside a request that was given up and is still being rendered."""
 
     @classmethod
     def open(cls, settings: WorkerSettings) -> VllmSession:
@@ -119,9 +122,12 @@ class VllmSession:
         return self.device != "cpu" or not self._llm.vllm_config.scheduler_config.enable_chunked_prefill
 
     async def render(self, request: EngineRequest) -> Rendered:
-        """Return the request by the checkpoint's own template and processor; one at a time. Raises `EngineError`."""
+        """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
         with self._told_apart():
-            return await asyncio.to_thread(lambda: self._renderer.render(request, name_of(request)))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._rendering, lambda: self._renderer.render(request, name_of(request))
+            )
 
     async def generate(self, request: EngineRequest, rendered: Rendered, most_tokens: int) -> Generation:
         """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
@@ -152,6 +158,7 @@ class VllmSession:
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
+        self._rendering.shutdown()
         self._llm.shutdown()
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
