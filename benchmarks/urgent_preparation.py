@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -167,7 +168,7 @@ class _Noting:
 
 
 def _page(name: str, lane: Lane = Lane.BULK) -> EngineRequest:
-    coarse = np.random.default_rng(len(name)).integers(
+    coarse = np.random.default_rng(zlib.crc32(name.encode())).integers(
         0, 255, (A4[0] // 14 + 1, A4[1] // 14 + 1, 3), dtype=np.uint8
     )
     return EngineRequest(
