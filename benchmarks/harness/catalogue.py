@@ -224,8 +224,8 @@ CATALOGUE = (
     Benchmark(
         name="urgent-preparation",
         script="urgent_preparation.py",
-        heading="An urgent page behind pages that vLLM has admitted",
-        about="One page more behind bulk pages of A4, in the urgent lane and in theirs (`make bench-engine`).",
+        heading="Making pages ready for vLLM",
+        about="Pages/s and CPU by the number of preparers; an urgent page behind bulk pages (`make bench-engine`).",
         sizes={Size.FULL: ()},
         needs="vllm",
     ),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.ledger import ClaimedPart
 
-_WITHOUT_EFFECT: Final = frozenset({"id", "part", "images", "priority", "expected_output_tokens"})
+_WITHOUT_EFFECT: Final = frozenset(
+    {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}
+)
 """What of a request changes nothing in its answer; the images count by their pixels."""
 
 

@@ -248,12 +248,14 @@ def _abilities(worker: EngineWorker) -> str:
     slots = f"{can['slots']} at a time" if can.get("slots") else ""
     languages = f"languages {', '.join(can['languages'])}" if can.get("languages") else ""
     adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
+    preparers = f"{can['preparers']} preparing" if can.get("preparers") else ""
     fields = "fields" if can.get("fields") else ""
     model = f"{worker.engine} {can.get('model') or ''}".strip()
     licence = card_of(can.get("model") or "").warning
     said = [
         model,
         can.get("device"),
+        preparers,
         ", ".join(worker.stages),
         fields,
         languages,

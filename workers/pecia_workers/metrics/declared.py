@@ -157,6 +157,12 @@ ENGINE_RUNNING = Gauge(
 ENGINE_WAITING = Gauge(
     "pecia_engine_waiting_requests", "Requests that wait inside the engine.", ["engine"], registry=REGISTRY
 )
+ENGINE_PREPARING = Gauge(
+    "pecia_engine_preparing_requests",
+    "Requests that are made ready before they may enter.",
+    ["engine"],
+    registry=REGISTRY,
+)
 KV_USED = Gauge(
     "pecia_engine_kv_cache_used_ratio", "Share of the KV cache in use.", ["engine"], registry=REGISTRY
 )
