@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pecia_schemas.blocks import (
     Block,
@@ -22,10 +22,15 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.grounding import Witnessed
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.reading.lines import around, middle, words_of
+from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.verdicts import rank
 from pecia_workers.witness.alignment import align
+from pecia_workers.witness.ink import placed_words
 from pecia_workers.witness.tokens import Comparison, Token, tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
@@ -56,18 +61,27 @@ class Seen:
     box: Box
     confidence: float
     row: int
+    word: str
 
 
 class Testimony:
     """What a witness read of a page."""
 
-    def __init__(self, blocks: Sequence[Block], source: Source, *, language: str | None = None) -> None:
-        """`language`: the one that the witness took the page for."""
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        source: Source,
+        *,
+        pixels: NDArray[np.uint8] | None = None,
+        language: str | None = None,
+    ) -> None:
+        """`pixels`: the page, where the witness is not sure of its places. `language`: what it took the page for."""
         self.source = source
         self.comparison = Comparison(exact=source is Source.LAYER)
         self.seen: list[Seen] = []
         self.kinds: list[BlockKind] = []
         """Of each line, or row of a table: what it is of."""
+        self._pixels = pixels
         self._reads_hangul = language == "ko"
         for block in blocks:
             for row in _rows(block):
@@ -77,16 +91,24 @@ class Testimony:
         number = len(self.kinds)
         self.kinds.append(kind)
         for line in row:
-            words = words_of(line)
-            text, starts = "", []
-            for word in words:
-                starts.append(len(text))
-                text += word.text + " "
-            for token in tokens_of(text, number):
-                place = max(n for n, start in enumerate(starts) if start <= token.start)
-                word = words[place]
-                sure = 1.0 if word.confidence is None else word.confidence
-                self.seen.append(Seen(token, _part(word, token, starts[place]), sure, number))
+            for word in placed_words(line, self._pixels):
+                self._hear_word(word, number)
+
+    def _hear_word(self, word: Word, row: int) -> None:
+        """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
+        sure = 1.0 if word.confidence is None else word.confidence
+        tokens = [*tokens_of(word.text, row, before=self._before(row))]
+        pitch = (word.box.right - word.box.left) / max(1, len(word.text))
+        for number, token in enumerate(tokens):
+            start = token.start if number else 0
+            end = token.end if number < len(tokens) - 1 else len(word.text)
+            left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
+            box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
+            self.seen.append(Seen(token, box, sure, row, word.text))
+
+    def _before(self, row: int) -> str:
+        """Return the words of the row so far, as many as tell a name."""
+        return " ".join(one.word for one in self.seen[-3:] if one.row == row)
 
     def can_read(self, token: Token) -> bool:
         """Return whether the witness knows the script of a token."""
@@ -111,16 +133,6 @@ def _rows(block: Block) -> Iterator[list[Line]]:
 
     for _, lines in groupby(block.lines, key=row_of):
         yield list(lines)
-
-
-def _part(word: Word, token: Token, start: int) -> Box:
-    """Return where a token of a word stands, by the share of the word's signs before it."""
-    if token.end - token.start == len(word.text):
-        return word.box
-    box, pitch = word.box, (word.box.right - word.box.left) / len(word.text)
-    left = round(box.left + (token.start - start) * pitch)
-    right = round(box.left + min(len(word.text), token.end - start) * pitch)
-    return box.model_copy(update={"left": left, "right": max(left + 1, right)})
 
 
 def grounded(page: Page, testimony: Testimony) -> Page:
@@ -258,7 +270,7 @@ class _Held:
                     for one in run:
                         yield self._differing(one)
 
-    def _standing(self, one: int, is_judged: bool) -> DoubtReason | None:  # noqa: FBT001
+    def _standing(self, one: int, is_judged: bool) -> DoubtReason | None:
         if one in self.aligned.differs:
             return DoubtReason.DISAGREES
         return None if self.aligned.to_seen[one] or not is_judged else DoubtReason.NOT_ON_PAGE
@@ -304,7 +316,7 @@ class _Held:
         return Doubt(
             reason=DoubtReason.ONLY_WITNESS,
             box=around(one.box for one in seen),
-            other=" ".join(one.token.text for one in seen),
+            other=" ".join(word for word, _ in groupby(one.word for one in seen)),
             on_value=is_value and self.testimony.kinds[row] not in _ASIDE,
         )
 

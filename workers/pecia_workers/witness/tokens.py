@@ -24,7 +24,7 @@ _CODE: Final = re.compile(r"\S*\d\S*")
 _DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
 """What a recogniser of characters takes for a digit, and the digit that it takes for it."""
 _SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("ii", "u"))
-_SHAPE: Final = str.maketrans("01ij|58μß", "olllls8ub")  # noqa: RUF001  the Greek letter stands for the sign
+_SHAPE: Final = str.maketrans("01ij|58μß", "olllls8ub")
 _BEFORE: Final = 40
 """Characters of its line by which a word may turn out to be a name."""
 
@@ -51,27 +51,27 @@ class Token:
         return self.key[-1:].isdigit() and self.key[:1] in "-+0123456789"
 
 
-def tokens_of(text: str, line: int = 0) -> Iterator[Token]:
-    """Yield the tokens of one line; `start` and `end` are places in its text."""
-    values, last = _values(text), 0
+def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
+    """Yield the tokens of one line; `start` and `end` are places in its text. `before`: what stands before it there."""
+    values, last = _values(text, before), 0
     for found in _TOKEN.finditer(text):
         written = found.group()
         key = _key(written)
         if key and text[found.start() - 1 : found.start()] != "\\":  # a command of LaTeX
             between = text[last : found.start()].strip()
-            before = between.replace(",", ".") if _SEPARATOR.fullmatch(between) else ""
+            parted = between.replace(",", ".") if _SEPARATOR.fullmatch(between) else ""
             of_value = any(start < found.end() and found.start() < end for start, end in values)
-            yield Token(written, *found.span(), line, before, key, of_value or key[-1].isdigit())
+            yield Token(written, *found.span(), line, parted, key, of_value or key[-1].isdigit())
             last = found.end()
 
 
-def _values(text: str) -> list[tuple[int, int]]:
+def _values(text: str, before: str) -> list[tuple[int, int]]:
     """Return where there are values: whole words, for a code is as strict in its letters as in its digits."""
     return [
         found.span()
         for found in re.finditer(r"\S+", text)
         if _CODE.fullmatch(found.group())
-        or is_value(found.group(), text[max(0, found.start() - _BEFORE) : found.start()])
+        or is_value(found.group(), f"{before} {text[: found.start()]}"[-_BEFORE:])
     ]
 
 
