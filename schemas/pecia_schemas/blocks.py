@@ -68,12 +68,13 @@ class Line(Stored):
     confidence: Confidence | None = None
     """None: the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
-    """From left to right; empty if the engine tells lines only. Of a language model's text, those whose place is known."""
+    """From left to right; empty if the engine tells lines only. Of a language model's
+    text, those whose place is known."""
 
     @property
     def has_every_word(self) -> bool:
         """Whether `words` are all of its text."""
-        return bool(self.words) and " ".join(word.text for word in self.words) == self.text
+        return "".join("".join(word.text for word in self.words).split()) == "".join(self.text.split())
 
 
 class BlockKind(StrEnum):

@@ -1,7 +1,7 @@
 """Which tokens of what was written are which tokens of what a witness saw, in whatever order either has them.
 
 1. Lines that are the same, then lines that have most in common, are laid upon each other; a token counts the more the
-   rarer it is. So are runs of five, then three tokens that occur once on either side, with all that is equal around them.
+   rarer it is. So are runs of five, then three tokens that occur once on either side, and all that is equal around.
 2. Two lines, and what lies between two runs, are aligned in order, at the least cost: tokens that are the same but for
    spaces and for what a recogniser confuses; else two readings of one place, if they are alike.
 3. What is left is looked for where the rest of its line stands, and words that are long enough anywhere.
@@ -106,7 +106,7 @@ def _free_lines(
 
 
 def _weights(seen: Sequence[Token]) -> dict[str, float]:
-    """Return what each token tells about where it is from: one that is everywhere tells nothing, a short number little."""
+    """Return what each token tells about where it is from: less the more there are, and little if a short number."""
     counts = Counter(token.key for token in seen)
     return {
         key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
@@ -311,12 +311,11 @@ def _steps(
     elif (unlike := _unlike(ours, theirs)) <= _ALIKE:
         yield 1, 1, True, 0.5 + 1.5 * unlike
     for count in range(2, _JOINED + 1):
-        if row >= count and _may_join(theirs, written[row - count], ours):
-            if comparison.same(written[row - count : row], (theirs,)):
-                yield count, 1, False, 0.1
-        if column >= count and _may_join(ours, seen[column - count], theirs):
-            if comparison.same((ours,), seen[column - count : column]):
-                yield 1, count, False, 0.1
+        several, others = written[row - count : row] if row >= count else (), seen[max(0, column - count) : column]
+        if several and _may_join(theirs, several[0], ours) and comparison.same(several, (theirs,)):
+            yield count, 1, False, _JOIN
+        if column >= count and _may_join(ours, others[0], theirs) and comparison.same((ours,), others):
+            yield 1, count, False, _JOIN
 
 
 def _may_join(whole: Token, first: Token, last: Token) -> bool:

@@ -26,7 +26,7 @@ _RULE: Final = 0.9
 
 
 def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]:
-    """Return a line's words, each as wide as its ink and as high as the line's; as they are told where that is unclear."""
+    """Return a line's words, each as wide as its ink and as high as that of the line; as told where there is none."""
     words, box = words_of(line), line.box
     height, width = box.bottom - box.top, box.right - box.left
     if pixels is None or not words or height > width:
@@ -34,10 +34,11 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
     aside = round(_ASIDE * height)
     left, top = max(0, box.left - aside), max(0, box.top)
     ink = _ink(pixels[top : box.bottom, left : box.right + aside])
-    rows = _band(ink.any(axis=1), round(_DOT * height) + 1)
+    inked: NDArray[np.bool_] = np.any(ink, axis=1)
+    rows = _band(inked, round(_DOT * height) + 1)
     if rows is None:
         return words
-    columns = ink[rows.start : rows.stop].any(axis=0)
+    columns: NDArray[np.bool_] = np.any(ink[rows.start : rows.stop], axis=0)
     walls = [
         0,
         *(
@@ -47,11 +48,11 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
     ]
     found = []
     for word, start, end in zip(words, walls, [*walls[1:], len(columns)], strict=True):
-        inked = np.flatnonzero(columns[start:end])
-        if inked.size:
+        across = np.flatnonzero(columns[start:end])
+        if across.size:
             place = Box(
-                left=left + start + int(inked[0]),
-                right=left + start + int(inked[-1]) + 1,
+                left=left + start + int(across[0]),
+                right=left + start + int(across[-1]) + 1,
                 top=top + rows.start,
                 bottom=top + rows.stop,
             )

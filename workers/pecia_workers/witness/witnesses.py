@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -35,8 +37,14 @@ log = structlog.get_logger(__name__)
 
 _WAITING: Final = 4
 """Pages for each process of the CPU engine that may wait for it after the model has read them."""
+_MOST_PROCESSES: Final = 8
 _AT_ONCE: Final = -1
 """Before every lane: what the model has read already."""
+
+
+def witness_processes() -> int:
+    """Return how many processes of the CPU engine are for this machine."""
+    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
 
 
 def _nothing(_part: UUID) -> None:
@@ -80,7 +88,7 @@ class Witnesses:
             return hearing
         own = image.blocks or image.witness
         if own and choice is not Witness.OCR:
-            hearing.told = Testimony(own, Source.LAYER)
+            hearing.told = partial(Testimony, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self._engine and not image.blocks):
             hearing.is_due = True
             if self._engine and self._reads(task.language):
@@ -138,7 +146,7 @@ class Hearing:
 
     def __init__(self, witnesses: Witnesses, request: EngineRequest, language: str | None) -> None:
         self.request = request
-        self.told: Testimony | None = None
+        self.told: Callable[[], Testimony] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
         self.is_queued = False
@@ -148,7 +156,7 @@ class Hearing:
         self._witnesses = witnesses
         self._language = language
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Hear it no more. A reading that has begun comes to its end: to end it would cost its process."""
         self.is_dismissed = True
 
@@ -160,19 +168,21 @@ class Hearing:
             if blocks is None:
                 recording.page_witnessed("missed")
                 return _unwitnessed(page)
-            self.told = Testimony(blocks, Source.OCR, language=self._language)
+            pixels = self.request.images[0]
+            self.told = partial(Testimony, blocks, Source.OCR, pixels=pixels, language=self._language)
         if self.told is None:
             return page
-        recording.page_witnessed(self.told.source)
         page = await asyncio.to_thread(_with, page, self.told)
         if page.witness is None:
             return page
+        recording.page_witnessed(page.witness.source)
         seconds = round(monotonic() - began, 3)
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 
 
-def _with(page: Page, told: Testimony) -> Page:
+def _with(page: Page, testimony: Callable[[], Testimony]) -> Page:
     """Return the page grounded; one that is read from its layer itself has fields alone to be witnessed."""
+    told = testimony()
     if page.source is not Source.LAYER:
         page = grounded(page, told)
     return with_grounded_fields(page, told)
