@@ -13,17 +13,19 @@ common are let go of again: rows of a table are alike by their nature.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final
 
-from pecia_workers.witness.tokens import Comparison, Token, distance
+from pecia_workers.witness.tokens import Comparison, Token, at_least, distance
 
 _RUNS: Final = (5, 3)
 _JOINED: Final = 4
 """Most tokens that are one on the other side."""
+_JOIN: Final = 0.1
+"""What it costs that two readings are the same but for spaces, or for what is easily confused."""
 _MOST_WINDOW: Final = 10_000
 """Places of a table of costs; larger windows are cut at what is equal in them, and else left."""
 _REACH: Final = 40
@@ -307,7 +309,7 @@ def _steps(
         yield 1, 1, False, 0.0
         return
     if comparison.same((ours,), (theirs,)):
-        yield 1, 1, False, 0.1
+        yield 1, 1, False, _JOIN
     elif (unlike := _unlike(ours, theirs)) <= _ALIKE:
         yield 1, 1, True, 0.5 + 1.5 * unlike
     for count in range(2, _JOINED + 1):
@@ -330,7 +332,9 @@ def _unlike(ours: Token, theirs: Token) -> float:
     longer = max(len(ours.key), len(theirs.key))
     if longer > 2 * min(len(ours.key), len(theirs.key)) + 1:
         return 1.0
-    return distance(ours.key, theirs.key) / longer if longer > 1 else _ALIKE
+    if longer == 1 or at_least(ours.key, theirs.key) > _ALIKE * longer:
+        return _ALIKE if longer == 1 else 1.0
+    return distance(ours.key, theirs.key) / longer
 
 
 def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
@@ -341,11 +345,30 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
         if one not in found.differs:
             seen = found.seen[other]
             common[_lines_of(found, one, other)].add(seen, weights[seen.key])
-    for one, other in list(_pairs(found)):
-        lines = _lines_of(found, one, other)
-        if not common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min):
-            found.to_seen[one] = found.to_written[other] = ()
-            found.differs.discard(one)
+    pairs = list(_pairs(found))
+    kept = {
+        (one, other)
+        for one, other in pairs
+        for lines in (_lines_of(found, one, other),)
+        if common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min)
+    }
+    for step in (1, -1):  # a line may begin, or end, in another one of the witness: its tokens follow each other there
+        kept |= _that_follow(pairs[::step], kept, step, found.differs)
+    for one, other in set(pairs) - kept:
+        found.to_seen[one] = found.to_written[other] = ()
+        found.differs.discard(one)
+
+
+def _that_follow(
+    pairs: Sequence[tuple[int, int]], kept: Collection[tuple[int, int]], step: int, differs: Collection[int]
+) -> set[tuple[int, int]]:
+    """Return the pairs that stand in a row with one that is kept; a reading that differs ends it."""
+    following: set[tuple[int, int]] = set()
+    for one, other in pairs:
+        before = one - step, other - step
+        if one not in differs and (before in kept or before in following):
+            following.add((one, other))
+    return following
 
 
 def _pairs(found: Alignment) -> Iterator[tuple[int, int]]:

@@ -66,11 +66,11 @@ def _ink(crop: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which pixels of a line are print, dark or light; rules are none."""
     if not crop.size:
         return np.zeros(crop.shape[:2], dtype=bool)
-    grey = crop.mean(axis=2)
-    apart = np.abs(grey - np.median(grey))
-    ink: NDArray[np.bool_] = apart > max(_LEAST_CONTRAST, _CONTRAST * float(apart.max()))
-    ink[ink.mean(axis=1) > _RULE] = False
-    ink[:, ink.all(axis=0)] = False
+    green = crop[:, :, 1].astype(np.int16)
+    apart = np.abs(green - int(np.bincount(crop[:, :, 1].ravel()).argmax()))
+    ink: NDArray[np.bool_] = apart > max(_LEAST_CONTRAST, _CONTRAST * int(apart.max()))
+    ink[np.count_nonzero(ink, axis=1) > _RULE * ink.shape[1]] = False
+    ink[:, np.count_nonzero(ink, axis=0) == ink.shape[0]] = False
     return ink
 
 

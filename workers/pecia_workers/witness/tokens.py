@@ -23,7 +23,7 @@ _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CODE: Final = re.compile(r"\S*\d\S*")
 _DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
 """What a recogniser of characters takes for a digit, and the digit that it takes for it."""
-_SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("ii", "u"))
+_SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _SHAPE: Final = str.maketrans("01ij|58μß", "olllls8ub")
 _BEFORE: Final = 40
 """Characters of its line by which a word may turn out to be a name."""
@@ -101,10 +101,13 @@ class Comparison:
             return all(token.is_number for token in written) and one == _key(
                 "".join(token.text for token in seen).translate(_DIGITS)
             )
-        if _shape(one) == _shape(other):
+        one, other = _shape(one), _shape(other)
+        if one == other:
             return True
-        strict = any(token.is_value for token in (*written, *seen))
-        return not strict and distance(_shape(one), _shape(other)) <= len(one) // 5
+        most = len(one) // 5
+        if not most or at_least(one, other) > most or any(token.is_value for token in (*written, *seen)):
+            return False
+        return distance(one, other) <= most
 
 
 def _joined(tokens: Sequence[Token]) -> str:
@@ -117,9 +120,15 @@ def _joined(tokens: Sequence[Token]) -> str:
 
 
 def _shape(key: str) -> str:
+    key = key.translate(_SHAPE)
     for signs, one in _SHAPES:
         key = key.replace(signs, one)
-    return key.translate(_SHAPE)
+    return key
+
+
+def at_least(one: str, other: str) -> int:
+    """Return what their distance cannot be below, by the signs that both have."""
+    return max(len(one), len(other)) - sum(min(one.count(sign), other.count(sign)) for sign in set(one))
 
 
 def distance(one: str, other: str) -> int:
