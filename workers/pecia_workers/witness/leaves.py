@@ -16,7 +16,7 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.verdicts import rank
-from pecia_workers.witness.grounding import Testimony
+from pecia_workers.witness.grounding import Heard
 from pecia_workers.witness.tokens import Token, distance, tokens_of
 
 _MONTHS: Final = {
@@ -55,7 +55,7 @@ class _Spot:
     standing: Standing
 
 
-def with_grounded_fields(page: Page, told: Testimony) -> Page:
+def with_grounded_fields(page: Page, told: Heard) -> Page:
     """Return the page with a grounding for each leaf of its fields, and a doubt for each that no witness confirms."""
     if page.fields is None:
         return page
@@ -85,7 +85,7 @@ def _doubt(leaf: Grounding) -> Doubt:
 class _Search:
     """Finds leaves on a page: those that stand in one place first, then the others, nearest to these or their label."""
 
-    def __init__(self, told: Testimony, page: int) -> None:
+    def __init__(self, told: Heard, page: int) -> None:
         self._told, self._page = told, page
         self._seen = [one.token for one in told.seen]
         self._starts: defaultdict[str, list[int]] = defaultdict(list)

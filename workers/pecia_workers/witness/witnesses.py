@@ -24,7 +24,7 @@ from pecia_schemas.tasks import ReadDocument, Witness
 from pecia_workers.engines.base import EngineError
 from pecia_workers.metrics import recording
 from pecia_workers.reading.verdicts import rank
-from pecia_workers.witness.grounding import Testimony, grounded
+from pecia_workers.witness.grounding import Heard, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of
 from pecia_workers.working import waiting
@@ -88,7 +88,7 @@ class Witnesses:
             return hearing
         own = image.blocks or image.witness
         if own and choice is not Witness.OCR:
-            hearing.told = partial(Testimony, own, Source.LAYER)
+            hearing.told = partial(Heard, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self._engine and not image.blocks):
             hearing.is_due = True
             if self._engine and self._reads(task.language):
@@ -146,7 +146,7 @@ class Hearing:
 
     def __init__(self, witnesses: Witnesses, request: EngineRequest, language: str | None) -> None:
         self.request = request
-        self.told: Callable[[], Testimony] | None = None
+        self.told: Callable[[], Heard] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
         self.is_queued = False
@@ -169,7 +169,7 @@ class Hearing:
                 recording.page_witnessed("missed")
                 return _unwitnessed(page)
             pixels = self.request.images[0]
-            self.told = partial(Testimony, blocks, Source.OCR, pixels=pixels, language=self._language)
+            self.told = partial(Heard, blocks, Source.OCR, pixels=pixels, language=self._language)
         if self.told is None:
             return page
         page = await asyncio.to_thread(_with, page, self.told)
@@ -180,9 +180,9 @@ class Hearing:
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 
 
-def _with(page: Page, testimony: Callable[[], Testimony]) -> Page:
+def _with(page: Page, heard: Callable[[], Heard]) -> Page:
     """Return the page grounded; one that is read from its layer itself has fields alone to be witnessed."""
-    told = testimony()
+    told = heard()
     if page.source is not Source.LAYER:
         page = grounded(page, told)
     return with_grounded_fields(page, told)
