@@ -41,9 +41,9 @@ def pointer(path: str, name: str | int) -> str:
 def merged(
     pages: Sequence[tuple[int, dict[str, Any], Sequence[Grounding]]], rules: Mapping[str, MergeRule]
 ) -> tuple[dict[str, Any] | None, tuple[Grounding, ...]]:
-    """Return the pages' fields as one object, and its leaves. `rules`: by JSON pointer, where they are not the usual ones.
+    """Return the pages' fields as one object, and its leaves. `rules`: by JSON pointer, other than the usual ones.
 
-    Objects are merged by property, lists are laid end to end, of single values the one that most pages agree on stands.
+    Objects are merged by property, lists are laid end to end, of single values that stands which most pages have.
     """
     if not pages:
         return None, ()

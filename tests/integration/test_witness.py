@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from chat_server import ChatServerDouble, only_page
-from pecia import DoubtReason, Job, Page, Prefer, ReadDocument, Standing, Verdict, Witness
+from pecia import Document, Job, Page, Prefer, ReadDocument, Verdict
 from pecia_schemas.blocks import Source
 from witnessed_pages import Drawn, Score, drawn_page, lied_about
 
-Work = Callable[..., Job]
+Work = Callable[..., Job[Document]]
 
 
 def png(drawn: Drawn) -> bytes:
@@ -27,7 +27,7 @@ def png(drawn: Drawn) -> bytes:
 def page(work: Work, server: ChatServerDouble) -> Callable[..., Page]:
     """Reads a drawn page, of which the model writes what the page's answer is."""
 
-    def read(drawn: Drawn, **options: object) -> Page:
+    def read(drawn: Drawn, **options: Any) -> Page:
         server.behaviour.text = drawn.markdown()
         source = drawn.pdf if options.pop("pdf", False) else png(drawn)
         settings = {"witness": options.pop("fleet", "auto"), "witness_processes": 1}
@@ -42,7 +42,7 @@ def page(work: Work, server: ChatServerDouble) -> Callable[..., Page]:
     ids=["layer", "ocr"],
 )
 def test_lies_about_a_page_are_found_and_nothing_else(
-    page: Callable[..., Page], given: dict[str, object], source: Source
+    page: Callable[..., Page], given: dict[str, Any], source: Source
 ) -> None:
     drawn = lied_about(drawn_page("lab_result", 0), 0, swaps=6, inventions=2, omissions=2)
     score = Score()

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pypdfium2
 from numpy.typing import NDArray
+
 from hand_made_pdfs import written_pdf
 from pecia_schemas.blocks import Box, DoubtReason
 from pecia_schemas.results import Page
@@ -44,20 +45,70 @@ _WIDTHS: Final = {
     for sign in signs
 }
 """Of Helvetica's signs, by its size; all others have that of a digit."""
-_ANALYTES: Final = (
-    "Sodium Potassium Chloride Calcium Glucose Creatinine Urea Albumin Bilirubin Ferritin Hemoglobin Leukocytes"
-    " Platelets Magnesium Phosphate Lactate Cholesterol Triglycerides Lipase Amylase Troponin Fibrinogen"
-).split()
-_INVENTED_ANALYTES: Final = "Zinc Copper Selenium Cortisol Insulin Prolactin Estradiol Ammonia".split()
-_DRUGS: Final = (
-    "Amoxicillin Ibuprofen Metformin Ramipril Bisoprolol Torasemide Pantoprazole Simvastatin Levothyroxine"
-    " Prednisolone Allopurinol Amlodipine"
-).split()
-_INVENTED_DRUGS: Final = "Digoxin Warfarin Morphine Lithium Clozapine Haloperidol".split()
-_ARTICLES: Final = (
-    "Gloves Syringes Compresses Cannulas Masks Catheters Bandages Thermometers Swabs Needles Scissors Tapes"
-).split()
-_INVENTED_ARTICLES: Final = "Monitors Lamps Scales Stretchers Sensors Pumps".split()
+_ANALYTES: Final = [
+    "Sodium",
+    "Potassium",
+    "Chloride",
+    "Calcium",
+    "Glucose",
+    "Creatinine",
+    "Urea",
+    "Albumin",
+    "Bilirubin",
+    "Ferritin",
+    "Hemoglobin",
+    "Leukocytes",
+    "Platelets",
+    "Magnesium",
+    "Phosphate",
+    "Lactate",
+    "Cholesterol",
+    "Triglycerides",
+    "Lipase",
+    "Amylase",
+    "Troponin",
+    "Fibrinogen",
+]
+_INVENTED_ANALYTES: Final = [
+    "Zinc",
+    "Copper",
+    "Selenium",
+    "Cortisol",
+    "Insulin",
+    "Prolactin",
+    "Estradiol",
+    "Ammonia",
+]
+_DRUGS: Final = [
+    "Amoxicillin",
+    "Ibuprofen",
+    "Metformin",
+    "Ramipril",
+    "Bisoprolol",
+    "Torasemide",
+    "Pantoprazole",
+    "Simvastatin",
+    "Levothyroxine",
+    "Prednisolone",
+    "Allopurinol",
+    "Amlodipine",
+]
+_INVENTED_DRUGS: Final = ("Digoxin Warfarin Morphine Lithium Clozapine Haloperidol").split()  # noqa: SIM905  many
+_ARTICLES: Final = [
+    "Gloves",
+    "Syringes",
+    "Compresses",
+    "Cannulas",
+    "Masks",
+    "Catheters",
+    "Bandages",
+    "Thermometers",
+    "Swabs",
+    "Needles",
+    "Scissors",
+    "Tapes",
+]
+_INVENTED_ARTICLES: Final = ("Monitors Lamps Scales Stretchers Sensors Pumps").split()  # noqa: SIM905  many
 _PROSE: Final = (
     "The patient was admitted on {date} with acute chest pain that had",
     "started {n} hours before arrival at the emergency department.",
@@ -193,7 +244,8 @@ def lab_row(name: str, rng: random.Random) -> list[str]:
 
 
 def drug_line(name: str, rng: random.Random) -> str:
-    return f"{name} {rng.choice([2.5, 5, 10, 25, 40, 75, 100, 125, 500, 850])} mg, {rng.randint(1, 4)} tablets for {rng.randint(5, 90)} days"
+    dose = rng.choice([2.5, 5, 10, 25, 40, 75, 100, 125, 500, 850])
+    return f"{name} {dose} mg, {rng.randint(1, 4)} tablets for {rng.randint(5, 90)} days"
 
 
 def article_row(name: str, rng: random.Random) -> list[str]:
@@ -241,7 +293,7 @@ def lied_about(page: Drawn, seed: int, *, swaps: int, inventions: int, omissions
     """Return the page with an answer in which so much is not true."""
     rng = random.Random(f"lies {seed}")  # noqa: S311  the same lies every time
     answer: list[Row] = list(page.rows)
-    body = [row for row in page.rows[3:]]
+    body = list(page.rows[3:])
     omitted = rng.sample(body, omissions)
     candidates = [
         (row, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -97,7 +98,7 @@ def test_no_number_of_a_row_that_was_made_up_is_on_the_page(lines: list[str], pl
     found = aligned([*lines[:place], made_up, *lines[place:]])
 
     start = len(tokens(lines[:place]))
-    own = [n for n in range(start, start + len(tokens([made_up])))]
+    own = list(range(start, start + len(tokens([made_up]))))
     assert not [found.written[n].text for n in own if found.to_seen[n] and found.written[n].is_number]
     assert {n for n in range(len(found.written)) if not found.to_seen[n]} <= set(own)
 
@@ -106,7 +107,7 @@ def test_no_number_of_a_row_that_was_made_up_is_on_the_page(lines: list[str], pl
 def test_a_paragraph_in_lines_of_its_own_agrees(cuts: list[int]) -> None:
     text = " ".join((LINES[8], LINES[9]))
     places = sorted({0, *(text.find(" ", cut) for cut in cuts), len(text)})
-    lines = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    lines = [text[start:end] for start, end in itertools.pairwise(places)]
 
     found = aligned(lines, LINES[8:10])
 

@@ -493,7 +493,8 @@ async def _finish(work: Coroutine[Any, Any, R]) -> R:
 def _claimable(budget: Budget, decoding: int, witnessing: int = 0) -> Budget:
     """Return what to claim so that the engine never waits for a page: what it holds, and two for each decoder.
 
-    Pages that wait for their witness take no more of it than a slot each. Without a token budget the engine's slots include what is made ready: an urgent page waits behind no more.
+    Pages that wait for their witness take no more of it than a slot each. Without a token budget the engine's slots
+    include what is made ready: an urgent page waits behind no more.
     """
     if budget.tokens is None:
         return Budget(slots=budget.slots + witnessing, tokens=None)

@@ -45,8 +45,8 @@ From = Annotated[
 ByWitness = Annotated[
     Witness | None,
     typer.Option(
-        help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own text "
-        "(layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
+        help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
+        "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
     ),
 ]
 Fields = Annotated[

@@ -153,14 +153,7 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
             having[found.seen[place].key][number] += 1
     alike: list[tuple[float, int, int]] = []
     for number, line in enumerate(ours):
-        common: defaultdict[int, _Weight] = defaultdict(_Weight)
-        left: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        for token in (found.written[place] for place in line):
-            for other, times in having[token.key].items() if weights.get(token.key, 0) >= _TELLING else ():
-                left[other][token.key] += 1
-                if left[other][token.key] <= times:
-                    common[other].add(token, weights[token.key])
-        for other, weight in common.items():
+        for other, weight in _in_common([found.written[place] for place in line], having, weights).items():
             both = totals[0][found.written[line[0]].line], totals[1][found.seen[theirs[other][0]].line]
             if weight.is_much_of(*both, max):
                 alike.append((-weight.whole / max(one.whole for one in both), number, other))
@@ -169,6 +162,20 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
         if other not in taken and not any(found.to_seen[place] for place in ours[number]):
             taken.add(other)
             _window(found, ours[number], theirs[other], comparison)
+
+
+def _in_common(
+    line: Sequence[Token], having: Mapping[str, Counter[int]], weights: Mapping[str, float]
+) -> dict[int, _Weight]:
+    """Return what a line has in common with each line of the witness, by the tokens that tell something."""
+    common: defaultdict[int, _Weight] = defaultdict(_Weight)
+    used: Counter[tuple[int, str]] = Counter()
+    for token in line:
+        for other, times in having[token.key].items() if weights.get(token.key, 0) >= _TELLING else ():
+            used[other, token.key] += 1
+            if used[other, token.key] <= times:
+                common[other].add(token, weights[token.key])
+    return common
 
 
 def _match_all(found: Alignment, written: Sequence[int], seen: Sequence[int]) -> None:
@@ -313,7 +320,10 @@ def _steps(
     elif (unlike := _unlike(ours, theirs)) <= _ALIKE:
         yield 1, 1, True, 0.5 + 1.5 * unlike
     for count in range(2, _JOINED + 1):
-        several, others = written[row - count : row] if row >= count else (), seen[max(0, column - count) : column]
+        several, others = (
+            written[row - count : row] if row >= count else (),
+            seen[max(0, column - count) : column],
+        )
         if several and _may_join(theirs, several[0], ours) and comparison.same(several, (theirs,)):
             yield count, 1, False, _JOIN
         if column >= count and _may_join(ours, others[0], theirs) and comparison.same((ours,), others):
@@ -352,11 +362,13 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
         for lines in (_lines_of(found, one, other),)
         if common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min)
     }
-    for step in (1, -1):  # a line may begin, or end, in another one of the witness: its tokens follow each other there
+    for step in (1, -1):  # a line may begin, or end, in another one of the witness
         kept |= _that_follow(pairs[::step], kept, step, found.differs)
-    for one, other in set(pairs) - kept:
-        found.to_seen[one] = found.to_written[other] = ()
-        found.differs.discard(one)
+    kept_of = {one for one, _ in kept}, {other for _, other in kept}
+    for one, other in pairs:
+        if one not in kept_of[0] and other not in kept_of[1]:
+            found.to_seen[one] = found.to_written[other] = ()
+            found.differs.discard(one)
 
 
 def _that_follow(

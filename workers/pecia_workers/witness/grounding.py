@@ -184,9 +184,7 @@ class _Held:
         return min((self._sure(one) for one in tokens), default=None)
 
     def _sure(self, one: int) -> float:
-        sure = min(
-            (self.heard.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0
-        )
+        sure = min((self.heard.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0)
         return 1 - sure if one in self.aligned.differs else sure
 
     def placed(self) -> Iterator[Block]:

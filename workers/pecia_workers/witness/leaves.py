@@ -182,10 +182,10 @@ class _Search:
             day = date(*map(int, found.groups()))
             for start, token in enumerate(self._seen):
                 for end in range(start + 1, start + 1 + _LONGEST_DATE):
-                    if any(map(str.isdigit, token.key)) or token.key[:3] in _MONTHS:
-                        if _is_date(self._seen[start:end], day):
-                            yield range(start, end)
-                            break
+                    begins = token.is_number or token.key[:3] in _MONTHS
+                    if begins and _is_date(self._seen[start:end], day):
+                        yield range(start, end)
+                        break
 
     def _nearly(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where as many tokens stand that are another reading of these."""

@@ -129,6 +129,7 @@ class Witnesses:
         if hearing.request.part:
             self._freed(hearing.request.part)
         if not hearing.is_queued or (hearing.reading is None and self.waiting >= self._most_waiting):
+            hearing.close()
             return None
         self.waiting += 1
         try:
