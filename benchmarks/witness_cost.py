@@ -1,9 +1,10 @@
 """What a witness costs: pages per second of a fleet whose language model is a server that takes its time, and CPU.
 
 The server stands for a GPU: it writes the true text of the page in so many seconds, so many pages at a time, and takes
-no CPU to speak of. `model` is what the server was given, from when it was full until its last page: what a
-GPU would do in an hour. `pages/s` has the wait of the last pages for their witness in it too. All pages are the same drawn laboratory report. `missed` pages went without their witness, because
-the CPU did not keep up. Each side has a fleet of its own, round by round in turn.
+no CPU to speak of. `model pages/s` is what it was given, from when it had as much as it takes until its last page;
+`pages/s` has the wait of the last pages for their witness in it too. All pages are the same drawn laboratory report.
+`missed` pages went without their witness, because the CPU did not keep up. Each side has a fleet of its own, round by
+round in turn.
 """
 
 from __future__ import annotations
