@@ -214,6 +214,14 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="witness",
+        script="witness_cost.py",
+        heading="What a witness costs",
+        about="A fleet whose language model is a server that takes its time, without a witness and with either.",
+        sizes={Size.DEFAULT: (), Size.FULL: ("--rounds", "3")},
+        needs="rapidocr",
+    ),
+    Benchmark(
         name="log-probabilities",
         script="log_probabilities.py",
         heading="What the log-probabilities of every token cost",

@@ -94,6 +94,12 @@ PART_SECONDS = Histogram(
     buckets=_SECONDS,
     registry=REGISTRY,
 )
+WITNESSED = Counter(
+    "pecia_witnessed_pages",
+    "Pages held against a witness: `layer`, `ocr`, or `missed` where the CPU engine did not keep up or failed.",
+    ["witness"],
+    registry=REGISTRY,
+)
 FAILURES = Counter(
     "pecia_failures", "Attempts that failed, by failure code.", ["stage", "code"], registry=REGISTRY
 )
