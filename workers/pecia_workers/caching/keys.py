@@ -51,11 +51,13 @@ def key_of(
 def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
     """Return what jobs have in common that may share results: a value of the metadata key `by`.
 
-    Without such a key everything that the application has told: two of its tenants never differ in nothing.
+    Without such a key everything that the application has told: two of its tenants never differ in nothing. A tenant
+    of the gateway shares with itself alone, whatever its metadata say.
     """
+    gateway = {"gateway": part.tenant} if part.tenant is not None else {}
     if by and by in part.metadata:
-        return {"by": by, "value": part.metadata[by]}
-    return {"client": part.client, "metadata": part.metadata}
+        return {"by": by, "value": part.metadata[by], **gateway}
+    return {"client": part.client, "metadata": part.metadata, **gateway}
 
 
 def _told(request: EngineRequest) -> dict[str, Any]:
