@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
     from pecia_schemas.results import (
         CachedFrom,
         Captions,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
         Preset,
         ReadDocument,
         Task,
+        Witness,
     )
 
 _HOMES = {
@@ -168,6 +170,7 @@ _HOMES = {
     ],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
+    "pecia_schemas.grounding": ["Grounding", "MergeRule", "Place", "Standing", "Witnessed"],
     "pecia_schemas.results": [
         "CachedFrom",
         "Captions",
@@ -194,6 +197,7 @@ _HOMES = {
         "Preset",
         "ReadDocument",
         "Task",
+        "Witness",
     ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -237,6 +241,7 @@ __all__ = [
     "FoundPage",
     "GatewayUnavailableError",
     "GenerationOptions",
+    "Grounding",
     "IdempotencyConflictError",
     "InvalidFormatError",
     "InvalidOptionError",
@@ -259,12 +264,14 @@ __all__ = [
     "Mark",
     "MarkKind",
     "MarkState",
+    "MergeRule",
     "NoticeType",
     "Page",
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
     "Percentiles",
+    "Place",
     "Prefer",
     "Preparation",
     "Preset",
@@ -277,6 +284,7 @@ __all__ = [
     "SegmentFailure",
     "Shrunk",
     "Source",
+    "Standing",
     "SubmitError",
     "SubmitManyError",
     "Summary",
@@ -288,6 +296,8 @@ __all__ = [
     "Verdict",
     "Webhook",
     "WebhookVerificationError",
+    "Witness",
+    "Witnessed",
     "Word",
     "WrongLoopError",
 ]

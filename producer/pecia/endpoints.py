@@ -39,7 +39,7 @@ _LIST = text(
     """  # noqa: S608  a constant
 )
 
-# Before the endpoint, as whoever records a try locks them.
+# Before the endpoint: the order in which recording a try locks them.
 _REMOVE_DELIVERIES = text(
     """
     DELETE FROM deliveries

@@ -169,7 +169,7 @@ class LocalFleet:
         self._raise_failure()
 
     def wait_ready(self, timeout: float = 120, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Return when every service is ready, or `unless` says that nobody waits any more.
+        """Return when every service is ready, or when `unless` returns True.
 
         Raises `EmbeddedError` with the names of those that are not ready: after `timeout` seconds, or as soon as one
         has died again and again.
