@@ -11,6 +11,7 @@ from pecia_schemas.settings.base import ConnectionSettings, Duration
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
 from pecia_schemas.settings.flower import FlowerSettings
+from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.states import Lane
 
@@ -43,6 +44,7 @@ class WorkerSettings(
     WebhookSettings,
     RetentionSettings,
     FlowerSettings,
+    GatewaySettings,
 ):
     """What a fleet can set."""
 

@@ -94,6 +94,12 @@ PART_SECONDS = Histogram(
     buckets=_SECONDS,
     registry=REGISTRY,
 )
+WITNESSED = Counter(
+    "pecia_witnessed_pages",
+    "Pages held against a witness: `layer`, `ocr`, or `missed` where the CPU engine did not keep up or failed.",
+    ["witness"],
+    registry=REGISTRY,
+)
 FAILURES = Counter(
     "pecia_failures", "Attempts that failed, by failure code.", ["stage", "code"], registry=REGISTRY
 )
@@ -156,6 +162,12 @@ ENGINE_RUNNING = Gauge(
 )
 ENGINE_WAITING = Gauge(
     "pecia_engine_waiting_requests", "Requests that wait inside the engine.", ["engine"], registry=REGISTRY
+)
+ENGINE_PREPARING = Gauge(
+    "pecia_engine_preparing_requests",
+    "Requests that are made ready before they may enter.",
+    ["engine"],
+    registry=REGISTRY,
 )
 KV_USED = Gauge(
     "pecia_engine_kv_cache_used_ratio", "Share of the KV cache in use.", ["engine"], registry=REGISTRY
