@@ -11,10 +11,11 @@ import json
 import sys
 import time
 
-import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401  as is `pecia.store`, for the clock
+import redis  # noqa: F401  this and the next two: for the clock
+import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from PIL import Image
 
-import pecia.store  # noqa: F401
+import pecia.connections  # noqa: F401
 from noop import LEASE_S, SLOTS, WORK_S, main
 from pecia import Client, Lane, ReadDocument
 
