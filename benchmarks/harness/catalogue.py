@@ -175,6 +175,14 @@ CATALOGUE = (
         variable="BENCH_PAGES",
     ),
     Benchmark(
+        name="gateway",
+        script="gateway.py",
+        heading="Status requests at the gateway",
+        about="200 clients that submit and look every second, beside a fleet at work; the goal is 50 ms.",
+        sizes={Size.DEFAULT: ()},
+        needs="fastapi",
+    ),
+    Benchmark(
         name="metrics",
         script="metrics_cost.py",
         heading="What metrics cost",
@@ -232,8 +240,8 @@ CATALOGUE = (
     Benchmark(
         name="urgent-preparation",
         script="urgent_preparation.py",
-        heading="An urgent page behind pages that vLLM has admitted",
-        about="One page more behind bulk pages of A4, in the urgent lane and in theirs (`make bench-engine`).",
+        heading="Making pages ready for vLLM",
+        about="Pages/s and CPU by the number of preparers; an urgent page behind bulk pages (`make bench-engine`).",
         sizes={Size.FULL: ()},
         needs="vllm",
     ),

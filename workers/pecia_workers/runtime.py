@@ -61,7 +61,7 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import OUTAGE, outlast
 from pecia_workers.ledger.giveback import running_parts
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import OrphanedPart, pardon
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
@@ -99,8 +99,8 @@ R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
-def _nobody(_part: UUID, _tokens: int) -> None:
-    """Nobody to tell."""
+def _unnoticed(_part: UUID, _tokens: int) -> None:
+    """Ignore the exact price of a part."""
 
 
 class Runtime:
@@ -128,7 +128,7 @@ class Runtime:
         """The worker's name in Postgres and Redis."""
         return self._identity.name
 
-    async def start(self, priced: Priced = _nobody) -> Budget:
+    async def start(self, priced: Priced = _unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
         if self._stages - {Stage.INGEST}:
             self._settings = await asyncio.to_thread(
@@ -289,7 +289,7 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [OrphanedPart(id=part.id, attempt=part.attempt) for part, _ in self._running.values()]
+        lost = [part.fence for part, _ in self._running.values()]
         for _, task in self._running.values():
             task.cancel()
         if lost:
@@ -399,7 +399,7 @@ class Runtime:
             _tell_celery(outcome)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
+        """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
         with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
@@ -446,14 +446,16 @@ class Runtime:
                 self._cancelled.add(part.id)
                 task.cancel()
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+    async def give_back(self, parts: Collection[UUID]) -> None:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
-        Return those that the engine died on. They count it as a death, or one page could take down engine after engine.
+        Those that the engine died on count it as a death, or one page could take down engine after engine; their
+        messages are the relay's.
         """
         died_on = self._died_on.intersection(parts)
         await self._ledger.give_back(parts, died_on=died_on)
-        return died_on
+        if died_on:
+            await self._publish_parts()
 
     async def overdue(self, part: UUID) -> None:
         """Queue a part elsewhere that has been held for too long; it counts as a death."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,6 +80,11 @@ class ResultCache:
     def off(cls) -> Self:
         """Return one that never finds anything."""
         return cls(None, WorkerSettings())
+
+    def tenant(self, part: ClaimedPart) -> str:
+        """Return what the engine's own caches are parted by: the same for the parts that may share results."""
+        tenant = json.dumps(tenant_of(part, self._by), sort_keys=True)
+        return hashlib.sha256(tenant.encode()).hexdigest()
 
     async def look(
         self,

@@ -50,9 +50,7 @@ def doctor(
         bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
     ] = False,
     mend: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Repair without asking; with --json nobody is asked.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking; --json never asks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.
@@ -88,7 +86,7 @@ def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json:
 def _is_wanted() -> bool:
     try:
         return typer.confirm("Put right what can be?", err=True)
-    except typer.Abort:  # nobody is there to answer
+    except typer.Abort:  # no terminal
         return False
 
 
@@ -226,7 +224,7 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         unsigned = wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
-        detail = f"{count} on duty" if count else f"nobody on duty: start `pecia worker {role}`"
+        detail = f"{count} on duty" if count else f"none on duty: start `pecia worker {role}`"
         yield Finding(subject=f"{role} worker", ok=bool(count), detail=detail)
     if unsigned:
         detail = "callbacks wait for it: set PECIA_WEBHOOK_SECRET for `pecia worker webhooks`"
@@ -269,12 +267,14 @@ def _abilities(worker: EngineWorker) -> str:
     slots = f"{can['slots']} at a time" if can.get("slots") else ""
     languages = f"languages {', '.join(can['languages'])}" if can.get("languages") else ""
     adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
+    preparers = f"{can['preparers']} preparing" if can.get("preparers") else ""
     fields = "fields" if can.get("fields") else ""
     model = f"{worker.engine} {can.get('model') or ''}".strip()
     licence = card_of(can.get("model") or "").warning
     said = [
         model,
         can.get("device"),
+        preparers,
         ", ".join(worker.stages),
         fields,
         languages,

@@ -128,4 +128,4 @@ STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
     Preparation.DESKEW: deskew,
     Preparation.DOWNSCALE: downscale,
 }
-"""What EXIF and a PDF's /Rotate say has been done before, by whoever decodes."""
+"""What EXIF and a PDF's /Rotate say has been done before, by the decoder."""

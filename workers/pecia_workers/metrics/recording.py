@@ -82,6 +82,7 @@ class EngineWatch:
         """Take over one look at the engine, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
+        metrics.ENGINE_PREPARING.labels(self._engine).set(load.preparing)
         metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
         metrics.PREEMPTIONS.labels(self._engine).inc(max(0, load.preemptions - self._preemptions))

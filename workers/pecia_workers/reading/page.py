@@ -80,7 +80,10 @@ class ReadPage:
         started = clock()
         image = await self._page(part, task)
         decoded = clock()
-        request = _request(part, task, image, self._card, log_probabilities=self._log_probabilities)
+        request = replace(
+            _request(part, task, image, self._card, log_probabilities=self._log_probabilities),
+            tenant=self._cache.tenant(part),
+        )
         look = await self._look(part, task, request, image)
         asked = clock()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
