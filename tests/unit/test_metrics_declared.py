@@ -13,7 +13,7 @@ from pecia_schemas import FailureCode, Lane, Stage, Verdict
 from pecia_workers.metrics import declared
 
 DOCS = Path(__file__).parents[2] / "docs"
-LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "role", "gpu"}
+LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "witness", "role", "gpu"}
 UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
 
 
