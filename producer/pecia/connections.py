@@ -18,11 +18,9 @@ from pecia.dead import DeadParts
 from pecia.deliveries import Deliveries
 from pecia.endpoints import Endpoints
 from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
-from pecia.purging import Purging
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
 from pecia.tracing import sending
-from pecia.transitions import Transitions
 from pecia.usage import Accounts
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
@@ -30,6 +28,8 @@ from pecia_schemas.settings import ClientSettings
 
 if TYPE_CHECKING:
     from pecia.publishing import Bus
+    from pecia.purging import Purging
+    from pecia.transitions import Transitions
 
 D = TypeVar("D", bound=Blocking | Awaitable)
 
@@ -47,12 +47,18 @@ class Holdings(Generic[D]):
         self.client = client_name(settings)
         self.keys = settings.keyring
         self.store = Store(database, self.keys, client=self.client)
-        self.transitions = Transitions(database, client=self.client)
         self.accounts = Accounts(database)
         self.dead = DeadParts(database)
         self.endpoints = Endpoints(database, self.keys, client=self.client)
         self.deliveries = Deliveries(database)
         self.backlog = Backlog(settings.max_backlog)
+
+    @cached_property
+    def transitions(self) -> Transitions[D]:
+        """What moves jobs. Who only reads or submits does without it, and without SQLAlchemy, which is slow to load."""
+        from pecia.transitions import Transitions  # noqa: PLC0415
+
+        return Transitions(self._database, client=self.client)
 
     @cached_property
     def payloads(self) -> PayloadStore:
@@ -91,8 +97,14 @@ class Connections(Holdings[Database]):
         url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
         super().__init__(settings, Database(url, connect_timeout=patience))
         self.trail = AuditTrail(self._database)
-        self.purging = Purging(self._database, client=self.client)
         self._redis_url = redis_url(settings)
+
+    @cached_property
+    def purging(self) -> Purging:
+        """What erases jobs, by SQLAlchemy too."""
+        from pecia.purging import Purging  # noqa: PLC0415
+
+        return Purging(self._database, client=self.client)
 
     @cached_property
     def bus(self) -> Bus:

@@ -8,11 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt
-from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.states import DeliveryState
 
@@ -23,8 +21,7 @@ _FOUND = f"""
     FROM deliveries
 """  # noqa: S608  constants
 
-_LIST = text(
-    f"""
+_LIST = f"""
     {_FOUND}
     WHERE (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
       AND (CAST(:endpoint_id AS uuid) IS NULL OR endpoint_id = :endpoint_id)
@@ -32,29 +29,22 @@ _LIST = text(
       AND created_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
     ORDER BY created_at DESC, id LIMIT :limit
     """
-)
 
-_ONE = text(f"{_FOUND} WHERE id = :id")
+_ONE = f"{_FOUND} WHERE id = :id"
 
-_TRIES = text(
-    "SELECT * FROM delivery_attempts WHERE delivery_id = ANY(CAST(:ids AS uuid[])) ORDER BY delivery_id, number"
-)
+_TRIES = "SELECT * FROM delivery_attempts WHERE delivery_id = ANY(CAST(:ids AS uuid[])) ORDER BY delivery_id, number"
 
-_OVER = text(
-    """
+_OVER = """
     SELECT id FROM deliveries WHERE id = ANY(CAST(:ids AS uuid[])) AND state <> 'pending' ORDER BY id FOR NO KEY UPDATE
     """
-)
 
 # Attempts go on being counted: they are the fence. The schedule begins anew.
-_REPLAY = text(
-    """
+_REPLAY = """
     UPDATE deliveries
     SET state = 'pending', replayed_after = attempts, promised_at = now(), next_at = now(), queued = false,
         finished_at = NULL, last_status = NULL, last_error = NULL
     WHERE id = ANY(CAST(:ids AS uuid[]))
     """
-)
 
 
 def missing(delivery: UUID) -> InvalidOptionError:
