@@ -30,7 +30,7 @@ from pecia import (
     SubmitManyError,
 )
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.references import PayloadRef
 from pecia_workers.local.postgres import EmbeddedPostgres
 
 Picture = Callable[..., bytes]

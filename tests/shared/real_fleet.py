@@ -27,7 +27,8 @@ from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, Told
 from pecia_schemas import JobNotice, JobState, Stage
 from pecia_schemas.messages import job_channel
-from pecia_schemas.tasks import PayloadRef, Task, task_from_json, task_type
+from pecia_schemas.references import PayloadRef
+from pecia_schemas.tasks import Task, task_from_json, task_type
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
