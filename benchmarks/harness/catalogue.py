@@ -214,6 +214,14 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="witness",
+        script="witness_cost.py",
+        heading="What a witness costs",
+        about="A fleet whose language model is a server that takes its time, without a witness and with either.",
+        sizes={Size.DEFAULT: (), Size.FULL: ("--rounds", "3")},
+        needs="rapidocr",
+    ),
+    Benchmark(
         name="log-probabilities",
         script="log_probabilities.py",
         heading="What the log-probabilities of every token cost",
@@ -224,8 +232,8 @@ CATALOGUE = (
     Benchmark(
         name="urgent-preparation",
         script="urgent_preparation.py",
-        heading="An urgent page behind pages that vLLM has admitted",
-        about="One page more behind bulk pages of A4, in the urgent lane and in theirs (`make bench-engine`).",
+        heading="Making pages ready for vLLM",
+        about="Pages/s and CPU by the number of preparers; an urgent page behind bulk pages (`make bench-engine`).",
         sizes={Size.FULL: ()},
         needs="vllm",
     ),

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
     from pecia_schemas.results import (
         CachedFrom,
         Captions,
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
         Preset,
         ReadDocument,
         Task,
+        Witness,
     )
 
 _HOMES = {
@@ -164,6 +166,7 @@ _HOMES = {
     ],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
+    "pecia_schemas.grounding": ["Grounding", "MergeRule", "Place", "Standing", "Witnessed"],
     "pecia_schemas.results": [
         "CachedFrom",
         "Captions",
@@ -190,6 +193,7 @@ _HOMES = {
         "Preset",
         "ReadDocument",
         "Task",
+        "Witness",
     ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -231,6 +235,7 @@ __all__ = [
     "Format",
     "FoundPage",
     "GenerationOptions",
+    "Grounding",
     "IdempotencyConflictError",
     "InvalidFormatError",
     "InvalidOptionError",
@@ -253,12 +258,14 @@ __all__ = [
     "Mark",
     "MarkKind",
     "MarkState",
+    "MergeRule",
     "NoticeType",
     "Page",
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
     "Percentiles",
+    "Place",
     "Prefer",
     "Preparation",
     "Preset",
@@ -271,6 +278,7 @@ __all__ = [
     "SegmentFailure",
     "Shrunk",
     "Source",
+    "Standing",
     "SubmitError",
     "SubmitManyError",
     "Summary",
@@ -282,6 +290,8 @@ __all__ = [
     "Verdict",
     "Webhook",
     "WebhookVerificationError",
+    "Witness",
+    "Witnessed",
     "Word",
     "WrongLoopError",
 ]

@@ -27,7 +27,7 @@ from pecia_schemas.states import JobState, Lane
 _UNSIGNED = f"SELECT {UNSIGNED}"
 
 _KNOWN = f"""
-    SELECT {COLUMNS}, idempotency_key, task_digest FROM jobs WHERE idempotency_key = ANY(CAST(:keys AS text[]))
+    SELECT {COLUMNS}, idempotency_key, task_digest, tenant FROM jobs WHERE idempotency_key = ANY(CAST(:keys AS text[]))
 """  # noqa: S608  a constant
 
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
@@ -37,17 +37,18 @@ _CREATE = """
             id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
             width int, height int, traceparent text, task jsonb)
     ), shared AS (
-        SELECT lane, client, flow, metadata, webhook, held, coalesce(not_before, now() + not_before_in) AS not_before,
+        SELECT lane, client, tenant, flow, metadata, webhook, held,
+               coalesce(not_before, now() + not_before_in) AS not_before,
                coalesce(expires, now() + expires_in) AS expires_at
         FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
-            lane text, client text, flow uuid, metadata jsonb, webhook jsonb, held bool, not_before timestamptz,
-            not_before_in interval, expires timestamptz, expires_in interval)
+            lane text, client text, tenant text, flow uuid, metadata jsonb, webhook jsonb, held bool,
+            not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
         SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
     ), made AS (
-        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, metadata,
                           webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, lane, flow, task, digest, payload, key, client, metadata, webhook, total, not_before,
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, metadata, webhook, total, not_before,
                expires_at, traceparent
         FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
@@ -95,7 +96,7 @@ def accept(
     repeated = [new for new in there if new.id not in created]
     if batch[0].job.get("webhook") and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
-    known = _known(connection, repeated)
+    known = _known(connection, repeated, batch[0].job["tenant"])
     _discard_unheld(connection, repeated)
     metadata = MappingProxyType(dict(batch[0].job["metadata"]))
 
@@ -144,7 +145,7 @@ def _insert(
 def _shared(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the jobs of a batch have in common."""
     return {
-        **{name: job[name] for name in ("lane", "client", "metadata")},
+        **{name: job[name] for name in ("lane", "client", "tenant", "metadata")},
         **_of_time("not_before", job["not_before"]),
         **_of_time("expires", job["expires"]),
         "webhook": job.get("webhook"),
@@ -206,12 +207,17 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
         connection.execute(discards.DISCARD, {"payloads": unheld})
 
 
-def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that bear these keys already, each with the digest of its task."""
+def _known(
+    connection: Connection, repeated: Iterable[NewJob], tenant: str | None
+) -> dict[str, tuple[str, JobView]]:
+    """Return the jobs that bear these keys already, each with the digest of its task; of another tenant without."""
     keys = {new.key for new in repeated}
     if not keys:
         return {}
     rows = connection.execute(_KNOWN, {"keys": list(keys)}).mappings().all()
     if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
-    return {row["idempotency_key"]: (row["task_digest"], JobView.of(row)) for row in rows}
+    return {
+        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row))
+        for row in rows
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from pecia_schemas.states import Lane, PartState, Stage
 
 _OPEN = [state for state in PartState if not state.is_terminal]
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
+_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
 _LOAD = """
     SELECT (
@@ -47,7 +48,10 @@ _LEAVE_TO_RELAY = """
     UPDATE parts SET published_at = NULL FROM free WHERE parts.id = free.id
     """
 
-_VIEWS = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[]))"  # noqa: S608  a constant
+_VIEWS = f"""
+    SELECT {COLUMNS}, tenant FROM jobs
+    WHERE id = ANY(CAST(:job_ids AS uuid[])) AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+"""  # noqa: S608  a constant
 
 _ENDED = """
     SELECT parts.id, parts.stage, parts.ordinal, parts.failure, results.content
@@ -71,12 +75,16 @@ _EVENTS = """
 
 
 class Store(Statements[D_co]):
-    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
+    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+    With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
+    """
+
+    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
         super().__init__(database)
         self._keys = keys
         self._client = client
+        self._tenant = tenant
 
     @transaction
     def accept(
@@ -103,15 +111,25 @@ class Store(Statements[D_co]):
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        rows = connection.execute(_VIEWS, {"job_ids": list(job_ids)}).mappings()
+        rows = connection.execute(_VIEWS, {"job_ids": list(job_ids), "tenant": self._tenant}).mappings()
         return {row["id"]: JobView.of(row) for row in rows}
+
+    @transaction
+    def views_of_tenants(
+        self, connection: Connection, asked: Collection[tuple[str, UUID]]
+    ) -> dict[tuple[str, UUID], JobView]:
+        """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
+        rows = connection.execute(
+            _VIEWS, {"job_ids": [job_id for _, job_id in asked], "tenant": None}
+        ).mappings()
+        return {(row["tenant"], row["id"]): JobView.of(row) for row in rows}
 
     @transaction
     def page(
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        wanted = _wanted(listing)
+        wanted = _wanted(listing, self._tenant)
         if before is not None:
             wanted["jobs.id < :before"] = {"before": before}
         newest = f"SELECT {COLUMNS} FROM jobs WHERE {_all(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
@@ -128,7 +146,7 @@ class Store(Statements[D_co]):
         size: int,
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
-        wanted = _wanted(listing) | {
+        wanted = _wanted(listing, self._tenant) | {
             "stage = 'read' AND verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
             "jobs.erased_at IS NULL": {},
         }
@@ -200,9 +218,11 @@ class Store(Statements[D_co]):
         return [JobEvent.model_validate(row) for row in rows if row["sequence"] not in skip]
 
 
-def _wanted(listing: Listing) -> dict[str, dict[str, Any]]:
+def _wanted(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]]:
     """Return the conditions on jobs, in SQL, each with its parameters."""
     conditions: dict[str, dict[str, Any]] = {}
+    if tenant is not None:
+        conditions["jobs.tenant = :tenant"] = {"tenant": tenant}
     if listing.states:
         conditions["jobs.state = ANY(CAST(:states AS text[]))"] = {"states": list(listing.states)}
     if listing.kind is not None:
@@ -212,11 +232,9 @@ def _wanted(listing: Listing) -> dict[str, dict[str, Any]]:
             "metadata": json.dumps(dict(listing.metadata))
         }
     if listing.since is not None:
-        oldest = _oldest_id(listing.since - _CLOCK_SKEW)
-        conditions["jobs.created_at >= :since AND jobs.id >= :oldest"] = {
-            "since": listing.since,
-            "oldest": oldest,
-        }
+        conditions["jobs.created_at >= :since"] = {"since": listing.since}
+        if listing.since > _FIRST_IDS:
+            conditions["jobs.id >= :oldest"] = {"oldest": _oldest_id(listing.since - _CLOCK_SKEW)}
     return conditions
 
 
@@ -232,7 +250,7 @@ def _given(conditions: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[s
 
 def _oldest_id(since: datetime) -> UUID:
     """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
-    return UUID(int=max(0, int(since.timestamp() * 1000)) << 80)
+    return UUID(int=int(since.timestamp() * 1000) << 80)
 
 
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:

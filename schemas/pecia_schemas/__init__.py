@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
     from pecia_schemas.ids import new_id
     from pecia_schemas.media import MediaType
     from pecia_schemas.references import PayloadRef, UrlRef
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         ReadDocument,
         Source,
         Task,
+        Witness,
     )
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "Failure",
     "FailureCode",
     "GenerationOptions",
+    "Grounding",
     "JobEvent",
     "JobNotice",
     "JobState",
@@ -84,12 +87,14 @@ __all__ = [
     "MarkKind",
     "MarkState",
     "MediaType",
+    "MergeRule",
     "NoticeData",
     "NoticeType",
     "Page",
     "PageFailure",
     "PartState",
     "PayloadRef",
+    "Place",
     "Prefer",
     "Preparation",
     "Preset",
@@ -101,6 +106,7 @@ __all__ = [
     "Shrunk",
     "Source",
     "Stage",
+    "Standing",
     "Summary",
     "Table",
     "Task",
@@ -109,11 +115,24 @@ __all__ = [
     "UrlRef",
     "Verdict",
     "Webhook",
+    "Witness",
+    "Witnessed",
     "Word",
     "new_id",
 ]
 
-_HOMES = ("states", "ids", "failures", "media", "references", "events", "blocks", "results", "tasks")
+_HOMES = (
+    "states",
+    "ids",
+    "failures",
+    "media",
+    "references",
+    "events",
+    "blocks",
+    "grounding",
+    "results",
+    "tasks",
+)
 
 
 def __getattr__(name: str) -> Any:

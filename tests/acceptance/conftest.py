@@ -73,6 +73,7 @@ def run_fleet(
             "webhook_ports": (),
             "flower_port": 0,
             "cache": False,  # a page that comes twice is work twice
+            "witness": "none",  # which reads every page once more
         }
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)

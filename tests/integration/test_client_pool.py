@@ -15,6 +15,7 @@ from pecia.database import connecting
 from pecia.pool import _KEPT, _MOST, Pool, Pooled
 from pecia.statements import Connection
 from pecia_schemas.connecting import parameters_of
+from pecia_schemas.database import sqlalchemy_url
 
 
 @pytest.fixture
@@ -120,11 +121,8 @@ def test_a_connection_that_comes_back_to_a_disposed_pool_is_closed(pool: Pool) -
     ],
 )
 def test_a_url_is_read_as_sqlalchemy_reads_it(url: str, named: dict[str, str]) -> None:
-    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg  # noqa: PLC0415
-
-    from pecia_schemas.database import sqlalchemy_url  # noqa: PLC0415
-
-    _, known = PGDialect_psycopg().create_connect_args(sqlalchemy_url(url))
+    asked = sqlalchemy_url(url)
+    _, known = asked.get_dialect()().create_connect_args(asked)
     assert parameters_of(url) == named
     assert {name: str(value) for name, value in known.items() if name != "context"} == named
 

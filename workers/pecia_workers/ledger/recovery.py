@@ -1,4 +1,4 @@
-"""Puts right what nobody else will: parts whose worker is gone, jobs whose time is over.
+"""Recovers what no worker will: parts whose worker is gone, jobs whose time is over.
 
 Locks are taken as a commit takes them, jobs before parts and each by id, so that no two wait for each other; all of
 it is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.

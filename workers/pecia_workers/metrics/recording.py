@@ -46,6 +46,11 @@ def _name(outcome: Outcome) -> str:
             return "retried"
 
 
+def page_witnessed(by: str) -> None:
+    """Count a page that was held against a witness, or that went without."""
+    metrics.WITNESSED.labels(by).inc()
+
+
 def admitted(requests: int, token_share: float | None) -> None:
     """Note how full the engine is now that requests were let in."""
     metrics.BATCH_SIZE.observe(requests)
@@ -77,6 +82,7 @@ class EngineWatch:
         """Take over one look at the engine, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
+        metrics.ENGINE_PREPARING.labels(self._engine).set(load.preparing)
         metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
         metrics.PREEMPTIONS.labels(self._engine).inc(max(0, load.preemptions - self._preemptions))
