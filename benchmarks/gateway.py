@@ -22,6 +22,7 @@ import random
 import socket
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ class Load:
 
     status_s: list[float] = field(default_factory=list)
     submit_s: list[float] = field(default_factory=list)
-    errors: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
     read: int = 0
 
 
@@ -96,54 +97,55 @@ def _free_port() -> int:
 async def _load(port: int, key: str, arguments: argparse.Namespace) -> Load:
     load = Load()
     until = time.monotonic() + arguments.seconds
+
+    async def client(number: int) -> None:
+        await asyncio.sleep(random.uniform(0, arguments.every))  # noqa: S311  a workload, no secret
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await _work(_Asker(reader, writer, key), number, until, arguments.every, load)
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            load.errors[f"{type(error).__name__}: {error}"] += 1
+        finally:
+            writer.close()
+
     async with asyncio.TaskGroup() as group:
         for number in range(arguments.clients):
-            group.create_task(_client(number, port, key, until, arguments.every, load))
+            group.create_task(client(number))
     return load
 
 
-async def _client(number: int, port: int, key: str, until: float, every: float, load: Load) -> None:
-    await asyncio.sleep(random.uniform(0, every))  # noqa: S311  a workload, no secret
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        while time.monotonic() < until:
-            body = _form(number)
-            path = "/v1/jobs"
-            made = await _ask(reader, writer, key, "POST", path, body, load.submit_s)
-            job = made["jobs"][0]
-            while time.monotonic() < until and job["state"] in ("queued", "running"):
-                await asyncio.sleep(every)
-                job = await _ask(reader, writer, key, "GET", f"/v1/jobs/{job['id']}", b"", load.status_s)
-            load.read += job["state"] == "succeeded"
-    except (OSError, asyncio.IncompleteReadError, ValueError):
-        load.errors += 1
-    finally:
-        writer.close()
+@dataclass
+class _Asker:
+    """One client, with a connection that it keeps."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    key: str
+
+    async def ask(self, line: str, body: bytes, took: list[float]) -> Any:
+        began = time.monotonic()
+        head = (
+            f"{line} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self.key}\r\n"
+            f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.writer.write(head.encode() + body)
+        told = await self.reader.readuntil(b"\r\n\r\n")
+        status, *lines = told.decode().lower().split("\r\n")
+        fields = dict(line.split(": ", 1) for line in lines if line)
+        answer = json.loads(await self.reader.readexactly(int(fields["content-length"])))
+        took.append(time.monotonic() - began)
+        if status.split()[1] not in ("200", "201"):
+            raise ValueError(f"{status} {answer['code']}")
+        return answer
 
 
-async def _ask(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    key: str,
-    method: str,
-    path: str,
-    body: bytes,
-    took: list[float],
-) -> Any:
-    began = time.monotonic()
-    head = (
-        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
-        f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
-    told = await reader.readuntil(b"\r\n\r\n")
-    status, *lines = told.decode().lower().split("\r\n")
-    fields = dict(line.split(": ", 1) for line in lines if line)
-    answer = json.loads(await reader.readexactly(int(fields["content-length"])))
-    took.append(time.monotonic() - began)
-    if status.split()[1] not in ("200", "201"):
-        raise ValueError(status)
-    return answer
+async def _work(asker: _Asker, number: int, until: float, every: float, load: Load) -> None:
+    while time.monotonic() < until:
+        job = (await asker.ask("POST /v1/jobs", _form(number), load.submit_s))["jobs"][0]
+        while time.monotonic() < until and job["state"] in ("queued", "running"):
+            await asyncio.sleep(every)
+            job = await asker.ask(f"GET /v1/jobs/{job['id']}", b"", load.status_s)
+        load.read += job["state"] == "succeeded"
 
 
 def _form(number: int) -> bytes:
@@ -160,10 +162,10 @@ def _report(load: Load, arguments: argparse.Namespace) -> Report:
         for name, took in (("status", load.status_s), ("submit", load.submit_s))
     ]
     table = Table(headings=["request", "answers", "p50 ms", "p95 ms", "p99 ms", "longest ms"], rows=rows)
-    notes = [
-        f"{arguments.clients} clients, {arguments.seconds:g} s, {load.errors} errors, {load.read:,} pages read;"
-        f" load of the machine at the end {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
-    ]
+    what = f"{arguments.clients} clients, {arguments.seconds:g} s, {load.errors.total()} errors, {load.read:,} pages"
+    machine = f"load of the machine at the end {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    notes = [f"{what}; {machine}."]
+    notes += [f"{count}: {error}" for error, count in load.errors.most_common()]
     return Report(tables=[table], notes=notes)
 
 

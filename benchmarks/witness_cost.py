@@ -18,6 +18,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.report import Report, Table, parser, spread
 
@@ -101,6 +102,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measured(side: str, drawn: Drawn, server: ChatServerDouble, arguments: argparse.Namespace) -> Measured:
+    chosen: Any = side
     settings = WorkerSettings(
         engine="openai",
         engine_url=server.url,
@@ -108,7 +110,7 @@ def _measured(side: str, drawn: Drawn, server: ChatServerDouble, arguments: argp
         cache=False,
         decode_processes=1,
         flower_port=0,
-        witness=side,
+        witness=chosen,
         witness_processes=arguments.processes,
         log_level="warning",
     )

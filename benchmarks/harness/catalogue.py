@@ -175,6 +175,14 @@ CATALOGUE = (
         variable="BENCH_PAGES",
     ),
     Benchmark(
+        name="gateway",
+        script="gateway.py",
+        heading="Status requests at the gateway",
+        about="200 clients that submit and look every second, beside a fleet at work; the goal is 50 ms.",
+        sizes={Size.DEFAULT: ()},
+        needs="fastapi",
+    ),
+    Benchmark(
         name="metrics",
         script="metrics_cost.py",
         heading="What metrics cost",

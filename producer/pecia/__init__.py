@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from pecia.aio.job import AsyncJob, AsyncJobGroup
     from pecia.client import Client
     from pecia.errors import (
+        AccessError,
         ConfigurationError,
         DatabaseRefusedError,
         DatabaseUnavailableError,
         DocumentGoneError,
+        GatewayUnavailableError,
         IdempotencyConflictError,
         InvalidFormatError,
         InvalidOptionError,
@@ -107,10 +109,12 @@ _HOMES = {
     "pecia.aio.job": ["AsyncJob", "AsyncJobGroup"],
     "pecia.client": ["Client"],
     "pecia.errors": [
+        "AccessError",
         "ConfigurationError",
         "DatabaseRefusedError",
         "DatabaseUnavailableError",
         "DocumentGoneError",
+        "GatewayUnavailableError",
         "IdempotencyConflictError",
         "InvalidFormatError",
         "InvalidOptionError",
@@ -199,6 +203,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessError",
     "AsyncClient",
     "AsyncJob",
     "AsyncJobGroup",
@@ -234,6 +239,7 @@ __all__ = [
     "FailureCode",
     "Format",
     "FoundPage",
+    "GatewayUnavailableError",
     "GenerationOptions",
     "Grounding",
     "IdempotencyConflictError",

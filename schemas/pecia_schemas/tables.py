@@ -50,7 +50,7 @@ _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 _Tenant = Annotated[str, mapped_column(String(lengths.TENANT))]
 
 
-REVISION: Final = "0015"
+REVISION: Final = "0014"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 

@@ -64,7 +64,7 @@ def run_fleet(
     """Runs a whole fleet for the length of a block. Its tables are there: `pecia up` and `pecia demo` migrate."""
 
     @contextmanager
-    def run(name: str, **settings: Any) -> Iterator[RunningFleet]:
+    def run(name: str, *, gateway: bool = False, **settings: Any) -> Iterator[RunningFleet]:
         home = session_directory / name
         home.mkdir(mode=0o711)
         given = {
@@ -80,7 +80,11 @@ def run_fleet(
             if "database_url" not in settings:
                 ready_cluster(home / "postgres")
             fleet = LocalFleet(
-                home, settings=WorkerSettings(**{**given, **settings}), migrate=("/bin/true",), announce=False
+                home,
+                settings=WorkerSettings(**{**given, **settings}),
+                migrate=("/bin/true",),
+                announce=False,
+                gateway=gateway,
             )
             stack.enter_context(fleet)
             fleet.wait_ready()

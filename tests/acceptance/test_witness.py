@@ -42,7 +42,8 @@ def pages(
     """What becomes of them, with either witness."""
     source: Source = request.param
     answers = {f"page {number}": page.markdown() for number, page in enumerate(drawn)}
-    own = {"witness": source.value, "engine_connections": 4, "decode_processes": 1, "witness_processes": 2}
+    # No more at a time than may wait for the CPU engine: none goes without.
+    own = {"witness": source.value, "engine_connections": 4, "decode_processes": 1, "max_in_flight": 4}
     with (
         serving(Behaviour(answers=answers)) as server,
         run_fleet(f"witness-{source}", engine="openai", engine_url=server.url, **own) as fleet,

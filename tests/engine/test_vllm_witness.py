@@ -27,7 +27,6 @@ def test_nothing_of_noise_is_on_the_page_and_nothing_is_ok(fleet: tuple[LocalFle
     pages = [document.pages[0] for document in jobs.results(timeout=READY_S)]
 
     for page in pages:
-        print(page.verdict, page.witness, repr(page.text[:80]))
         assert page.verdict.needs_review
         assert page.witness
         assert page.witness.agrees <= 0.05 * page.witness.words

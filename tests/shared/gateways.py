@@ -55,8 +55,8 @@ class Gateway:
 @contextmanager
 def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
     """Serve a gateway before these stores."""
-    given = settings.model_dump(exclude={"home"})
-    app = make_app(GatewayConfiguration(**given | {"gateway_rate": 10_000} | changes))
+    given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
+    app = make_app(GatewayConfiguration(**given))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

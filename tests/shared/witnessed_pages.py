@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pypdfium2
@@ -21,7 +21,7 @@ from pecia_workers.witness.tokens import tokens_of
 
 KINDS: Final = ("lab_result", "prescription", "invoice")
 DPI: Final = 150
-_POINT: Final = DPI / 72
+_POINT: Any = DPI / 72  # typed as int where pages are rendered
 _HEIGHT: Final = 842
 _SIZE: Final = 11.0
 _ASCENDER, _DESCENDER = 0.718, -0.207

@@ -61,7 +61,7 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import OUTAGE, outlast
 from pecia_workers.ledger.giveback import running_parts
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import OrphanedPart, pardon
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
@@ -289,7 +289,7 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [OrphanedPart(id=part.id, attempt=part.attempt) for part, _ in self._running.values()]
+        lost = [part.fence for part, _ in self._running.values()]
         for _, task in self._running.values():
             task.cancel()
         if lost:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields as fields_of
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -63,9 +64,12 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
     )
 
 
-ReadTask: Any = _wanted(ReadDocument)
-CaptionTask: Any = _wanted(CaptionVideo)
-AnyTaskBody: Any = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
+if TYPE_CHECKING:
+    AnyTaskBody: TypeAlias = Any
+    ReadTask: Callable[[], Any] = dict
+else:
+    ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
+    AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
 
 
 class Submission(_Body):
@@ -122,8 +126,11 @@ class Job(BaseModel):
     @classmethod
     def seen(cls, view: JobView, **submitted: Any) -> Job:
         """Return the body of a job as it was seen."""
-        known = {name: getattr(view, name) for name in cls.model_fields if name not in ("number", "created")}
-        return cls.model_construct(**known | {"metadata": dict(view.metadata)} | submitted)
+        known: dict[str, Any] = {
+            name: getattr(view, name) for name in cls.model_fields if name not in ("number", "created")
+        }
+        known |= {"metadata": dict(view.metadata), **submitted}
+        return cls.model_construct(None, **known)
 
 
 class RefusedTask(BaseModel):

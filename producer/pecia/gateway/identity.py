@@ -29,6 +29,7 @@ _KNOWN_S: Final = 3.0
 """For how long a key is not looked up again: after that time, one that was revoked opens nothing."""
 _MOST_KNOWN: Final = 10_000
 _COUNTED_S: Final = 1.0
+_SUBMITTING: Final = 4
 _DAY_S: Final = 3_600
 
 _bearer = HTTPBearer(
@@ -151,6 +152,8 @@ class Bearers:
         self.settings = settings
         self.connections = connections
         self.looks = Looks(connections)
+        self.submitting = asyncio.Semaphore(_SUBMITTING)
+        """To be held while documents are stored and written: the others wait, and leave connections for looks."""
         self._known: dict[UUID, Bearer] = {}
 
     async def of(self, shown: str) -> Bearer | None:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
-from pecia.gateway.identity import Submitter
+from pecia.gateway.identity import Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia_schemas import lengths
 from pecia_schemas.references import UrlRef
@@ -64,7 +64,8 @@ _KEY: Final = {
     "/jobs",
     status_code=201,
     summary="Submit documents",
-    responses=documented(400, 409, 413, 415),
+    responses=documented(400, 409, 413, 415)
+    | {200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}},
     openapi_extra={"requestBody": _BODY, "parameters": [_KEY]},
 )
 async def submit(bearer: Submitter, request: Request, response: Response) -> Submitted:
@@ -130,15 +131,16 @@ async def _accept(
     await bearer.admit(asked.priority, len(tasks))
     failures: dict[int, Any] = {}
     try:
-        accepted = await bearer.client.submit_many(
-            tasks,
-            priority=asked.priority,
-            idempotency_keys=_keys(request, asked, len(tasks)),
-            webhook=asked.webhook,
-            metadata=asked.metadata,
-            not_before=asked.not_before,
-            expires=asked.expires,
-        )
+        async with bearers_of(request).submitting:
+            accepted = await bearer.client.submit_many(
+                tasks,
+                priority=asked.priority,
+                idempotency_keys=_keys(request, asked, len(tasks)),
+                webhook=asked.webhook,
+                metadata=asked.metadata,
+                not_before=asked.not_before,
+                expires=asked.expires,
+            )
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
@@ -155,13 +157,13 @@ def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[Task[Any]
     """Yield the tasks with their documents. Raises `InvalidSourceError` if there are more of one than of the other."""
     waiting = iter(files)
     for body in asked.tasks or [asked.task] * max(1, len(files)):
-        file = None if body.url is not None else next(waiting, None)
-        if body.url is None and file is None:
+        source: Any = UrlRef(url=body.url) if body.url is not None else next(waiting, None)
+        if source is None:
             raise InvalidSourceError(
                 "There are more tasks than documents: each has a `url`, or a `file` of a form."
             )
         given = {name: getattr(body, name) for name in body.model_fields_set if name not in ("kind", "url")}
-        yield _KINDS[body.kind](UrlRef(url=body.url) if file is None else file.file, **given)
+        yield _KINDS[body.kind](getattr(source, "file", source), **given)
     if next(waiting, None) is not None:
         raise InvalidSourceError("There are more files than tasks without a `url`.")
 

@@ -117,7 +117,8 @@ def test_the_same_key_is_the_same_job(gateway: Gateway) -> None:
     first, again = bearer.post("/v1/jobs", **ask), bearer.post("/v1/jobs", **ask)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["jobs"][0]["id"] == again.json()["jobs"][0]["id"]
-    other = bearer.post("/v1/jobs", **ask | {"files": [("file", ("a.pdf", PDF + b" other"))]})
+    ask["files"] = [("file", ("a.pdf", PDF + b" other"))]
+    other = bearer.post("/v1/jobs", **ask)
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
     assert other.json()["existing_job_id"] == first.json()["jobs"][0]["id"]
 

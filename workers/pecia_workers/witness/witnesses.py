@@ -7,7 +7,6 @@ for its witness without a place in the engine. Where more pages wait than the CP
 from __future__ import annotations
 
 import asyncio
-import heapq
 import os
 from collections.abc import Callable
 from functools import partial
@@ -67,7 +66,8 @@ class Witnesses:
         self._free = processes
         self._most_waiting = _WAITING * processes
         self._freed = freed
-        self._queue: list[tuple[int, int, Hearing]] = []
+        self._queue: dict[Hearing, tuple[int, int]] = {}
+        """Pages that the CPU engine has not begun, by urgency and number."""
         self._numbers = count()
         self.waiting = 0
 
@@ -102,15 +102,19 @@ class Witnesses:
     def queue(self, hearing: Hearing, urgency: int) -> None:
         """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""
         hearing.is_queued = True
-        heapq.heappush(self._queue, (urgency, next(self._numbers), hearing))
+        self._queue[hearing] = (urgency, next(self._numbers))
         self._begin()
+
+    def withdraw(self, hearing: Hearing) -> None:
+        """Have a page not read, unless that has begun: to end it would cost its process."""
+        self._queue.pop(hearing, None)
 
     def _begin(self) -> None:
         while self._free and self._queue:
-            _, _, hearing = heapq.heappop(self._queue)
-            if hearing.reading is None and not hearing.is_dismissed:
-                self._free -= 1
-                hearing.reading = asyncio.create_task(self._read(hearing))
+            hearing = min(self._queue, key=self._queue.__getitem__)
+            del self._queue[hearing]
+            self._free -= 1
+            hearing.reading = asyncio.create_task(self._read(hearing))
 
     async def _read(self, hearing: Hearing) -> tuple[Block, ...] | None:
         assert self._engine  # noqa: S101  else nothing is queued
@@ -151,15 +155,14 @@ class Hearing:
         self.is_due = False
         """Whether the CPU engine is to witness it."""
         self.is_queued = False
-        self.is_dismissed = False
         self.reading: asyncio.Task[tuple[Block, ...] | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses
         self._language = language
 
     def close(self) -> None:
-        """Hear it no more. A reading that has begun comes to its end: to end it would cost its process."""
-        self.is_dismissed = True
+        """Hear it no more."""
+        self._witnesses.withdraw(self)
 
     async def held_against(self, page: Page) -> Page:
         """Return the page with what the witness says of it; the same page if there is none."""

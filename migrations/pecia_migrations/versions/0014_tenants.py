@@ -1,6 +1,6 @@
 """Jobs and endpoints have a tenant, and tenants have keys for the gateway.
 
-Revision: 0015, after 0013.
+Revision: 0014, after 0013.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY
 
-revision = "0015"
+revision = "0014"
 down_revision = "0013"
 branch_labels = None
 depends_on = None
