@@ -1,7 +1,5 @@
 """A lane that is full: who is refused, who waits, and what counts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The connections of a blocking client: kept, replaced and counted; `test_half_open` has silent ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

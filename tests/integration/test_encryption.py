@@ -1,7 +1,5 @@
 """With keys nothing that is stored tells of a document; keys can be changed while the fleet works."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator

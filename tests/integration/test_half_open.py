@@ -1,7 +1,5 @@
 """A connection to Postgres that nobody closes and nothing comes through is given up in time, and holds nobody up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Many tasks at once: what is refused leaves the others alone, what breaks off can be repeated, and keys hold."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import threading

@@ -3,8 +3,6 @@
 Its one worker claims and commits through the fleet's ledger; what comes of a part, the fake's scripts say.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Tables on terminals: an id is there to be copied, so it stands whole; what there is no room for is left out."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """`pecia eval`: files whose content is known, and what came of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the client and its command load of what is slow to load: judged by modules, for time depends on the machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What an error of Postgres means is told by its SQLSTATE, in one place."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
