@@ -1,7 +1,5 @@
 """What a process that a document took over may answer: the parent takes a valid answer, and nothing else."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Names and labels of the metrics: by Prometheus' conventions, and never a word about a patient."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
