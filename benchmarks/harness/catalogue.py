@@ -175,6 +175,14 @@ CATALOGUE = (
         variable="BENCH_PAGES",
     ),
     Benchmark(
+        name="gateway",
+        script="gateway.py",
+        heading="Status requests at the gateway",
+        about="200 clients that submit and look every second, beside a fleet at work; the goal is 50 ms.",
+        sizes={Size.DEFAULT: ()},
+        needs="fastapi",
+    ),
+    Benchmark(
         name="metrics",
         script="metrics_cost.py",
         heading="What metrics cost",
@@ -212,6 +220,14 @@ CATALOGUE = (
         about="Pages from submit to committed row, beside vLLM alone on the same pages (`make bench-engine`).",
         sizes={Size.FULL: ()},
         needs="vllm",
+    ),
+    Benchmark(
+        name="witness",
+        script="witness_cost.py",
+        heading="What a witness costs",
+        about="A fleet whose language model is a server that takes its time, without a witness and with either.",
+        sizes={Size.DEFAULT: (), Size.FULL: ("--rounds", "3")},
+        needs="rapidocr",
     ),
     Benchmark(
         name="log-probabilities",

@@ -112,6 +112,10 @@ PANELS: Final = {
             "pecia_workers.commands.flower:flower",
             "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         ),
+        "gateway": Verb(
+            "pecia.cli.gateway:gateway",
+            "Serve the fleet over HTTP to those who bear a key, until SIGTERM or Ctrl-C.",
+        ),
         "migrate": Verb(
             "pecia_migrations.cli:migrate", "Bring the database to this version's schema. Safe to repeat."
         ),
@@ -135,6 +139,7 @@ PANELS: Final = {
         ),
     },
     "Keys": {
+        "access": Verb("pecia.cli.access:app", "Keys of the gateway: make them, see them, end them."),
         "keys": Verb(
             "pecia_workers.commands.keys:keys",
             "Make encryption keys, and bring what is stored under the current one.",

@@ -128,6 +128,11 @@ class ReadingSettings(ConnectionSettings):
     engine knows. Empty: none."""
     fallback_processes: int = Field(default=1, ge=1)
     """Processes of that engine, half a gigabyte each: so many pages at a time."""
+    witness: Literal["auto", "layer", "ocr", "none"] = "auto"
+    """Who reads a page beside a language model, and finds what it swapped, made up or left out: its own text `layer`,
+    else the CPU engine (`ocr`). `auto`: what there is, if the engine is a language model. A task can say otherwise."""
+    witness_processes: int = Field(default=0, ge=0)
+    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for every second core, at most eight."""
     cache: bool = True
     """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
     cache_by: str = ""

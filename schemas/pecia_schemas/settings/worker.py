@@ -11,6 +11,7 @@ from pecia_schemas.settings.base import ConnectionSettings, Duration
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
 from pecia_schemas.settings.flower import FlowerSettings
+from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.states import Lane
 
@@ -43,6 +44,7 @@ class WorkerSettings(
     WebhookSettings,
     RetentionSettings,
     FlowerSettings,
+    GatewaySettings,
 ):
     """What a fleet can set."""
 
@@ -60,7 +62,7 @@ class WorkerSettings(
 
     lease: Duration = timedelta(seconds=15)
     """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
-    four times within it, every five seconds at least."""
+    four times within it, every five seconds at least: under ten seconds, all processes need the same."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
     worker."""

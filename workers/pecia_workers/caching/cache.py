@@ -86,8 +86,14 @@ class ResultCache:
         tenant = json.dumps(tenant_of(part, self._by), sort_keys=True)
         return hashlib.sha256(tenant.encode()).hexdigest()
 
-    async def look(self, part: ClaimedPart, requests: Sequence[EngineRequest], kind: type[R]) -> Look[R]:
-        """Return the earlier result of these requests, and what to keep a new one by.
+    async def look(
+        self,
+        part: ClaimedPart,
+        requests: Sequence[EngineRequest],
+        kind: type[R],
+        witness: str | None = None,
+    ) -> Look[R]:
+        """Return the earlier result of these requests, held against the same witness, and what to keep a new one by.
 
         Nothing is shared of a task that says so, or of words that are picked by chance.
         """
@@ -99,7 +105,7 @@ class ResultCache:
         ):
             return Look()
         tenant = tenant_of(part, self._by)
-        key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring)
+        key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring, witness)
         earlier = await self._find(key)
         if earlier is None and await self._waited(key, part):
             earlier = await self._find(key)

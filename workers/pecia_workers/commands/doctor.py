@@ -20,7 +20,9 @@ from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import missing_guards
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag, left_in_postgres
 from pecia_workers.ledger.roster import (
@@ -32,9 +34,11 @@ from pecia_workers.ledger.roster import (
 )
 from pecia_workers.media.fonts import scripts_without_a_font
 from pecia_workers.upkeep.queues import count_waiting
+from pecia_workers.witness.witnesses import witness_processes
 
 _DIFFERENT, _UNAVAILABLE = 1, 4
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
+_LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
 _LATE_S = 30.0
 """For so long relay and webhook workers may leave something undone before it is a finding."""
@@ -96,6 +100,8 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     )
     yield _look_at_confinement()
     yield _look_at_fonts()
+    if settings.engine in _LANGUAGE_MODELS and settings.witness in ("auto", "ocr"):
+        yield _look_at_witness(settings)
     url = settings.database_url.get_secret_value()
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
@@ -143,6 +149,19 @@ def _look_at_confinement() -> Finding:
         return Finding(subject="decoders", ok=True, detail=detail)
     detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
     return Finding(subject="decoders", ok=False, detail=detail)
+
+
+def _look_at_witness(settings: WorkerSettings) -> Finding:
+    """Say who reads pages beside a language model, as far as that can be told on this machine."""
+    try:
+        create_witness(settings, 1)
+    except EngineUnavailableError:
+        detail = "text layers alone: pip install 'pecia[cpu]' where workers run has scans witnessed too"
+        return Finding(subject="witness", ok=settings.witness == "auto", detail=detail)
+    processes = settings.witness_processes or witness_processes()
+    return Finding(
+        subject="witness", ok=True, detail=f"text layers, else the CPU engine in {processes} processes"
+    )
 
 
 def _look_at_fonts() -> Finding:

@@ -46,6 +46,11 @@ def _name(outcome: Outcome) -> str:
             return "retried"
 
 
+def page_witnessed(by: str) -> None:
+    """Count a page that was held against a witness, or that went without."""
+    metrics.WITNESSED.labels(by).inc()
+
+
 def admitted(requests: int, token_share: float | None) -> None:
     """Note how full the engine is now that requests were let in."""
     metrics.BATCH_SIZE.observe(requests)
