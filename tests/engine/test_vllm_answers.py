@@ -12,9 +12,10 @@ import pytest
 
 from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
-from pecia_schemas import DocumentType, FailureCode, Verdict
+from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.base import Load
 from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
 
@@ -106,18 +107,21 @@ def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.R
     runner, engine = reading
     request = asked(2, max_output_tokens=250)
 
-    async def story() -> tuple[int, float, int]:
+    async def story() -> tuple[int, Load, TokenUsage]:
         cost = engine.cost(request)
         answering = asyncio.create_task(engine.generate(request))
-        while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+        while not sum((load := engine.load()).written.values()):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.005)
-        return cost, engine.load().kv_used, (await answering).usage.prompt
+        return cost, load, (await answering).usage
 
-    cost, kv_used, prompt = runner.run(story())
+    cost, load, usage = runner.run(story())
 
-    assert cost == prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
-    assert 0 < kv_used < 1
+    assert cost == usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
+    assert load.kv_used
+    assert 0 < load.kv_used < 1
+    assert 0 < load.written[request.id] <= usage.output
     assert engine.load().drifted == 0
+    assert engine.load().written == {}
 
 
 def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(

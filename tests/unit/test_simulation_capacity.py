@@ -31,7 +31,7 @@ from pecia_workers.simulation.capacity import (
 )
 from pecia_workers.simulation.formulas import in_flight
 from pecia_workers.simulation.requests import Mix, drawn
-from pecia_workers.simulation.scenarios import SHARE, simulated
+from pecia_workers.simulation.scenarios import simulated
 
 pytestmark = pytest.mark.gate
 
@@ -49,7 +49,7 @@ def told(*words: str) -> dict[str, Any]:
 
 
 def load(mix: Mix) -> Load:
-    return load_of(drawn(all_at_once(2_000), mix, 0), SHARE)
+    return load_of(drawn(all_at_once(2_000), mix, 0))
 
 
 MIXED_LOAD = load(MIXED)
@@ -109,7 +109,7 @@ def test_one_engine_fewer_would_be_too_slow() -> None:
 
 def test_a_small_cache_leaves_fewer_places() -> None:
     assert places_in(IterationModel(kv_blocks=100_000), MIXED_LOAD) == 32
-    assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.price)
+    assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.held)
 
 
 def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -> None:

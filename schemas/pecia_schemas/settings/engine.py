@@ -109,8 +109,8 @@ class BatchingSettings(ConnectionSettings):
     """Dynamic batches in the engine at a time. 24 GB GPU: 15, 40 GB: 30."""
     batch_window: Duration = timedelta(milliseconds=100)
     """How long the first request of a dynamic batch waits for others."""
-    output_quantile: float = Field(default=0.75, gt=0, lt=1)
-    """Share of a workload's outputs that are no longer than what is reserved for one."""
+    output_quantile: float = Field(default=0.5, gt=0, lt=1)
+    """Share of a workload's outputs that are no longer than what is expected of one."""
 
 
 class ReadingSettings(ConnectionSettings):

@@ -109,7 +109,7 @@ def _planned(
     known = known_model(engine.model)
     if known is None or not engine.starts:
         raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0), settings.output_quantile)
+    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0))
     model = speed_of(engine, profile, known, load.held)
     found = plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
     if found is None:

@@ -173,12 +173,14 @@ class Load:
 
     running: int
     waiting: int
-    kv_used: float = 0.0
-    """Share of the KV cache in use, 0 to 1."""
+    kv_used: float | None = None
+    """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not tell."""
     preemptions: int = 0
     """Requests that were put back since the start because the KV cache was full."""
     drifted: int = 0
     """Requests since the start whose prompt was not as long as `cost` had said."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that each request in flight has written, by its id, of an engine that tells."""
 
 
 class EngineError(Exception):

@@ -199,11 +199,16 @@ class VllmEngine:
         """
         if self._session is None:
             return Load(running=0, waiting=0)
-        told = self._session.load
+        told = replace(self._session.load, drifted=self._drifted)
         if not self._in_flight:  # the last step's figures are those of requests that were aborted since
-            return replace(told, running=0, waiting=0, kv_used=0.0, drifted=self._drifted)
+            return replace(told, running=0, waiting=0, kv_used=0.0)
         running = min(told.running, len(self._in_flight))
-        return replace(told, running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
+        return replace(
+            told,
+            running=running,
+            waiting=len(self._in_flight) - running,
+            written=self._session.written,
+        )
 
 
 def _size_of(request: EngineRequest) -> Hashable:

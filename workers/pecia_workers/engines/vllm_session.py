@@ -117,6 +117,13 @@ class VllmSession:
         return self._gauge.load
 
     @property
+    def written(self) -> dict[str, int]:
+        """Tokens that each request in flight has written."""
+        # AsyncLLM takes them in step by step, though it hands an answer out as a whole.
+        states = self._llm.output_processor.request_states.values()
+        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+    @property
     def room(self) -> Room:
         """What one request may take."""
         return Room(context=self.context, item=self._picture_limit)
@@ -265,7 +272,7 @@ class _Gauge:
     """Keeps what the engine's scheduler says after each step."""
 
     def __init__(self) -> None:
-        self.load = Load(running=0, waiting=0)
+        self.load = Load(running=0, waiting=0, kv_used=0.0)
 
     def logger(self, *_config: Any) -> StatLoggerBase:
         """Return a logger for one engine core that writes here."""

@@ -80,9 +80,9 @@ BATCH_SIZE = Histogram(
     buckets=_COUNTS,
     registry=REGISTRY,
 )
-BATCH_FILL = Histogram(
-    "pecia_batch_token_fill_ratio",
-    "Share of the engine's token budget in use just after requests were admitted.",
+BATCH_KV_USED = Histogram(
+    "pecia_batch_kv_cache_used_ratio",
+    "Share of the engine's KV cache in use, as it says, when requests were admitted.",
     buckets=_SHARES,
     registry=REGISTRY,
 )

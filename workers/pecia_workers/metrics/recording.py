@@ -46,11 +46,11 @@ def _name(outcome: Outcome) -> str:
             return "retried"
 
 
-def admitted(requests: int, token_share: float | None) -> None:
-    """Note how full the engine is now that requests were let in."""
+def admitted(requests: int, kv_used: float | None) -> None:
+    """Note how full the engine is where requests were let in: with them how many, before them how much of its cache."""
     metrics.BATCH_SIZE.observe(requests)
-    if token_share is not None:
-        metrics.BATCH_FILL.observe(token_share)
+    if kv_used is not None:
+        metrics.BATCH_KV_USED.observe(kv_used)
 
 
 def generated(engine: str, generation: Generation, seconds: float) -> None:
@@ -77,7 +77,8 @@ class EngineWatch:
         """Take over one look at the engine, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
-        metrics.KV_USED.labels(self._engine).set(load.kv_used)
+        if load.kv_used is not None:
+            metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
         metrics.PREEMPTIONS.labels(self._engine).inc(max(0, load.preemptions - self._preemptions))
         metrics.MISPRICED.labels(self._engine).inc(max(0, load.drifted - self._drifted))
