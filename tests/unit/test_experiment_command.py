@@ -66,10 +66,9 @@ async def measured() -> tuple[Cell, Cell]:
     requests = drawn(poisson(6, 100, 1), PRESCRIPTIONS, 1)
     await engine.start()
     try:
-        return (
-            await measured_cell(requests, engine, limits_of(1, 0, concurrent=1), turn=0),
-            await measured_cell(requests, engine, limits_of(6, 0.05, concurrent=1), turn=1),
-        )
+        one, _ = await measured_cell(requests, engine, limits_of(1, 0, concurrent=1), first=0)
+        six, _ = await measured_cell(requests, engine, limits_of(6, 0.05, concurrent=1), first=6)
+        return one, six
     finally:
         await engine.stop()
 

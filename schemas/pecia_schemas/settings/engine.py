@@ -33,7 +33,8 @@ class EngineSettings(ConnectionSettings):
     the model's name."""
     profile: str = ""
     """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
-    the GPU that is found, or `cpu`. `none`: vLLM's own choices."""
+    the GPU that is found, or `cpu`. `none`: vLLM's own choices. Ends with `.toml`: the file that `pecia engine tune`
+    wrote."""
     prefer_quality: bool = False
     """Whether the profile's model shall be the one that reads best, rather than the one that reads most."""
     quantization: str = ""

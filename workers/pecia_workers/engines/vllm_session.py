@@ -285,11 +285,14 @@ class _StepLogger(StatLoggerBase):  # type: ignore[misc]
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
+            last, drafts = self._gauge.load, scheduler_stats.spec_decoding_stats
             self._gauge.load = Load(
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_used=scheduler_stats.kv_cache_usage,
-                preemptions=self._gauge.load.preemptions + _preempted(iteration_stats),
+                preemptions=last.preemptions + _preempted(iteration_stats),
+                drafted=last.drafted + (drafts.num_draft_tokens if drafts else 0),
+                accepted=last.accepted + (drafts.num_accepted_tokens if drafts else 0),
             )
 
     def log_engine_initialized(self) -> None:

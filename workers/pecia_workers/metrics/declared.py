@@ -142,6 +142,18 @@ PREEMPTIONS = Counter(
     ["engine"],
     registry=REGISTRY,
 )
+DRAFTED = Counter(
+    "pecia_engine_draft_tokens",
+    "Tokens that speculative decoding proposed.",
+    ["engine"],
+    registry=REGISTRY,
+)
+ACCEPTED = Counter(
+    "pecia_engine_accepted_draft_tokens",
+    "Of these, tokens that the model would have written itself: what the speculation saved.",
+    ["engine"],
+    registry=REGISTRY,
+)
 MISPRICED = Counter(
     "pecia_engine_mispriced_requests",
     "Requests whose prompt was not as long as their price said.",

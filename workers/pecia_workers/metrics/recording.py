@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pecia_schemas import Page
+from pecia_workers.engines.base import Load
 from pecia_workers.ledger.commit import Cut, Done, Failed
 from pecia_workers.metrics import declared as metrics
 
 if TYPE_CHECKING:
-    from pecia_workers.engines.base import Generation, Load
+    from pecia_workers.engines.base import Generation
     from pecia_workers.ledger import ClaimedPart, Outcome
 
 
@@ -70,8 +71,7 @@ class EngineWatch:
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
-        self._preemptions = 0
-        self._drifted = 0
+        self._last = Load(running=0, waiting=0)
 
     def saw(self, load: Load, share: float) -> None:
         """Take over one look at the engine, and the share of its budget that may be used."""
@@ -80,6 +80,11 @@ class EngineWatch:
         if load.kv_used is not None:
             metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
-        metrics.PREEMPTIONS.labels(self._engine).inc(max(0, load.preemptions - self._preemptions))
-        metrics.MISPRICED.labels(self._engine).inc(max(0, load.drifted - self._drifted))
-        self._preemptions, self._drifted = load.preemptions, load.drifted
+        for counter, now, before in (
+            (metrics.PREEMPTIONS, load.preemptions, self._last.preemptions),
+            (metrics.DRAFTED, load.drafted, self._last.drafted),
+            (metrics.ACCEPTED, load.accepted, self._last.accepted),
+            (metrics.MISPRICED, load.drifted, self._last.drifted),
+        ):
+            counter.labels(self._engine).inc(max(0, now - before))
+        self._last = load
