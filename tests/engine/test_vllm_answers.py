@@ -52,7 +52,8 @@ def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_o
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "width"), [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2)]
+    ("kind", "dtype", "width"),
+    [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2), ("gptq_checkpoint", "float16", 2)],
 )
 def test_pages_read_together_say_what_the_offline_api_says(
     *,

@@ -84,6 +84,7 @@ def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     model = {"PECIA_MODEL": str(checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
+    model["PECIA_KV_CACHE_BYTES"] = str(4 * KV_CACHE_BYTES)
     path = tmp_path / "tuned.toml"
 
     done = run("tune", "--json", "--most", "2", "--output", str(path), **model)

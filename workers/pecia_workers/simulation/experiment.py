@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.lengths import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
 from pecia_workers.engines.base import EngineError, EngineRequest
 from pecia_workers.engines.profiles import Speed
 from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.sample_texts import WRITERS
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.instructions import instruction_for
 from pecia_workers.simulation.figures import at_share
@@ -27,7 +29,6 @@ from pecia_workers.simulation.scenarios import SHARE
 from pecia_workers.simulation.simulator import Simulator
 
 if TYPE_CHECKING:
-    from pecia_schemas.tasks import DocumentType
     from pecia_workers.engines.base import Engine
     from pecia_workers.engines.iteration import IterationModel
     from pecia_workers.simulation.requests import Request
@@ -191,7 +192,8 @@ def _asked(request: Request, number: int) -> EngineRequest:
 
 @cache
 def _pages(document_type: DocumentType) -> list[NDArray[np.uint8]]:
-    return [to_rgb(page.image) for page in sample_document(document_type).pages]
+    kinds = WRITERS if document_type is DocumentType.MIXED else [document_type]
+    return [to_rgb(page.image) for kind in kinds for page in sample_document(kind).pages]
 
 
 def _cell(pages: Sequence[Seen], limits: BatchLimits, *, total: float, slots: int, failed: int = 0) -> Cell:
