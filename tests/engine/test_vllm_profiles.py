@@ -84,15 +84,17 @@ def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     model = {"PECIA_MODEL": str(checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
-    model["PECIA_KV_CACHE_BYTES"] = str(4 * KV_CACHE_BYTES)
+    model |= {"PECIA_KV_CACHE_BYTES": str(4 * KV_CACHE_BYTES), "PECIA_MAX_NUM_BATCHED_TOKENS": "4096"}
     path = tmp_path / "tuned.toml"
 
     done = run("tune", "--json", "--most", "2", "--output", str(path), **model)
 
     assert done.returncode == 0, done.stderr[-3000:]
     found = told(done)
-    assert {point["sequences"] for point in found["points"]} == {2}
-    assert [point["pages_per_s"] > 0 for point in found["points"] if not point["failed"]]
+    (point,) = found["points"]
+    assert point == found["best"]
+    assert (point["sequences"], point["batched_tokens"], point["failed"]) == (2, 4096, "")
+    assert point["pages_per_s"] > 0
     assert found["speed"]["base_s"] > 0
     settings = WorkerSettings(engine="vllm", profile=str(path))
     chosen = merged(settings, profile_named(str(path)), 0)

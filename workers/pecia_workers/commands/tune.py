@@ -45,8 +45,9 @@ def tune(
 ) -> None:
     """Measure with how many sequences, and tokens in a step, the engine of the settings reads most pages a second.
 
-    Starts it three times or a few more. Writes a profile that `PECIA_PROFILE` takes by its path, and `pecia plan` with
-    `--speed`. What `PECIA_*` sets stays as it is. Exit 1 if nothing is read, 4 if the engine does not start.
+    Starts it three times or a few more; once, if PECIA_MAX_NUM_BATCHED_TOKENS says how many tokens. Writes a profile
+    that PECIA_PROFILE takes by its path, and `pecia plan` with --speed. Exit 1 if nothing is read, 4 if the engine does
+    not start.
 
     Example: `pecia engine tune --mix prescription=3,chart=1 --output l4.toml`
     """
@@ -62,7 +63,8 @@ def tune(
     try:
         machine, _ = machine_named(settings.profile)
         chosen = with_profile(settings)
-        tuned = asyncio.run(_tuned(chosen, pages, most))
+        steps = "max_num_batched_tokens" not in settings.model_fields_set
+        tuned = asyncio.run(_tuned(chosen, pages, most, steps=steps))
     except (EngineUnavailableError, EngineDeadError) as error:
         raise _refused(error, _UNAVAILABLE) from None
     except EngineError as error:
@@ -75,7 +77,7 @@ def tune(
     typer.echo(f"Wrote {output}. To use it: PECIA_PROFILE={output.absolute()}", err=True)
 
 
-async def _tuned(settings: WorkerSettings, mix: Mix, most: int) -> Tuned:
+async def _tuned(settings: WorkerSettings, mix: Mix, most: int, *, steps: bool) -> Tuned:
     from pecia_workers.engines.registry import create_engine  # noqa: PLC0415  heavy
     from pecia_workers.simulation.tuning import tune as search  # noqa: PLC0415
 
@@ -97,6 +99,7 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int) -> Tuned:
         lambda point: typer.echo(_line(point), err=True),
         most=most or 2 * settings.max_num_seqs or 256,
         batched_tokens=settings.max_num_batched_tokens,
+        steps=steps,
     )
 
 

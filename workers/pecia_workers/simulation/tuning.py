@@ -67,8 +67,10 @@ class Tuned:
     """None: the engine does not tell when it wrote its first token."""
 
 
-async def tune(opened: Open, mix: Mix, told: Told, *, most: int, batched_tokens: int) -> Tuned:
-    """Measure sizes, from `batched_tokens` in a step on, and up to `most` sequences.
+async def tune(
+    opened: Open, mix: Mix, told: Told, *, most: int, batched_tokens: int, steps: bool = True
+) -> Tuned:
+    """Measure sizes: up to `most` sequences, and other steps than those of `batched_tokens` unless not `steps`.
 
     Raises `EngineUnavailableError` and `EngineError` if the first engine does not start or reads nothing.
     """
@@ -96,7 +98,7 @@ async def tune(opened: Open, mix: Mix, told: Told, *, most: int, batched_tokens:
             note(point := Point(sequences=best.sequences, batched_tokens=tokens, failed=str(error)))
             return point
 
-    if batched_tokens:
+    if steps and batched_tokens:
         best = await best_step(restarted, best)
     return Tuned(best=best, points=tuple(points), speed=speed)
 
