@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
-EXTRAS := local,dicom,eval,korean,pdf,plot,otel
+EXTRAS := local,dicom,eval,gateway,korean,pdf,plot,otel
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
@@ -75,7 +75,7 @@ format: $(VENV)/.dev  ## Format the code and mend what can be mended by a machin
 bench: $(VENV)/.local $(BENCH_VENV)/.installed  ## Measure Pecia beside others: BENCH="rivals urgent" some, BENCH_SIZE=full more
 	BENCH_RIVALS_PYTHON=$(abspath $(BENCH_VENV)/bin/python) $(BIN)/python benchmarks/run.py $(if $(BENCH_SIZE),--size $(BENCH_SIZE)) $(BENCH)
 
-bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, an urgent page
+bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside vLLM alone, log-probabilities, preparation
 	$(ENGINE_VENV)/bin/python benchmarks/engine_throughput.py
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
@@ -90,7 +90,7 @@ site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --extra dicom --extra eval --extra korean --extra pdf --extra plot --extra otel --extra ray --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra pdf --extra plot --extra otel --extra ray --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

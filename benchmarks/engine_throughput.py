@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from rich.progress import Progress
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "rivals"))
 
+from harness.engines import CHECKPOINTS, checkpoint  # noqa: E402
 from harness.report import Report, Table, parser, spread  # noqa: E402
 from pecia_schemas import DocumentType  # noqa: E402
 from pecia_workers.reading.instructions import instruction_for  # noqa: E402
@@ -38,20 +38,6 @@ from vllm_job import Answer, Job  # noqa: E402  programs of that directory impor
 SIDES = {"LLM.chat": "offline_chat.py", "run-batch": "run_batch.py", "Pecia": "pecia_fleet.py"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    """A checkpoint that is made here, and the memory of its KV cache."""
-
-    hidden: int
-    layers: int
-    kv_cache_bytes: int
-
-
-CHECKPOINTS = {
-    "tiny": Made(hidden=256, layers=2, kv_cache_bytes=1 << 26),
-    "115M": Made(hidden=1024, layers=12, kv_cache_bytes=1 << 28),
-}
-"""One whose time is overhead, one whose time is computing."""
 MOST_TOKENS = 32
 WARM_UP = 32
 
@@ -96,15 +82,6 @@ def _draw(path: Path, number: int) -> str:
     coarse = np.random.default_rng(number).integers(0, 255, (10, 14, 3), dtype=np.uint8)
     Image.fromarray(coarse).resize((224, 160), Image.Resampling.NEAREST).save(path)
     return str(path)
-
-
-def checkpoint(made: Made, directory: Path) -> Path:
-    """Make it, and return its directory."""
-    program = HERE.parent / "tests" / "engine" / "checkpoints.py"
-    shape = ["--hidden", str(made.hidden), "--layers", str(made.layers)]
-    command = [sys.executable, str(program), str(directory), *shape]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return directory
 
 
 def _measure(job: Job, rounds: int, directory: Path) -> dict[str, list[Answer]]:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from engine_throughput import CHECKPOINTS, checkpoint
+from harness.engines import CHECKPOINTS, Made, started
 from harness.report import Report, Table, parser, spread
 from pecia_schemas import DocumentType
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest, create_engine
+from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.reading.instructions import instruction_for
 
 MOST_TOKENS = 128
@@ -32,19 +29,7 @@ def main() -> None:
     made.add_argument("--pages", type=int, default=64)
     made.add_argument("--rounds", type=int, default=5)
     arguments = made.parse_args()
-    shape = CHECKPOINTS[arguments.checkpoint]
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        model = checkpoint(shape, Path(scratch) / arguments.checkpoint)
-        settings = WorkerSettings(
-            engine="vllm",
-            model=str(model),
-            kv_cache_bytes=shape.kv_cache_bytes,
-            max_model_len=2048,
-            max_num_seqs=32,
-            engine_options={"enforce_eager": True},
-            log_level="warning",
-        )
-        rates = asyncio.run(_measured(settings, arguments.pages, arguments.rounds))
+    rates = asyncio.run(_measured(CHECKPOINTS[arguments.checkpoint], arguments.pages, arguments.rounds))
     ratios = [with_them / without for without, with_them in zip(*rates.values(), strict=True)]
     table = Table(
         headings=("", "tokens/s"),
@@ -55,18 +40,14 @@ def main() -> None:
     Report(tables=[table], notes=[note], figures={"ratios": ratios}).tell(as_json=arguments.json)
 
 
-async def _measured(settings: WorkerSettings, pages: int, rounds: int) -> dict[str, list[float]]:
+async def _measured(made: Made, pages: int, rounds: int) -> dict[str, list[float]]:
     """Return tokens per second without and with log-probabilities, round by round."""
-    engine = create_engine(settings)
-    await engine.start()
     rates: dict[str, list[float]] = {"without": [], "with": []}
-    try:
+    async with started(made, max_model_len=2048, max_num_seqs=32) as engine:
         await _rate(engine, pages, -1, wanted=True)
         for number in range(rounds):
             for side, of in rates.items():
                 of.append(await _rate(engine, pages, number, wanted=side == "with"))
-    finally:
-        await engine.stop()
     return rates
 
 

@@ -47,22 +47,27 @@ PAGE = Page(
     verdict=Verdict.OK, number=1, width=1_654, height=2_339, engine="bench", blocks=plain_blocks("text")
 )
 
+_SETTINGS = ("SET synchronous_commit = off", "SET maintenance_work_mem = '1GB'", "SET work_mem = '1GB'")
+_TABLES = ("jobs", "parts", "results", "job_events")
+
+# Oldest first and with ids that sort by time, as a fleet would have written them.
 _FILL = (
     """
     INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client, total, done,
                       created_at, finished_at)
-    SELECT gen_random_uuid(), 'document.read', 'bulk', CASE WHEN nth > :waiting THEN 'succeeded' ELSE 'queued' END,
-           '{}', '', md5(CAST(nth AS text)), CAST(nth AS text), 'bench', 1, CAST(nth > :waiting AS int),
-           now() - interval '31 days' * nth / :all,
-           CASE WHEN nth > :waiting THEN now() - interval '30 days' * nth / :all END
-    FROM generate_series(1, CAST(:all AS int)) AS nth
+    SELECT CAST(lpad(to_hex(CAST(extract(epoch FROM at) * 1000 AS bigint)), 12, '0') || '7' || right(key, 19) AS uuid),
+           'document.read', 'bulk', CASE WHEN nth > :waiting THEN 'succeeded' ELSE 'queued' END,
+           '{}', '', key, CAST(nth AS text), 'bench', 1, CAST(nth > :waiting AS int), at,
+           CASE WHEN nth > :waiting THEN at + interval '1 day' * nth / :all END
+    FROM generate_series(CAST(:all AS int), 1, -1) AS nth,
+         LATERAL (SELECT now() - interval '31 days' * nth / :all AS at, md5(CAST(nth AS text)) AS key) AS made
     """,
     """
     INSERT INTO parts (id, job_id, stage, ordinal, lane, cost, state, attempt, engine, run_at, finished_at,
                        published_at)
-    SELECT gen_random_uuid(), id, 'read', 0, 'bulk', 1, CASE WHEN done = 1 THEN 'done' ELSE 'queued' END, done,
-           CASE WHEN done = 1 THEN 'bench' END, created_at, finished_at,
-           CASE WHEN done = 1 OR CAST(idempotency_key AS int) <= 20000 THEN created_at END
+    SELECT CAST(left(CAST(id AS text), 24) || right(payload, 12) AS uuid), id, 'read', 0, 'bulk', 1,
+           CASE WHEN done = 1 THEN 'done' ELSE 'queued' END, done, CASE WHEN done = 1 THEN 'bench' END, created_at,
+           finished_at, CASE WHEN done = 1 OR CAST(idempotency_key AS int) <= 20000 THEN created_at END
     FROM jobs
     """,
     """
@@ -73,6 +78,22 @@ _FILL = (
     INSERT INTO job_events (job_id, state, actor, at)
     SELECT id, state, 'bench', coalesce(finished_at, now()) FROM jobs
     """,
+)
+
+# What would be looked up or grown for each row while the tables are filled, and is made at once afterwards.
+_FOREIGN_KEYS = text(
+    """
+    SELECT CAST(conrelid AS regclass) AS on_table, conname AS name, pg_get_constraintdef(oid) AS definition
+    FROM pg_constraint WHERE contype = 'f' AND CAST(CAST(confrelid AS regclass) AS text) = ANY(:tables)
+    """
+)
+_INDEXES = text(
+    """
+    SELECT CAST(indrelid AS regclass) AS on_table, conname AS constrained, CAST(indexrelid AS regclass) AS name,
+           coalesce(pg_get_constraintdef(pg_constraint.oid), pg_get_indexdef(indexrelid)) AS definition
+    FROM pg_index LEFT JOIN pg_constraint ON conindid = indexrelid AND contype IN ('p', 'u')
+    WHERE CAST(CAST(indrelid AS regclass) AS text) = ANY(:tables)
+    """
 )
 
 
@@ -145,19 +166,42 @@ def _lines(plan: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
         yield from _lines(below, depth + 1)
 
 
-def fill(database_url: str, *, waiting: int, over: int) -> None:
-    """Write so many jobs that wait and that are over."""
+def fill(database_url: str, *, waiting: int, over: int) -> int:
+    """Write so many jobs that wait and that are over; return the bytes that they take."""
     values = {"waiting": waiting, "all": waiting + over, "page": PAGE.model_dump_json()}
     engine = create_engine(sqlalchemy_url(database_url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        for statement in (
-            "TRUNCATE jobs, workers, discarded_payloads CASCADE",
-            *_FILL,
-            "VACUUM ANALYZE",
-            "CHECKPOINT",
-        ):
-            connection.execute(text(statement), values if ":" in statement else {})
+        connection.execute(text("TRUNCATE jobs, workers, discarded_payloads CASCADE"))
+        for setting in _SETTINGS:
+            connection.execute(text(setting))
+        with _bare(connection):
+            for statement in _FILL:
+                connection.execute(text(statement), values)
+        for statement in ("VACUUM ANALYZE", "CHECKPOINT"):
+            connection.execute(text(statement))
+        size: int = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
     engine.dispose()
+    return size
+
+
+@contextmanager
+def _bare(connection: Connection) -> Iterator[None]:
+    """Take indexes and foreign keys off the large tables, and put them on again."""
+    keys = connection.execute(_FOREIGN_KEYS, {"tables": list(_TABLES)}).all()
+    indexes = connection.execute(_INDEXES, {"tables": list(_TABLES)}).all()
+    for one in keys:
+        connection.execute(text(f"ALTER TABLE {one.on_table} DROP CONSTRAINT {one.name}"))
+    for one in indexes:
+        name = one.constrained
+        drop = f"ALTER TABLE {one.on_table} DROP CONSTRAINT {name}" if name else f"DROP INDEX {one.name}"
+        connection.execute(text(drop))
+    yield
+    for one in (*(index for index in indexes if index.constrained), *keys):
+        name = getattr(one, "constrained", one.name)
+        connection.execute(text(f"ALTER TABLE {one.on_table} ADD CONSTRAINT {name} {one.definition}"))
+    for one in indexes:
+        if not one.constrained:
+            connection.exec_driver_sql(one.definition)
 
 
 async def explain(shared: Servers) -> dict[str, Explained]:
@@ -243,12 +287,12 @@ def main() -> None:
     made.add_argument("--over", type=int, default=30_000_000, help="parts that are over")
     made.add_argument("--less", type=int, default=100, help="times less of both in the tables compared with")
     arguments = made.parse_args()
-    console, found, listed = Console(stderr=True), [], []
+    console, found, listed, size = Console(stderr=True), [], [], 0
     with servers() as shared, Redis.from_url(shared.redis_url) as redis:
         for part in (arguments.less, 1):
             waiting, over = arguments.waiting // part, arguments.over // part
             with timed(console, f"{waiting:,} waiting and {over:,} over written"):
-                fill(shared.database_url, waiting=waiting, over=over)
+                size = fill(shared.database_url, waiting=waiting, over=over)
             redis.flushall()
             with timed(console, "explained"):
                 found.append(asyncio.run(explain(shared)))
@@ -282,11 +326,12 @@ def main() -> None:
         title=f"{arguments.waiting:,} waiting and {arguments.over:,} over, beside {arguments.less} times less",
     )
     lists = f"`client.jobs`, 100 newest and 100 newest failed: {listed[0] * 1e3:.1f} ms, {listed[1] * 1e3:.1f} ms."
+    stored = f"Postgres holds {size / 1e9:.1f} GB."
     figures = {
         "little": {n: asdict(e) for n, e in little.items()},
         "much": {n: asdict(e) for n, e in much.items()},
     }
-    Report(tables=[table], notes=[lists], figures=figures).tell(as_json=arguments.json)
+    Report(tables=[table], notes=[lists, stored], figures=figures).tell(as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,100 +1,205 @@
-"""How long an urgent page takes behind bulk pages that the engine has admitted, beside a page without precedence.
+"""What making a page ready for vLLM costs by the number of preparers, and what an urgent one waits behind bulk pages.
 
-vLLM prepares pictures on one thread. Bulk pages of A4 at 150 dpi are handed to the engine together, then one page more:
-once in the urgent lane, once in theirs, as it would fare if pictures were prepared as they come. On vLLM in this
-process, with random weights made here and one token a page, so that preparing is what takes the time. Run by
-`make bench-engine`, in vLLM's own environment.
+Pages of A4 at 150 dpi. First without an engine behind: a page is rendered, received and dropped, as if an engine took
+no time; pages/s and CPU of this process and of the preparers, by number (0: this process renders). Then vLLM on random
+weights made here, one token a page: CPU of this process and of the engine's core for a page that is ready (the model's
+own included); and bulk pages handed to the batcher together with one more behind them, once in the urgent lane, once in
+theirs. Run by `make bench-engine`, in vLLM's own environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
-from pathlib import Path
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
+import psutil
 
-from engine_throughput import CHECKPOINTS, checkpoint
+from harness.engines import CHECKPOINTS, started
 from harness.report import Report, Table, parser, spread
 from pecia_schemas import DocumentType, Lane
-from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, EngineRequest, create_engine
+from pecia_workers.batching.batcher import Batcher
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.engines import Engine, EngineRequest
+from pecia_workers.engines.preparing import Prepared
 from pecia_workers.reading.instructions import instruction_for
 
 A4 = (1754, 1240)
 """Height and width in pixels."""
-SIDES = {"urgent": Lane.URGENT, "bulk": Lane.BULK}
+LANES = {"urgent": Lane.URGENT, "bulk": Lane.BULK}
+MS = 1_000.0
+
+
+@dataclass
+class Measured:
+    """Of one number of preparers, round by round."""
+
+    rates: list[float] = field(default_factory=list)
+    """Pages a second."""
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    """Milliseconds a page, by who had them."""
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """Of the last page, by its lane."""
+    before: dict[str, list[int]] = field(default_factory=dict)
+    """Bulk pages that were in the engine before it, by its lane."""
 
 
 def main() -> None:
     """Run the rounds and print what came of them."""
     made = parser(__doc__)
-    made.add_argument("--pages", type=int, default=24, help="bulk pages that come first")
+    made.add_argument("--pages", type=int, default=64, help="bulk pages that come first")
     made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--preparers", type=int, nargs="+", default=[0, 1, 2])
     arguments = made.parse_args()
-    shape = CHECKPOINTS["tiny"]
-    with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
-        settings = WorkerSettings(
-            engine="vllm",
-            model=str(checkpoint(shape, Path(scratch) / "tiny")),
-            kv_cache_bytes=4 * shape.kv_cache_bytes,
-            max_model_len=4096,
-            max_num_seqs=64,
-            engine_options={"enforce_eager": True},
-            log_level="warning",
-        )
-        seconds = asyncio.run(_measured(settings, arguments.pages, arguments.rounds))
-    ratios = [bulk / urgent for urgent, bulk in zip(*seconds.values(), strict=True)]
-    table = Table(
-        headings=("the page behind them is", "seconds"),
-        rows=[[side, spread(of, ".2f")] for side, of in seconds.items()],
-        title=f"{arguments.pages} bulk pages before it, {arguments.rounds} rounds",
+    sides = {
+        count: asyncio.run(_measured(count, arguments.pages, arguments.rounds))
+        for count in arguments.preparers
+    }
+    _report(sides, arguments.pages, arguments.rounds).tell(as_json=arguments.json)
+
+
+def _report(sides: dict[int, Measured], pages: int, rounds: int) -> Report:
+    stages = list(next(iter(sides.values())).cpu)
+    costs = Table(
+        headings=("preparers", "pages/s", *(f"{stage}, CPU ms a page" for stage in stages)),
+        rows=[
+            [str(count), spread(of.rates, ".1f"), *(spread(of.cpu[stage], ".1f") for stage in stages)]
+            for count, of in sides.items()
+        ],
+        title=f"{pages} pages, {rounds} rounds",
     )
-    note = f"bulk / urgent: {statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
-    Report(tables=[table], notes=[note], figures={"ratios": ratios}).tell(as_json=arguments.json)
+    waits = Table(
+        headings=("preparers", "the page behind them is", "seconds", "bulk pages that the engine had before"),
+        rows=[
+            [str(count), lane, spread(of.seconds[lane], ".2f"), spread(of.before[lane], ".0f")]
+            for count, of in sides.items()
+            for lane in LANES
+        ],
+        title=f"behind {pages} bulk pages, {rounds} rounds",
+    )
+    rates = {count: statistics.median(of.rates) for count, of in sides.items()}
+    notes = [f"two preparers / one: {rates[2] / rates[1]:.2f}"] if {1, 2} <= rates.keys() else []
+    return Report(tables=[costs, waits], notes=notes, figures={"pages a second": list(rates.values())})
 
 
-async def _measured(settings: WorkerSettings, pages: int, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds until the last page is answered, for each lane of it, round by round."""
-    engine = create_engine(settings)
-    await engine.start()
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-    try:
-        await _seconds(engine, pages, "warm-up", Lane.BULK)
+async def _measured(preparers: int, pages: int, rounds: int) -> Measured:
+    measured = Measured()
+    sizes = {"max_model_len": 4096, "max_num_seqs": 8, "prepared_bytes": 2**30}
+    async with started(CHECKPOINTS["tiny"], preparers=preparers, stages="read", **sizes) as engine:
+        await asyncio.gather(
+            *(_prepared_and_dropped(engine, _page(f"warm-up {place}")) for place in range(8))
+        )
         for number in range(rounds):
-            for side, lane in SIDES.items():
-                seconds[side].append(await _seconds(engine, pages, f"{number} {side}", lane))
-    finally:
-        await engine.stop()
-    return seconds
+            await _costs(engine, [_page(f"{number} {place}") for place in range(pages)], measured)
+            for name, lane in LANES.items():
+                seconds, before = await _behind(engine, f"{number} {name}", lane, pages)
+                measured.seconds.setdefault(name, []).append(seconds)
+                measured.before.setdefault(name, []).append(before)
+    return measured
 
 
-async def _seconds(engine: Engine, pages: int, name: str, lane: Lane) -> float:
-    last = _page(name, lane)
-    first = [
-        asyncio.ensure_future(engine.generate(_page(f"{name} {number}", Lane.BULK)))
-        for number in range(pages)
+async def _costs(engine: Engine, requests: list[EngineRequest], measured: Measured) -> None:
+    """Add what it costs to prepare these pages, then to have those that are ready read one after another."""
+    clocks: dict[str, Callable[[], float]] = {
+        "this process": time.process_time,
+        "preparers": lambda: _cpu(_preparers()),
+    }
+    began, before = time.monotonic(), {name: clock() for name, clock in clocks.items()}
+    await asyncio.gather(*(_prepared_and_dropped(engine, request) for request in requests))
+    measured.rates.append(len(requests) / (time.monotonic() - began))
+    for name, clock in clocks.items():
+        spent = (clock() - before[name]) / len(requests) * MS
+        measured.cpu.setdefault(f"preparing: {name}", []).append(spent)
+
+    some = [await engine.fit(request) for request in requests[: len(requests) // 4]]
+    ours, cores = time.process_time(), _cpu(_cores())
+    for request in some:
+        await engine.generate(request)
+    for name, spent in (
+        ("this process", time.process_time() - ours),
+        ("core and model", _cpu(_cores()) - cores),
+    ):
+        measured.cpu.setdefault(f"reading: {name}", []).append(spent / len(some) * MS)
+
+
+async def _prepared_and_dropped(engine: Engine, request: EngineRequest) -> None:
+    fitted = await engine.fit(request)
+    cast("Prepared", fitted.prepared).take()
+
+
+async def _behind(engine: Engine, name: str, lane: Lane, pages: int) -> tuple[float, int]:
+    """Return the seconds of one page behind bulk pages, and how many of those the engine had when it came in."""
+    entered: list[str] = []
+    batcher = Batcher(
+        cast("Engine", _Noting(engine, entered)),
+        policy_named(PolicyName.CONTINUOUS, BatchLimits()),
+        LearnedLengths(0.75),
+        priced=lambda _part, _tokens: None,
+    )
+    bulk = [
+        asyncio.ensure_future(batcher.generate(_page(f"{name} {place}", Lane.BULK))) for place in range(pages)
     ]
     await asyncio.sleep(0)
     began = time.monotonic()
-    await engine.generate(last)
+    await batcher.generate(_page(name, lane))
     seconds = time.monotonic() - began
-    await asyncio.gather(*first)
-    return seconds
+    await asyncio.gather(*bulk)
+    return seconds, entered.index(name)
 
 
-def _page(name: str, lane: Lane) -> EngineRequest:
-    picture = np.random.default_rng(len(name)).integers(0, 255, (*A4, 3), dtype=np.uint8)
+class _Noting:
+    """The same engine, and in which order requests came in."""
+
+    def __init__(self, engine: Engine, entered: list[str]) -> None:
+        self._engine, self._entered = engine, entered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: EngineRequest) -> Any:
+        self._entered.append(request.id)
+        return await self._engine.generate(request)
+
+
+def _page(name: str, lane: Lane = Lane.BULK) -> EngineRequest:
+    coarse = np.random.default_rng(zlib.crc32(name.encode())).integers(
+        0, 255, (A4[0] // 14 + 1, A4[1] // 14 + 1, 3), dtype=np.uint8
+    )
     return EngineRequest(
         id=name,
-        images=(picture,),
+        images=(np.ascontiguousarray(coarse.repeat(14, axis=0).repeat(14, axis=1)[: A4[0], : A4[1]]),),
         workload=DocumentType.MIXED,
         instruction=instruction_for(DocumentType.MIXED, None),
         max_output_tokens=1,
         priority=lane.rank,
     )
+
+
+def _cores() -> list[psutil.Process]:
+    """Return the engine's processes: Python's spawned children, which soon give themselves a title."""
+    children = psutil.Process().children(recursive=True)
+    return [
+        child
+        for child in children
+        if any("VLLM::" in word or "spawn_main" in word for word in child.cmdline())
+    ]
+
+
+def _preparers() -> list[psutil.Process]:
+    cores = _cores()
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child not in cores]
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in processes]
+    return float(sum(one.user + one.system for one in times))
 
 
 if __name__ == "__main__":

@@ -175,6 +175,14 @@ CATALOGUE = (
         variable="BENCH_PAGES",
     ),
     Benchmark(
+        name="gateway",
+        script="gateway.py",
+        heading="Status requests at the gateway",
+        about="200 clients that submit and look every second, beside a fleet at work; the goal is 50 ms.",
+        sizes={Size.DEFAULT: ()},
+        needs="fastapi",
+    ),
+    Benchmark(
         name="metrics",
         script="metrics_cost.py",
         heading="What metrics cost",
@@ -214,6 +222,14 @@ CATALOGUE = (
         needs="vllm",
     ),
     Benchmark(
+        name="witness",
+        script="witness_cost.py",
+        heading="What a witness costs",
+        about="A fleet whose language model is a server that takes its time, without a witness and with either.",
+        sizes={Size.DEFAULT: (), Size.FULL: ("--rounds", "3")},
+        needs="rapidocr",
+    ),
+    Benchmark(
         name="log-probabilities",
         script="log_probabilities.py",
         heading="What the log-probabilities of every token cost",
@@ -224,8 +240,8 @@ CATALOGUE = (
     Benchmark(
         name="urgent-preparation",
         script="urgent_preparation.py",
-        heading="An urgent page behind pages that vLLM has admitted",
-        about="One page more behind bulk pages of A4, in the urgent lane and in theirs (`make bench-engine`).",
+        heading="Making pages ready for vLLM",
+        about="Pages/s and CPU by the number of preparers; an urgent page behind bulk pages (`make bench-engine`).",
         sizes={Size.FULL: ()},
         needs="vllm",
     ),

@@ -1,6 +1,7 @@
 """Pecia: `submit_many` of a small picture, one job each, and its own engine worker with an engine that answers at once.
 
-Each job is four rows here: job, part, result, and its events. Bulk lane, or urgent; the rest as it comes.
+Each job is four rows here: job, part, result, and its events. Bulk lane, or urgent; the rest as it comes. What the
+client imports when it first needs it is imported before the clock starts, as the other sides import theirs.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 import sys
 import time
 
+import redis  # noqa: F401  this and the next two: for the clock
+import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from PIL import Image
 
+import pecia.connections  # noqa: F401
 from noop import LEASE_S, SLOTS, WORK_S, main
 from pecia import Client, Lane, ReadDocument
 

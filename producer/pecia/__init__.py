@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from pecia.aio.job import AsyncJob, AsyncJobGroup
     from pecia.client import Client
     from pecia.errors import (
+        AccessError,
         ConfigurationError,
         DatabaseRefusedError,
         DatabaseUnavailableError,
         DocumentGoneError,
+        GatewayUnavailableError,
         IdempotencyConflictError,
         InvalidFormatError,
         InvalidOptionError,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
     from pecia_schemas.results import (
         CachedFrom,
         Captions,
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
         Preset,
         ReadDocument,
         Task,
+        Witness,
     )
 
 _HOMES = {
@@ -105,10 +109,12 @@ _HOMES = {
     "pecia.aio.job": ["AsyncJob", "AsyncJobGroup"],
     "pecia.client": ["Client"],
     "pecia.errors": [
+        "AccessError",
         "ConfigurationError",
         "DatabaseRefusedError",
         "DatabaseUnavailableError",
         "DocumentGoneError",
+        "GatewayUnavailableError",
         "IdempotencyConflictError",
         "InvalidFormatError",
         "InvalidOptionError",
@@ -164,6 +170,7 @@ _HOMES = {
     ],
     "pecia_schemas.events": ["JobEvent", "JobNotice", "NoticeType", "Progress", "Webhook"],
     "pecia_schemas.failures": ["Failure", "FailureCode"],
+    "pecia_schemas.grounding": ["Grounding", "MergeRule", "Place", "Standing", "Witnessed"],
     "pecia_schemas.results": [
         "CachedFrom",
         "Captions",
@@ -190,11 +197,13 @@ _HOMES = {
         "Preset",
         "ReadDocument",
         "Task",
+        "Witness",
     ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessError",
     "AsyncClient",
     "AsyncJob",
     "AsyncJobGroup",
@@ -230,7 +239,9 @@ __all__ = [
     "FailureCode",
     "Format",
     "FoundPage",
+    "GatewayUnavailableError",
     "GenerationOptions",
+    "Grounding",
     "IdempotencyConflictError",
     "InvalidFormatError",
     "InvalidOptionError",
@@ -253,12 +264,14 @@ __all__ = [
     "Mark",
     "MarkKind",
     "MarkState",
+    "MergeRule",
     "NoticeType",
     "Page",
     "PageFailure",
     "PayloadStoreUnavailableError",
     "PeciaError",
     "Percentiles",
+    "Place",
     "Prefer",
     "Preparation",
     "Preset",
@@ -271,6 +284,7 @@ __all__ = [
     "SegmentFailure",
     "Shrunk",
     "Source",
+    "Standing",
     "SubmitError",
     "SubmitManyError",
     "Summary",
@@ -282,6 +296,8 @@ __all__ = [
     "Verdict",
     "Webhook",
     "WebhookVerificationError",
+    "Witness",
+    "Witnessed",
     "Word",
     "WrongLoopError",
 ]

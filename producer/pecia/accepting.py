@@ -55,7 +55,7 @@ def accept(
     repeated = [new for new in there if new.id not in created]
     if batch[0].job.get("webhook") and connection.execute(_UNSIGNED).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
-    known = _known(connection, repeated)
+    known = _known(connection, repeated, batch[0].job["tenant"])
     _discard_unheld(connection, repeated)
     metadata = MappingProxyType(dict(batch[0].job["metadata"]))
 
@@ -102,7 +102,7 @@ def _insert(
 def _shared(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the jobs of a batch have in common."""
     return {
-        **{name: job[name] for name in ("lane", "client", "metadata")},
+        **{name: job[name] for name in ("lane", "client", "tenant", "metadata")},
         **_of_time("not_before", job["not_before"]),
         **_of_time("expires", job["expires"]),
         "webhook": job.get("webhook"),
@@ -162,14 +162,19 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
         connection.execute(discards.DISCARD, {"payloads": unheld})
 
 
-def _known(connection: Connection, repeated: Iterable[NewJob]) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that bear these keys already, each with the digest of its task."""
+def _known(
+    connection: Connection, repeated: Iterable[NewJob], tenant: str | None
+) -> dict[str, tuple[str, JobView]]:
+    """Return the jobs that bear these keys already, each with the digest of its task; of another tenant without."""
     keys = {new.key for new in repeated}
     if not keys:
         return {}
     asked = JOBS.c.idempotency_key == any_(literal(list(keys), ARRAY(Text)))
-    query = select(*VIEW, JOBS.c.idempotency_key, JOBS.c.task_digest).where(asked)
+    query = select(*VIEW, JOBS.c.idempotency_key, JOBS.c.task_digest, JOBS.c.tenant).where(asked)
     rows = connection.execute(query).mappings().all()
     if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
-    return {row["idempotency_key"]: (row["task_digest"], JobView.of(dict(row))) for row in rows}
+    return {
+        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(dict(row)))
+        for row in rows
+    }

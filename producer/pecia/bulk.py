@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -42,6 +42,8 @@ Outcome = tuple[int, Accepted | SubmitError]
 PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
 
+_GROUPS: Final = 64
+"""Of a batch, for the threads: handing each document over alone took as long as making its row."""
 _MOST_TASKS = 1_000
 _MOST_BYTES = 64 * 1024**2
 """Where a batch ends: so many tasks, or so many bytes of documents that are held in memory."""
@@ -51,9 +53,9 @@ class Mapper(Protocol):
     """`map`, or that of an executor."""
 
     def __call__(
-        self, work: Callable[[Item], NewJob | SubmitError], items: Sequence[Item], /
+        self, work: Callable[[Sequence[Item]], list[NewJob | SubmitError]], some: Sequence[Sequence[Item]], /
     ) -> Iterable[Any]:
-        """Yield what comes of each item, in order."""
+        """Yield what comes of each of the groups, in order."""
         ...
 
 
@@ -194,8 +196,14 @@ def prepare(
         except SubmitError as error:
             return error
 
+    def make_all(some: Sequence[Item]) -> list[NewJob | SubmitError]:
+        return [make(item) for item in some]
+
     at_once = all(_is_stored(item.task) for item in items)
-    return Prepared(items=items, made=list((map if at_once else in_parallel)(make, items)))
+    size = max(1, len(items) // _GROUPS)
+    groups = [items[first : first + size] for first in range(0, len(items), size)]
+    made = (map if at_once else in_parallel)(make_all, groups)
+    return Prepared(items=items, made=list(chain.from_iterable(made)))
 
 
 def check(item: Item) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -19,10 +19,10 @@ from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
 from pecia.configuration import resolve
-from pecia.errors import DatabaseRefusedError, SubmitError
+from pecia.errors import QueueFullError, SubmitError
 from pecia.job import Job, JobGroup
 from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
-from pecia.submission import NewJob, Options
+from pecia.submission import Options
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
@@ -44,6 +44,7 @@ class Client:
 
     Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
     `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
+    `Client("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Client:
         redis_url: str | None = None,
         payload_url: str | None = None,
         *,
+        api_key: str | None = None,
         settings: ClientSettings | None = None,
     ) -> None:
         self._settings = resolve(
-            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url
+            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url, api_key=api_key
         )
         self._connections: Connections | None = None
         self._opening = Lock()
@@ -85,9 +87,8 @@ class Client:
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
         with tracing.submitting(asked.lane) as span:
-            self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
             item = Item(0, task, idempotency_key, traceparent=span.traceparent)
-            ((_, outcome),) = self._accept([item], asked, map)
+            ((_, outcome),) = self._accept([item], asked, map, Patience(block=block, timeout=timeout))
             if isinstance(outcome, SubmitError):
                 raise outcome
             tracing.became(span, outcome)
@@ -125,9 +126,9 @@ class Client:
             tracing.submitting_many(),
         ):
             for items in bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys)):
-                self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
                 with tracing.each(items, asked.lane) as (traced, noted):
-                    tally.add(noted(self._accept(traced, asked, threads.map)))
+                    patience = Patience(block=block, timeout=timeout)
+                    tally.add(noted(self._accept(traced, asked, threads.map, patience)))
         return tally.result()
 
     @overload
@@ -347,6 +348,10 @@ class Client:
             return self._connections
 
     def _connect(self) -> Connections:
+        if self._settings.gateway_url:
+            from pecia.remote.connections import RemoteConnections  # noqa: PLC0415  as below
+
+            return cast("Connections", RemoteConnections(self._settings))
         from pecia.connections import Connections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
 
         return Connections(self._settings)
@@ -369,26 +374,16 @@ class Client:
             fair_by=self._settings.fair_by,
         )
 
-    def _accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
-        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
-        connections = self._open()
-        prepared = bulk.prepare(items, connections.payloads, asked, connections.keys, in_parallel)
-        new = prepared.new
-        with tracing.accepting(len(new)):
-            accepted = self._write(connections, new) if new else []
-        connections.backlog.add(asked.lane, len(new))
-        connections.publish(bulk.messages(new, accepted))
-        return prepared.outcomes(accepted)
-
-    def _write(self, connections: Connections, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
-        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
-        try:
-            return connections.store.accept(new, is_stored=connections.holds)
-        except DatabaseRefusedError as error:
-            if len(new) == 1:
-                return [SubmitError(str(error))]
-            half = len(new) // 2
-            return [*self._write(connections, new[:half]), *self._write(connections, new[half:])]
+    def _accept(
+        self, items: Sequence[Item], asked: Options, in_parallel: Mapper, patience: Patience
+    ) -> Iterable[Outcome]:
+        """Hand over a batch once there is room. Raises `QueueFullError` when the patience is over."""
+        while True:
+            self._wait_for_room(asked.lane, patience)
+            try:
+                return self._open().accept(items, asked, in_parallel)
+            except QueueFullError as refusal:  # a gateway's
+                time.sleep(patience.pause(refusal))
 
     def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""

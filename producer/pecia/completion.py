@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from pecia.errors import DatabaseUnavailableError, JobNotFoundError, JobTimeoutError
+from pecia.errors import JobNotFoundError, JobTimeoutError, UnavailableError
 from pecia.view import JobView
 from pecia_schemas.messages import job_channel
 
@@ -112,9 +112,7 @@ class Channels:
 
 def announcements(connections: Connections, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
     """Return the news about these jobs, at the client's own polling interval."""
-    from pecia.publishing import Announcements  # noqa: PLC0415  brings redis, slow to load
-
-    return Announcements(connections.bus, job_ids, poll_s=connections.poll_s, deadline=deadline)
+    return connections.announcements(job_ids, deadline)
 
 
 def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadline) -> Iterator[JobView]:
@@ -136,13 +134,13 @@ def finished(connections: Connections, job_ids: Sequence[UUID], deadline: Deadli
 def outlast(look: Callable[[], T], deadline: Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
-    Raises `DatabaseUnavailableError` when that is over.
+    Raises `UnavailableError` when that is over.
     """
     outage = Outage(deadline)
     while True:
         try:
             return look()
-        except DatabaseUnavailableError:
+        except UnavailableError:
             if not (pause := outage.pause()):
                 raise
             time.sleep(pause)

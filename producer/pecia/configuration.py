@@ -21,9 +21,15 @@ def resolve(
     database_url: str | None,
     redis_url: str | None,
     payload_url: str | None,
+    api_key: str | None = None,
 ) -> ClientSettings:
-    """Return settings that name all three stores. Raises `ConfigurationError`, never with a URL in its text."""
+    """Return settings that name all three stores, or a gateway.
+
+    Raises `ConfigurationError`, never with a URL in its text.
+    """
     settings = settings or from_environment()
+    if through := _gateway(settings, database_url, api_key):
+        return through
     given = _urls(settings) | {
         name: url
         for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True)
@@ -37,6 +43,20 @@ def resolve(
     if settings.tracing:
         _trace()
     return settings.with_stores(**given)
+
+
+def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> ClientSettings | None:
+    """Return settings that name a gateway and its key; None if stores are meant."""
+    if url is None and not settings.database_url.get_secret_value():
+        url = settings.gateway_url
+    if not (url or "").startswith(("https://", "http://")):
+        return None
+    key = settings.api_key if api_key is None else SecretStr(api_key)
+    if not key.get_secret_value().isascii() or not key.get_secret_value():
+        raise InvalidSettingError(
+            "A gateway wants a key: Client(url, api_key=…) or PECIA_API_KEY, as `pecia access create` printed it."
+        )
+    return settings.model_copy(update={"gateway_url": url, "api_key": key})
 
 
 def redis_url(settings: ClientSettings) -> str:

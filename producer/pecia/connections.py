@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
+from uuid import UUID
 
 from obstore.exceptions import BaseError
 
+from pecia import bulk, tracing
+from pecia.access import AccessKeys
 from pecia.audit import AuditTrail
 from pecia.backlog import Backlog
+from pecia.bulk import Item, Mapper, Outcome
+from pecia.completion import Deadline
 from pecia.configuration import client_name, redis_url
 from pecia.database import Database
 from pecia.dead import DeadParts
 from pecia.deliveries import Deliveries
 from pecia.endpoints import Endpoints
-from pecia.errors import ConfigurationError, PayloadStoreUnavailableError, UnavailableError
+from pecia.errors import (
+    ConfigurationError,
+    DatabaseRefusedError,
+    PayloadStoreUnavailableError,
+    SubmitError,
+    UnavailableError,
+)
 from pecia.purging import Purging
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
+from pecia.submission import NewJob, Options
 from pecia.tracing import sending
 from pecia.transitions import Transitions
 from pecia.usage import Accounts
+from pecia.view import Accepted
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from pecia.publishing import Bus
+    from pecia.publishing import Announcements, Bus
 
 D = TypeVar("D", bound=Blocking | Awaitable)
 
@@ -44,15 +57,20 @@ class Holdings(Generic[D]):
         self._settings = settings
         self._pid = os.getpid()
         self._database = database
-        self.client = client_name(settings)
         self.keys = settings.keyring
-        self.store = Store(database, self.keys, client=self.client)
-        self.transitions = Transitions(database, client=self.client)
         self.accounts = Accounts(database)
         self.dead = DeadParts(database)
-        self.endpoints = Endpoints(database, self.keys, client=self.client)
-        self.deliveries = Deliveries(database)
+        self.access = AccessKeys(database)
         self.backlog = Backlog(settings.max_backlog)
+        self._name(client_name(settings), None)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        """Note who asks, and whose jobs alone are found; None: everybody's."""
+        self.client, self.tenant = client, tenant
+        self.store = Store(self._database, self.keys, client=client, tenant=tenant)
+        self.transitions = Transitions(self._database, client=client)
+        self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
+        self.deliveries = Deliveries(self._database, tenant=tenant)
 
     @cached_property
     def payloads(self) -> PayloadStore:
@@ -101,6 +119,32 @@ class Connections(Holdings[Database]):
 
         timeout, window = self._settings.connect_timeout, self._settings.window
         return Bus(self._redis_url, connect_timeout=timeout, window=window)
+
+    def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> Announcements:
+        """Return the news about these jobs, at the client's own polling interval."""
+        from pecia.publishing import Announcements  # noqa: PLC0415  brings redis, slow to load
+
+        return Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
+
+    def accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
+        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+        prepared = bulk.prepare(items, self.payloads, asked, self.keys, in_parallel)
+        new = prepared.new
+        with tracing.accepting(len(new)):
+            accepted = self._write(new) if new else []
+        self.backlog.add(asked.lane, len(new))
+        self.publish(bulk.messages(new, accepted))
+        return prepared.outcomes(accepted)
+
+    def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
+        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
+        try:
+            return self.store.accept(new, is_stored=self.holds)
+        except DatabaseRefusedError as error:
+            if len(new) == 1:
+                return [SubmitError(str(error))]
+            half = len(new) // 2
+            return [*self._write(new[:half]), *self._write(new[half:])]
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name."""

@@ -41,7 +41,7 @@ class Database:
     def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns.
 
-        After a lost connection nobody knows whether it was committed: then it runs again only if it is `repeatable`.
+        After a lost connection it is unknown whether it was committed: then it runs again only if it is `repeatable`.
         """
         tries = Tries(self._patience, repeatable=repeatable)
         while True:

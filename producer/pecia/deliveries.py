@@ -16,17 +16,23 @@ from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.states import DeliveryState
 
+# A tenant is not told of the endpoints that are told of all jobs: these are the operator's.
+_OF_TENANT = """CASE WHEN endpoint_id IS NULL
+    THEN EXISTS (SELECT FROM jobs WHERE jobs.id = job_id AND jobs.tenant = :tenant)
+    ELSE EXISTS (SELECT FROM endpoints WHERE endpoints.id = endpoint_id AND endpoints.tenant = :tenant) END"""
+
 _FOUND = f"""
     SELECT id, job_id, endpoint_id, type, url, state, created_at, next_at, finished_at, last_status,
            CASE WHEN state = 'pending' AND endpoint_id IS NULL AND {UNSIGNED} THEN '{NO_SECRET}' ELSE last_error END
                AS last_error
     FROM deliveries
+    WHERE (CAST(:tenant AS text) IS NULL OR {_OF_TENANT})
 """  # noqa: S608  constants
 
 _LIST = text(
     f"""
     {_FOUND}
-    WHERE (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
+      AND (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
       AND (CAST(:endpoint_id AS uuid) IS NULL OR endpoint_id = :endpoint_id)
       AND (CAST(:state AS text) IS NULL OR state = :state)
       AND created_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
@@ -34,16 +40,19 @@ _LIST = text(
     """
 )
 
-_ONE = text(f"{_FOUND} WHERE id = :id")
+_ONE = text(f"{_FOUND} AND id = :id")
 
 _TRIES = text(
     "SELECT * FROM delivery_attempts WHERE delivery_id = ANY(CAST(:ids AS uuid[])) ORDER BY delivery_id, number"
 )
 
 _OVER = text(
-    """
-    SELECT id FROM deliveries WHERE id = ANY(CAST(:ids AS uuid[])) AND state <> 'pending' ORDER BY id FOR NO KEY UPDATE
-    """
+    f"""
+    SELECT id FROM deliveries
+    WHERE id = ANY(CAST(:ids AS uuid[])) AND state <> 'pending'
+      AND (CAST(:tenant AS text) IS NULL OR {_OF_TENANT})
+    ORDER BY id FOR NO KEY UPDATE
+    """  # noqa: S608  a constant
 )
 
 # Attempts go on being counted: they are the fence. The schedule begins anew.
@@ -72,7 +81,11 @@ def unreplayable(delivery: UUID) -> InvalidOptionError:
 
 
 class Deliveries(Statements[D_co]):
-    """The outbox, as a client may see it."""
+    """The outbox, as a client may see it; with a `tenant` what that one's jobs and endpoints promised."""
+
+    def __init__(self, database: D_co, *, tenant: str | None = None) -> None:
+        super().__init__(database)
+        self._tenant = tenant
 
     @transaction
     def latest(
@@ -92,13 +105,16 @@ class Deliveries(Statements[D_co]):
             "state": state,
             "since": since,
             "limit": limit,
+            "tenant": self._tenant,
         }
         return _with_attempts(connection, connection.execute(_LIST, asked).mappings().all())
 
     @transaction
     def one(self, connection: Connection, delivery_id: UUID) -> Delivery:
         """Return a delivery with its attempts. Raises `InvalidOptionError` if there is no such delivery."""
-        found = _with_attempts(connection, connection.execute(_ONE, {"id": delivery_id}).mappings().all())
+        found = _with_attempts(
+            connection, connection.execute(_ONE, {"id": delivery_id, "tenant": self._tenant}).mappings().all()
+        )
         if not found:
             raise missing(delivery_id)
         return found[0]
@@ -106,7 +122,7 @@ class Deliveries(Statements[D_co]):
     @unrepeatable
     def replay(self, connection: Connection, delivery_ids: Collection[UUID]) -> None:
         """Have deliveries that are over tried again. Raises `InvalidOptionError`, before anything is done."""
-        asked = {"ids": list(delivery_ids)}
+        asked = {"ids": list(delivery_ids), "tenant": self._tenant}
         over = set(connection.execute(_OVER, asked).scalars())
         for delivery_id in delivery_ids:
             if delivery_id not in over:

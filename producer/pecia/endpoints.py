@@ -20,24 +20,26 @@ from pecia_schemas.outbox import utc
 
 _ADD = text(
     """
-    INSERT INTO endpoints (id, url, events, secret, client)
-    VALUES (:id, :url, :events, CAST(:secret AS jsonb), :client)
+    INSERT INTO endpoints (id, url, events, secret, client, tenant)
+    VALUES (:id, :url, :events, CAST(:secret AS jsonb), :client, :tenant)
     """
 )
 
+_OWN = "(CAST(:tenant AS text) IS NULL OR endpoints.tenant = :tenant)"
+
 _LIST = text(
-    """
+    f"""
     SELECT endpoints.id, url, events, former_until, client, endpoints.created_at, disabled_at,
            coalesce(failures, 0) AS failures, failing_since, paused_until,
            (SELECT count(*) FROM deliveries
             WHERE state = 'pending' AND receiver = CAST(endpoints.id AS text)) AS waiting
     FROM endpoints LEFT JOIN receivers ON receivers.receiver = CAST(endpoints.id AS text)
-    WHERE CAST(:id AS uuid) IS NULL OR endpoints.id = :id
+    WHERE (CAST(:id AS uuid) IS NULL OR endpoints.id = :id) AND {_OWN}
     ORDER BY endpoints.id
-    """
+    """  # noqa: S608  a constant
 )
 
-# Before the endpoint, as whoever records a try locks them.
+# Before the endpoint: the order in which recording a try locks them.
 _REMOVE_DELIVERIES = text(
     """
     DELETE FROM deliveries
@@ -101,10 +103,11 @@ def missing(endpoint: UUID) -> InvalidOptionError:
 class Endpoints(Statements[D_co]):
     """All of them, as a client may change them."""
 
-    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
         super().__init__(database)
         self._keys = keys
         self._client = client
+        self._tenant = tenant
 
     @unrepeatable
     def add(self, connection: Connection, asked: Webhook) -> Endpoint:
@@ -116,18 +119,22 @@ class Endpoints(Statements[D_co]):
             "events": list(asked.events),
             "secret": self._keys.seal(json.dumps(secret), endpoint),
             "client": self._client,
+            "tenant": self._tenant,
         }
         connection.execute(_ADD, written)
-        return _one(connection, endpoint).model_copy(update={"secret": secret})
+        return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
     @transaction
     def all(self, connection: Connection) -> list[Endpoint]:
         """Return all endpoints, the oldest first."""
-        return [_of(row) for row in connection.execute(_LIST, {"id": None}).mappings()]
+        return [
+            _of(row) for row in connection.execute(_LIST, {"id": None, "tenant": self._tenant}).mappings()
+        ]
 
     @transaction
     def remove(self, connection: Connection, endpoint: UUID) -> None:
         """Forget an endpoint, and what it was told or was to be told."""
+        self._one(connection, endpoint)
         connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
         if connection.execute(_REMOVE, {"id": endpoint}).one_or_none() is None:
             raise missing(endpoint)
@@ -136,25 +143,29 @@ class Endpoints(Statements[D_co]):
     @unrepeatable
     def rotate(self, connection: Connection, endpoint: UUID, overlap: timedelta) -> Endpoint:
         """Give an endpoint a fresh secret, beside which the former one signs for so long."""
+        self._one(connection, endpoint)
         secret = new_secret()
         sealed = self._keys.seal(json.dumps(secret), endpoint)
         asked = {"id": endpoint, "secret": sealed, "overlap": overlap}
         if connection.execute(_ROTATE, asked).one_or_none() is None:
             raise missing(endpoint)
-        return _one(connection, endpoint).model_copy(update={"secret": secret})
+        return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
     @unrepeatable
     def test(self, connection: Connection, endpoint: UUID) -> UUID:
         """Promise a test, to go before all else; return its delivery."""
+        self._one(connection, endpoint)
         asked = {"id": endpoint, "body": json.dumps(body_of_test())}
         delivery: UUID | None = connection.execute(_TEST, asked).scalar()
         if delivery is None:
             raise missing(endpoint)
         return delivery
 
-
-def _one(connection: Connection, endpoint: UUID) -> Endpoint:
-    return _of(connection.execute(_LIST, {"id": endpoint}).mappings().one())
+    def _one(self, connection: Connection, endpoint: UUID) -> Endpoint:
+        row = connection.execute(_LIST, {"id": endpoint, "tenant": self._tenant}).mappings().one_or_none()
+        if row is None:
+            raise missing(endpoint)
+        return _of(row)
 
 
 def _of(row: Mapping[Any, Any]) -> Endpoint:

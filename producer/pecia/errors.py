@@ -8,6 +8,8 @@ What is behind an arrow is an attribute::
       UnavailableError            (retryable) -> accepted, failures
         DatabaseUnavailableError
         PayloadStoreUnavailableError
+        GatewayUnavailableError
+      AccessError                 -> code, retry_after
       DatabaseRefusedError        -> sqlstate
       SubmitError
         SubmitManyError           -> accepted, failures
@@ -97,6 +99,21 @@ class DatabaseRefusedError(PeciaError):
 
 class PayloadStoreUnavailableError(UnavailableError):
     """The payload store cannot be reached or written."""
+
+
+class GatewayUnavailableError(UnavailableError):
+    """The gateway cannot be reached, or cannot reach what it needs."""
+
+
+class AccessError(PeciaError):
+    """The gateway does not let this key do that, or no key at all."""
+
+    def __init__(self, message: str, code: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """Why, in one word: `no_key`, `scope_missing`, `lane_forbidden`, `not_offered`, …"""
+        self.retry_after = retry_after
+        """Seconds after which it may be let, if that is a matter of time."""
 
 
 class SubmitError(PeciaError):

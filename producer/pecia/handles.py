@@ -165,7 +165,7 @@ class GroupHandle(Sequence[J_co]):
 
 
 def waiting(jobs: Iterable[JobHandle[Any]]) -> list[UUID]:
-    """Return those of the jobs that may wait in vain."""
+    """Return those of the jobs for which no worker may be running."""
     return [job.id for job in jobs if not job.done]
 
 

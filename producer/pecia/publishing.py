@@ -77,7 +77,7 @@ class Bus(Breaker):
         return left if done else messages
 
     def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Tell whoever waits for these jobs, and the workers that run them if they were cancelled."""
+        """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
         self._try(lambda: self._announce(job_ids, state))
 
     def _announce(self, job_ids: Collection[UUID], state: JobState) -> None:
@@ -191,7 +191,7 @@ def open_redis(create: Callable[..., R], redis_url: str, connect_timeout: timede
         return create(
             redis_url,
             decode_responses=True,
-            encoding_errors="replace",  # whoever can publish can say what is no text
+            encoding_errors="replace",  # a publisher can send what is no text
             socket_connect_timeout=min(_CONNECT_S, connect_timeout.total_seconds()),
             socket_timeout=_SOCKET_S,
             retry=retry,

@@ -14,6 +14,7 @@ JOBS = table(
     column("task", JSONB),
     column("task_digest", Text),
     column("idempotency_key", Text),
+    column("tenant", Text),
     column("metadata", JSONB),
     column("total", Integer),
     column("done", Integer),

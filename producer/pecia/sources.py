@@ -120,7 +120,7 @@ def depositing() -> Iterator[None]:
             "its credentials and its free space."
         ) from error
     except (OSError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable(error) from error
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def opened(source: object) -> Iterator[IO[bytes]]:
         try:
             file = source.open("rb")
         except (OSError, ValueError) as error:  # ValueError: a NUL in its name
-            raise _unreadable(error) from None  # the original names the file
+            raise unreadable(error) from None  # the original names the file
         with file, _seeking(file) as seeking:
             yield seeking
     elif isinstance(source, bytes):
@@ -162,11 +162,12 @@ def _copy(source: Any, target: tempfile.SpooledTemporaryFile[bytes]) -> None:
         while chunk := source.read(1024**2):
             target.write(chunk)
     except (OSError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable(error) from error
     target.seek(0)
 
 
-def _unreadable(error: Exception) -> InvalidSourceError:
+def unreadable(error: Exception) -> InvalidSourceError:
+    """Return what is raised for a source that the system does not let be read; it does not name it."""
     if isinstance(error, TypeError):
         return InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__

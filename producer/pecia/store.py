@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +41,7 @@ from pecia_schemas.states import Lane, PartState, Stage
 
 _OPEN = [state for state in PartState if not state.is_terminal]
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
+_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
 _LOAD = text(
     """
@@ -68,12 +69,16 @@ _LEAVE_TO_RELAY = text(
 
 
 class Store(Statements[D_co]):
-    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way."""
+    """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
-    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+    With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
+    """
+
+    def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
         super().__init__(database)
         self._keys = keys
         self._client = client
+        self._own = true() if tenant is None else JOBS.c.tenant == tenant
 
     @transaction
     def accept(
@@ -100,15 +105,24 @@ class Store(Statements[D_co]):
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids))).mappings()
+        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids), self._own)).mappings()
         return {row["id"]: JobView.of(dict(row)) for row in rows}
+
+    @transaction
+    def views_of_tenants(
+        self, connection: Connection, asked: Collection[tuple[str, UUID]]
+    ) -> dict[tuple[str, UUID], JobView]:
+        """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
+        wanted = JOBS.c.id.in_([job_id for _, job_id in asked])
+        rows = connection.execute(select(*VIEW, JOBS.c.tenant).where(wanted)).mappings()
+        return {(row["tenant"], row["id"]): JobView.of(dict(row)) for row in rows}
 
     @transaction
     def page(
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        newest = select(*VIEW).where(_wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
+        newest = select(*VIEW).where(self._own, _wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
         if before is not None:
             newest = newest.where(JOBS.c.id < before)
         return [JobView.of(dict(row)) for row in connection.execute(newest).mappings()]
@@ -128,7 +142,7 @@ class Store(Statements[D_co]):
             select(PARTS.c.job_id, PARTS.c.ordinal, PARTS.c.verdict, PARTS.c.finished_at)
             .join(JOBS, JOBS.c.id == PARTS.c.job_id)
             .where(PARTS.c.stage == Stage.READ, PARTS.c.verdict.in_(verdicts))
-            .where(JOBS.c.erased_at.is_(None), _wanted(listing))
+            .where(JOBS.c.erased_at.is_(None), self._own, _wanted(listing))
             .order_by(PARTS.c.job_id.desc(), PARTS.c.ordinal)
             .limit(size)
         )
@@ -224,13 +238,14 @@ def _wanted(listing: Listing) -> ColumnElement[bool]:
         conditions.append(JOBS.c.metadata.contains(dict(listing.metadata)))
     if listing.since is not None:
         conditions.append(JOBS.c.created_at >= listing.since)
-        conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
+        if listing.since > _FIRST_IDS:
+            conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
     return and_(*conditions)
 
 
 def _oldest_id(since: datetime) -> UUID:
     """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
-    return UUID(int=max(0, int(since.timestamp() * 1000)) << 80)
+    return UUID(int=int(since.timestamp() * 1000) << 80)
 
 
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:

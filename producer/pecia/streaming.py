@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -69,12 +69,12 @@ def events(
 class ReadParts:
     """Which parts were read, and which of them wait for one before them."""
 
-    def __init__(self) -> None:
-        self.ordinals: set[int] = set()
+    def __init__(self, read: Collection[int] = ()) -> None:
+        self.ordinals = set(read)
         self.read_as: AuditAction | None = AuditAction.PAGES
         """What to note of the next reading: one note for each call."""
         self._held: list[PartOutcome] = []
-        self._given = 0
+        self._given = len(self.ordinals)
 
     def wants_more(self, barrier: int | None) -> bool:
         """Return whether anything more could be ready: what ended behind a part that may change stays in the store."""
@@ -95,8 +95,9 @@ class ReadParts:
 class ReadEvents:
     """Which events were read. Sequences are drawn before the commit, so a lower one may show up after a higher one."""
 
-    def __init__(self) -> None:
-        self.floor = 0
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        """Nothing at or below it is still to come."""
         self.recent: dict[int, float] = {}
 
     def add(self, sequence: int) -> None:

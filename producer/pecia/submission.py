@@ -40,6 +40,8 @@ class Options:
     client: str
     fair_by: str
     """Metadata key by which the job takes turns with others; empty: with none."""
+    tenant: str | None = None
+    """Whose job it is, if it came through the gateway. All jobs of a tenant take turns as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def options(
     expires: datetime | timedelta | None,
     client: str,
     fair_by: str,
+    tenant: str | None = None,
 ) -> Options:
     """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
     return Options(
@@ -100,6 +103,7 @@ def options(
         expires=_time(expires, "expires"),
         client=client,
         fair_by=fair_by,
+        tenant=tenant,
     )
 
 
@@ -127,8 +131,9 @@ def new_job(
         "task": seal_task(written, job_id, keys),
         "task_digest": digests[0],
         "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
-        "idempotency_key": str(job_id) if key is None else key,
+        "idempotency_key": str(job_id) if key is None else _own(key, asked.tenant),
         "client": asked.client,
+        "tenant": asked.tenant,
         "metadata": dict(asked.metadata),
         "not_before": asked.not_before,
         "expires": asked.expires,
@@ -143,10 +148,17 @@ def new_job(
     )
 
 
+def _own(key: str, tenant: str | None) -> str:
+    """Return the idempotency key as it is stored: each tenant's are its own."""
+    return key if tenant is None else f"{tenant}:{key}"
+
+
 def _turns(asked: Options) -> bytes | None:
     """Return what the jobs that take turns as one are found by: Redis knows them by a random id, made of nothing."""
-    value = asked.metadata.get(asked.fair_by)
-    return None if value is None else hashlib.sha256(f"{asked.fair_by}\0{value}".encode()).digest()
+    by, value = asked.fair_by, asked.metadata.get(asked.fair_by)
+    if asked.tenant is not None:
+        by, value = "", asked.tenant
+    return None if value is None else hashlib.sha256(f"{by}\0{value}".encode()).digest()
 
 
 def _digests(

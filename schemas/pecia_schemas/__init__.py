@@ -16,6 +16,7 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
 from pecia_schemas.failures import Failure, FailureCode
+from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
 from pecia_schemas.ids import new_id
 from pecia_schemas.media import MediaType
 from pecia_schemas.results import (
@@ -49,6 +50,7 @@ from pecia_schemas.tasks import (
     Source,
     Task,
     UrlRef,
+    Witness,
 )
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "Failure",
     "FailureCode",
     "GenerationOptions",
+    "Grounding",
     "JobEvent",
     "JobNotice",
     "JobState",
@@ -78,12 +81,14 @@ __all__ = [
     "MarkKind",
     "MarkState",
     "MediaType",
+    "MergeRule",
     "NoticeData",
     "NoticeType",
     "Page",
     "PageFailure",
     "PartState",
     "PayloadRef",
+    "Place",
     "Prefer",
     "Preparation",
     "Preset",
@@ -95,6 +100,7 @@ __all__ = [
     "Shrunk",
     "Source",
     "Stage",
+    "Standing",
     "Summary",
     "Table",
     "Task",
@@ -103,6 +109,8 @@ __all__ = [
     "UrlRef",
     "Verdict",
     "Webhook",
+    "Witness",
+    "Witnessed",
     "Word",
     "new_id",
 ]

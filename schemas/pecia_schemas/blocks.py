@@ -68,7 +68,13 @@ class Line(Stored):
     confidence: Confidence | None = None
     """None: the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
-    """From left to right; empty if the engine tells lines only."""
+    """From left to right; empty if the engine tells lines only. Of a language model's
+    text, those whose place is known."""
+
+    @property
+    def has_every_word(self) -> bool:
+        """Whether `words` are all of its text."""
+        return "".join("".join(word.text for word in self.words).split()) == "".join(self.text.split())
 
 
 class BlockKind(StrEnum):
@@ -191,6 +197,10 @@ class DoubtReason(StrEnum):
     """It looks like a table whose grid was not understood; its lines are there, in rows."""
     ORDER_UNCLEAR = "order_unclear"
     """Two pieces of text stand side by side: they are there in rows, and may be meant one after the other."""
+    ONLY_WITNESS = "only_witness"
+    """A witness reads it there; the result does not have it."""
+    UNWITNESSED = "unwitnessed"
+    """A witness was to read the page and could not: its values stand on the model's word alone."""
 
 
 class Doubt(Stored):

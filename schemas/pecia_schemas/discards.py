@@ -44,7 +44,7 @@ DISCARD = text(
     ON CONFLICT (payload) DO UPDATE SET discarded_at = excluded.discarded_at, erased_at = excluded.erased_at
     """
 )
-"""Takes `payloads`; notes that they were released. Others may hold them: whoever removes them looks."""
+"""Takes `payloads`; notes that they were released. Others may hold them: the removal checks."""
 
 WAITING = text(
     f"""

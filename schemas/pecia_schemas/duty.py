@@ -1,4 +1,4 @@
-"""Who of the fleet is on duty, and which waiting parts nobody on duty can run: told by fleet and clients alike."""
+"""Which workers are running, and which waiting parts none of them can run: read by fleet and clients alike."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ UNSERVED = text(
     ORDER BY job_id, stage, rank, value
     """  # noqa: S608  constants of this module
 )
-"""Takes `job_ids`, or None for all; returns what the queued parts of each job, or of all, need and nobody can do.
+"""Takes `job_ids`, or None for all; returns what their queued parts need and no running worker can do.
 
-Where nobody serves the stage, that alone is returned.
+Where no worker serves the stage, that alone is returned.
 """
 
 _WORK = {
@@ -89,7 +89,7 @@ _LANGUAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """A row of `UNSERVED`: something that parts wait for in vain."""
+    """A row of `UNSERVED`: something that parts wait for and no running worker can do."""
 
     job_id: UUID | None
     """Whose parts; None: any job's."""

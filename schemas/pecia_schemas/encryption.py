@@ -103,7 +103,7 @@ class Keyring:
             raise SealBrokenError(key) from None
 
     def name_of(self, sha256: str, key: str | None) -> str:
-        """Return the name, hexadecimal, of a document with that hash: without the key nobody can tell one's from it."""
+        """Return the name, hexadecimal, of a document with that hash; without the key it does not tell the hash."""
         return sha256 if key is None else self.fingerprint(bytes.fromhex(sha256), key, purpose="name")
 
     def fingerprint(self, content: bytes, key: str, *, purpose: str) -> str:

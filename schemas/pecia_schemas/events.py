@@ -97,7 +97,7 @@ class Webhook(_Event):
 
     @field_validator("url")
     @classmethod
-    def _names_nobody(cls, url: AnyHttpUrl) -> AnyHttpUrl:
+    def _has_no_user(cls, url: AnyHttpUrl) -> AnyHttpUrl:
         if url.username is not None or url.password is not None:
             message = "a webhook's address names no user and no password"
             raise lengths.invalid(message)

@@ -30,6 +30,7 @@ from pecia_schemas.settings import PREFIX, ClientSettings, ConnectionSettings, W
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
 from pecia_schemas.settings.flower import FlowerSettings
+from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.settings.worker import RetentionSettings
 
@@ -60,6 +61,7 @@ def settings_page() -> str:
         "Callbacks": WebhookSettings,
         "Retention": RetentionSettings,
         "Flower": FlowerSettings,
+        "Gateway": GatewaySettings,
     }
     lines = [
         _GENERATED,

@@ -137,7 +137,7 @@ class FailureCode(StrEnum):
     )
     INTERNAL = (
         "internal",
-        "Something happened that nobody foresaw.",
+        "Something unexpected happened.",
         "A fault in Pecia itself; it is tried again, then please report it with the job's id.",
         True,
     )

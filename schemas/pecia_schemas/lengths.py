@@ -14,6 +14,7 @@ NAME: Final = 200
 """Of a client, a worker, an adapter."""
 ACTOR: Final = NAME + len("client:")
 REASON: Final = 200
+TENANT: Final = 63
 SOURCE_URL: Final = 8_000
 """Servers take no more; a signed URL may have thousands."""
 WEBHOOK_URL: Final = 2_048

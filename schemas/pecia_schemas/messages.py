@@ -35,7 +35,7 @@ CANCEL_CHANNEL = "pecia:cancelled"
 """Pub/sub: ids of jobs that were cancelled, so that workers abort their parts at once."""
 
 BELL_TTL_MS = 1_000
-"""A bell that nobody heard within this time is forgotten; workers look every second anyway."""
+"""A wake-up key that no worker took within this time expires; workers look every second anyway."""
 
 BELL_PREFIX = "pecia:bell:"
 STANDING_PREFIX = "pecia:standing:"

@@ -230,17 +230,18 @@ CREATE_JOBS: Final = """
             id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
             width int, height int, traceparent text, task jsonb)
     ), shared AS (
-        SELECT lane, client, flow, metadata, webhook, held, coalesce(not_before, now() + not_before_in) AS not_before,
+        SELECT lane, client, tenant, flow, metadata, webhook, held,
+               coalesce(not_before, now() + not_before_in) AS not_before,
                coalesce(expires, now() + expires_in) AS expires_at
         FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
-            lane text, client text, flow uuid, metadata jsonb, webhook jsonb, held bool, not_before timestamptz,
-            not_before_in interval, expires timestamptz, expires_in interval)
+            lane text, client text, tenant text, flow uuid, metadata jsonb, webhook jsonb, held bool,
+            not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
         SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
     ), made AS (
-        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, metadata,
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, metadata,
                           webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, lane, flow, task, digest, payload, key, client, metadata, webhook, total, not_before,
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, metadata, webhook, total, not_before,
                expires_at, traceparent
         FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING

@@ -28,7 +28,9 @@ _TARGETS = """
     SELECT jobs.webhook->>'url' AS url, CAST(NULL AS uuid) AS endpoint_id WHERE jobs.webhook->'events' ? noticed.type
     UNION ALL
     SELECT url, id FROM (
-        SELECT url, id FROM endpoints WHERE disabled_at IS NULL AND noticed.type = ANY(events) FOR KEY SHARE
+        SELECT url, id FROM endpoints
+        WHERE disabled_at IS NULL AND noticed.type = ANY(events) AND (tenant IS NULL OR tenant = jobs.tenant)
+        FOR KEY SHARE
     ) AS registered
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -82,3 +82,15 @@ def _written(first: int, last: int | None) -> str:
     if last is None:
         return f"{first}-"
     return str(first) if first == last else f"{first}-{last}"
+
+
+def written(ordinals: Collection[int], most: int) -> str:
+    """Return pages, counted from 0, as ranges: as many of the first ones as so many characters hold."""
+    runs: list[list[int]] = []
+    for number in sorted(one + 1 for one in ordinals):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ",".join(_written(*run) for run in runs)
+    return text if len(text) <= most else text[:most].rpartition(",")[0]

@@ -28,7 +28,7 @@ _OF_POSTGRES = (
     ("does not match host name", "shows a certificate for another name: connect by the name that it bears."),
     (
         "certificate verify failed",
-        "shows a certificate that has expired or that nobody we trust vouches for: renew it, or correct sslrootcert.",
+        "shows a certificate that has expired or is signed by no trusted authority: renew it, or correct sslrootcert.",
     ),
     (
         "root certificate file",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from uuid import UUID
 
@@ -23,6 +24,8 @@ from pecia_schemas.blocks import (
     text_of,
 )
 from pecia_schemas.failures import Failure
+from pecia_schemas.grounding import Grounding, MergeRule, Witnessed
+from pecia_schemas.merging import merged
 from pecia_schemas.packing import packed, unpacked
 from pecia_schemas.rendering import html_of, markdown_of
 
@@ -162,6 +165,12 @@ class Page(Stored):
     engine: str
     fields: dict[str, Any] | None = None
     """What was asked for with `fields=`; None if nothing was, or if no answer followed the schema."""
+    grounding: tuple[Grounding, ...] = ()
+    """Of each leaf of `fields` where it stands and who else read it so; empty without a witness."""
+    merge: dict[str, MergeRule] = Field(default_factory=dict)
+    """How the fields of a document's pages become one object, by JSON pointer: what its schema says with `x-merge`."""
+    witness: Witnessed | None = None
+    """What an independent reading says of this one; None: there was none."""
     fields_text: str | None = None
     """The best answer to `fields=` as it was written, if none followed the schema."""
     shrunk: Shrunk | None = None
@@ -233,11 +242,15 @@ class Page(Stored):
         Raises `pydantic.ValidationError` if they are not enough for another model. Its text does not quote the page;
         its `errors()` hold what was found.
         """
-        try:
-            return None if self.fields is None else model.model_validate(self.fields)
-        except ValidationError as error:
-            details = cast("list[InitErrorDetails]", error.errors(include_url=False))
-            raise ValidationError.from_exception_data(error.title, details, hide_input=True) from None
+        return _as_model(self.fields, model)
+
+
+def _as_model(fields: dict[str, Any] | None, model: type[M]) -> M | None:
+    try:
+        return None if fields is None else model.model_validate(fields)
+    except ValidationError as error:
+        details = cast("list[InitErrorDetails]", error.errors(include_url=False))
+        raise ValidationError.from_exception_data(error.title, details, hide_input=True) from None
 
 
 class PageFailure(Stored):
@@ -274,6 +287,26 @@ class Document(Stored):
     def tables(self) -> tuple[Table, ...]:
         """The tables of all pages, in reading order."""
         return tuple(table for page in self.pages for table in page.tables)
+
+    @property
+    def fields(self) -> dict[str, Any] | None:
+        """What the pages filled of `fields=`, as one object by the rules of its schema; None if no page filled any."""
+        return self._merged[0]
+
+    @property
+    def grounding(self) -> tuple[Grounding, ...]:
+        """Of each leaf of `fields` the pages, places and witness, and what other pages have in its place."""
+        return self._merged[1]
+
+    @cached_property
+    def _merged(self) -> tuple[dict[str, Any] | None, tuple[Grounding, ...]]:
+        filled = [page for page in self.pages if page.fields is not None]
+        rules = next((page.merge for page in filled), {})
+        return merged([(page.number, page.fields or {}, page.grounding) for page in filled], rules)
+
+    def fields_as(self, model: type[M]) -> M | None:
+        """Return the fields as a pydantic model, as `Page.fields_as` does."""
+        return _as_model(self.fields, model)
 
     @property
     def usage(self) -> TokenUsage:

@@ -47,9 +47,10 @@ _Actor = Annotated[str, mapped_column(String(lengths.ACTOR))]
 _Digest = Annotated[str, mapped_column(String(lengths.DIGEST))]
 _Name = Annotated[str, mapped_column(String(lengths.NAME))]
 _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
+_Tenant = Annotated[str, mapped_column(String(lengths.TENANT))]
 
 
-REVISION: Final = "0013"
+REVISION: Final = "0014"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -98,6 +99,7 @@ class JobRow(Base):
         String(lengths.IDEMPOTENCY_KEY), unique=True
     )  # None: purged
     client: Mapped[_Name]
+    tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
     traceparent: Mapped[str | None] = mapped_column(
@@ -120,6 +122,13 @@ class JobRow(Base):
         _one_of("state", JobState),
         Index("jobs_state_idx", "state", "id"),
         Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
+        Index("jobs_tenant_idx", "tenant", "id", postgresql_where=text("tenant IS NOT NULL")),
+        Index(
+            "jobs_tenant_open_idx",
+            "tenant",
+            "client",
+            postgresql_where=text("tenant IS NOT NULL AND state IN ('queued', 'running')"),
+        ),
         Index("jobs_flow_idx", "flow", postgresql_where=text("state IN ('queued', 'running')")),
         Index("jobs_expires_at_idx", "expires_at", postgresql_where=text("state IN ('queued', 'running')")),
         Index("jobs_payload_idx", "payload", postgresql_where=text("payload_released_at IS NULL")),
@@ -270,6 +279,26 @@ class JobEventRow(Base):
     )
 
 
+class AccessKeyRow(Base):
+    """A key of the gateway: who bears it may do so much, for one tenant."""
+
+    __tablename__ = "access_keys"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)  # told in the key itself
+    digest: Mapped[bytes] = mapped_column(
+        LargeBinary()
+    )  # SHA-256 of the rest of it, which is 32 random bytes
+    tenant: Mapped[_Tenant]
+    name: Mapped[_Name]
+    scopes: Mapped[list[str]]  # `Scope`
+    lanes: Mapped[list[str]]  # into which it may submit
+    pages_per_day: Mapped[int | None]  # None: no limit
+    pages_in_flight: Mapped[int | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
 class EndpointRow(Base):
     """Where all jobs are told of: a registered receiver with a secret of its own."""
 
@@ -282,6 +311,7 @@ class EndpointRow(Base):
     former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other
     former_until: Mapped[datetime | None]
     client: Mapped[_Name]  # who registered it
+    tenant: Mapped[_Tenant | None]  # of whose jobs it is told; None: of all
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     disabled_at: Mapped[datetime | None]  # since when it is gone, by its own answer
 

@@ -69,6 +69,19 @@ class Prefer(StrEnum):
     """The pixels, always."""
 
 
+class Witness(StrEnum):
+    """Who reads a page beside a language model, so that its values need not be believed on its word alone."""
+
+    AUTO = "auto"
+    """The page's own text layer where it can be trusted, else the CPU engine where that is installed."""
+    LAYER = "layer"
+    """The layer alone; a page without one has no witness."""
+    OCR = "ocr"
+    """The CPU engine, always."""
+    NONE = "none"
+    """Nobody."""
+
+
 class PayloadRef(BaseModel):
     """A file in the payload store."""
 
@@ -162,14 +175,16 @@ if TYPE_CHECKING:
     AnyDocumentType = DocumentType | Literal["prescription", "diagnosis", "lab_result", "chart", "mixed"]
     AnyPreparation = Preparation | Literal["blank", "orient", "deskew", "downscale"]
     AnyPrefer = Prefer | Literal["auto", "layer", "pixels"]
+    AnyWitness = Witness | Literal["auto", "layer", "ocr", "none"]
     AnyPreset = Preset | Literal["factual", "balanced", "creative", "quality", "speed"]
     AnyCaptionStyle = CaptionStyle | Literal["brief", "detailed", "dense"]
 else:
     # Pydantic makes a member of a name that a caller wrote.
-    AnyDocumentType, AnyPreparation, AnyPrefer, AnyPreset, AnyCaptionStyle = (
+    AnyDocumentType, AnyPreparation, AnyPrefer, AnyWitness, AnyPreset, AnyCaptionStyle = (
         DocumentType,
         Preparation,
         Prefer,
+        Witness,
         Preset,
         CaptionStyle,
     )
@@ -259,6 +274,8 @@ class ReadDocument(Task[Document]):
     """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
     prefer: AnyPrefer = Field(default=Prefer.AUTO, kw_only=True)
     """What a page of a PDF is read from, if it brings its own text."""
+    witness: AnyWitness | None = Field(default=None, kw_only=True)
+    """Who reads its pages beside a language model; None: as the fleet is set."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

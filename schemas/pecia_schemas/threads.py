@@ -1,4 +1,4 @@
-"""Work that ends whoever waits for it, blocking work beside an asyncio loop above all."""
+"""Work that ends even if its caller is cancelled, blocking work beside an asyncio loop above all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 async def finish(work: Coroutine[Any, Any, T]) -> T:
     """Await the work and return what it returns.
 
-    Whoever is cancelled meanwhile, however often, goes on once it has ended.
+    A caller that is cancelled meanwhile, however often, goes on once it has ended.
     """
     running = asyncio.ensure_future(work)
     try:
@@ -29,6 +29,6 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 async def finish_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run it in a thread of the loop's and return what it returns.
 
-    Whoever is cancelled meanwhile goes on once it has ended: it never outlives the files it works on.
+    A caller that is cancelled meanwhile goes on once it has ended: it never outlives the files it works on.
     """
     return await finish(asyncio.to_thread(work, *args, **kwargs))

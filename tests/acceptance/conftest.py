@@ -64,7 +64,7 @@ def run_fleet(
     """Runs a whole fleet for the length of a block. Its tables are there: `pecia up` and `pecia demo` migrate."""
 
     @contextmanager
-    def run(name: str, **settings: Any) -> Iterator[RunningFleet]:
+    def run(name: str, *, gateway: bool = False, **settings: Any) -> Iterator[RunningFleet]:
         home = session_directory / name
         home.mkdir(mode=0o711)
         given = {
@@ -73,13 +73,18 @@ def run_fleet(
             "webhook_ports": (),
             "flower_port": 0,
             "cache": False,  # a page that comes twice is work twice
+            "witness": "none",  # which reads every page once more
         }
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
             if "database_url" not in settings:
                 ready_cluster(home / "postgres")
             fleet = LocalFleet(
-                home, settings=WorkerSettings(**{**given, **settings}), migrate=("/bin/true",), announce=False
+                home,
+                settings=WorkerSettings(**{**given, **settings}),
+                migrate=("/bin/true",),
+                announce=False,
+                gateway=gateway,
             )
             stack.enter_context(fleet)
             fleet.wait_ready()

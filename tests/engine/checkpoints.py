@@ -19,9 +19,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import (
     GenerationConfig,
     GlmOcrConfig,
+    GlmOcrForConditionalGeneration,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
 )
 
 _SPECIAL = (
@@ -46,6 +49,11 @@ _GLM_MARKS = (
 _GLM_TEMPLATE = _TEMPLATE.replace(
     "<|vision_start|><|image_pad|><|vision_end|>", "<|begin_of_image|><|image|><|end_of_image|>"
 ).replace("<|vision_start|><|video_pad|><|vision_end|>", "<|begin_of_video|><|video|><|end_of_video|>")
+_SMOLVLM_MARKS = (
+    *("<image>", "<fake_token_around_image>", "<global-img>"),
+    *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
+)
+_SMOLVLM_TEMPLATE = _TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>")
 _CORPUS = (
     "You are a helpful assistant. Transcribe this prescription as Markdown. system user assistant",
     "| test | value | unit | reference |\n|---|---|---|---|\n| Glucose | 5.4 | mmol/L | 3.9 - 5.6 |",
@@ -118,10 +126,7 @@ def make_checkpoint(
 
 
 def make_glm_ocr(directory: Path) -> Path:
-    """Write what an engine needs of GLM-OCR to start without weights (`load_format: dummy`), and return the directory.
-
-    For this family there is no formula of ours.
-    """
+    """Write a checkpoint of GLM-OCR and return its directory."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer((*_SPECIAL, *_GLM_MARKS), _GLM_TEMPLATE)
     tokenizer.image_token, tokenizer.video_token = "<|image|>", "<|video|>"
@@ -169,7 +174,9 @@ def make_glm_ocr(directory: Path) -> Path:
         architectures=["GlmOcrForConditionalGeneration"],
         dtype="bfloat16",
     )
-    config.save_pretrained(directory)
+    model = GlmOcrForConditionalGeneration(config)
+    _randomise(model)
+    model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     sizes = {"shortest_edge": 16 * 28 * 28, "longest_edge": 12288 * 28 * 28}
     for name, kind in (
@@ -179,6 +186,57 @@ def make_glm_ocr(directory: Path) -> Path:
         processor = "Glm46VImageProcessor" if kind == "preprocessor" else "Glm46VVideoProcessor"
         content = {**_PICTURE, "size": sizes, "processor_class": "Glm46VProcessor", name: processor}
         (directory / f"{kind}_config.json").write_text(json.dumps(content, indent=1))
+    return directory
+
+
+def make_smolvlm(directory: Path) -> Path:
+    """Write a checkpoint of SmolVLM, which cuts pictures into tiles, and return its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer((*_SPECIAL, *_SMOLVLM_MARKS), _SMOLVLM_TEMPLATE)
+    end, image = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<image>"])
+    text = {
+        "model_type": "llama",
+        "vocab_size": -(-len(tokenizer) // 64) * 64,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 32768,
+        "pad_token_id": end,
+        "eos_token_id": end,
+    }
+    vision = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 512,
+        "patch_size": 16,
+    }
+    config = SmolVLMConfig(
+        text_config=text, vision_config=vision, image_token_id=image, pad_token_id=end, scale_factor=4
+    )
+    model = SmolVLMForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(pad_token_id=end, eos_token_id=end, do_sample=False)
+    _randomise(model)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    sampling = {"fps": 1, "max_frames": 64, "video_size": {"longest_edge": 512}}
+    sizes = {
+        "size": {"longest_edge": 1024},
+        "max_image_size": {"longest_edge": 512},
+        "video_sampling": sampling,
+    }
+    common = {**sizes, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    picture = {**common, "image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": True}
+    for name, content in (
+        ("preprocessor_config", picture),
+        ("video_preprocessor_config", {**common, "video_processor_type": "SmolVLMVideoProcessor"}),
+        ("processor_config", {"processor_class": "SmolVLMProcessor", "image_seq_len": 64}),
+    ):
+        (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
     return directory
 
 

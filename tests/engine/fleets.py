@@ -28,6 +28,7 @@ def fleet_of(home: Path, model: Path, **settings: Any) -> Iterator[tuple[LocalFl
         "decode_processes": 1,
         "max_readings": 1,
         "cache": False,  # a page that comes twice is work twice
+        "witness": "none",  # nothing that they write is on the page
         "log_probabilities": False,  # of weights that were drawn by lot, nothing is likely
         **settings,
     }

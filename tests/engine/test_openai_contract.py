@@ -122,13 +122,13 @@ def test_it_says_what_vllm_in_our_process_says(
         assert all(logged <= 0 for _, logged in one.tokens)
 
 
-def test_the_server_takes_all_that_vllm_takes_and_counts_as_we_do(
+def test_the_server_takes_all_that_vllm_takes(
     asking: tuple[asyncio.Runner, Engine],
 ) -> None:
     runner, engine = asking
 
     for request in (asked(3), clip(), asked(4, images=(), instruction="Say it.")):
-        answer = runner.run(engine.generate(request))
+        answer = runner.run(engine.generate(request))  # from which it learns what such a one costs
         assert engine.cost(request) == answer.usage.prompt + MOST_TOKENS
         assert (answer.usage.image > 0) == bool(request.images)
         assert answer.first_token_s
@@ -138,13 +138,7 @@ def test_the_server_takes_all_that_vllm_takes_and_counts_as_we_do(
     assert engine._dialect.extras == set(EXTRAS)
 
 
-def test_a_checkpoint_that_lies_elsewhere_is_priced_by_the_servers_tokenizer(
-    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def no_formula(*_: Any) -> None:
-        """As on a machine without the checkpoint."""
-
-    monkeypatch.setattr(openai_engine, "formula_for", no_formula)
+def test_a_budget_in_tokens_rests_on_the_servers_tokenizer(make: Callable[..., Engine]) -> None:
     engine = make(max_tokens_in_flight=4000)
 
     with started(engine) as runner:

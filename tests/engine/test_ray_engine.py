@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from fleets import READY_S
 from limits import WAIT_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, asked
-from pecia_schemas import DocumentType, FailureCode, Verdict
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
+from pecia_schemas import FailureCode, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import (
     Engine,
@@ -88,16 +87,13 @@ def test_pages_read_together_say_what_the_offline_api_says(
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
 
 
-def test_a_cost_is_exact_before_ray_has_the_page(reading: Reading) -> None:
-    engine = reading[1]
-    request = asked(2)
+def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(reading: Reading) -> None:
+    huge = np.zeros((2800, 1400, 3), dtype=np.uint8)
 
-    cost = engine.cost(replace(request, max_output_tokens=None))
-    (answer,) = answers(reading, request)
+    (answer,) = answers(reading, asked(2, images=(huge,)))
 
-    assert cost == answer.usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
-    assert 0 < answer.usage.image < answer.usage.prompt
-    assert engine.load().drifted == 0
+    assert answer.shrunk_to
+    assert 0 < answer.usage.image < answer.usage.prompt < SIZES["max_model_len"]
 
 
 def test_fields_are_written_by_their_schema(reading: Reading) -> None:

@@ -20,8 +20,7 @@ from asking_openai import started
 from checkpoints import make_adapter, make_glm_ocr
 from offline import SCHEMA, SIZES, clip
 from pecia_schemas import DocumentType, FailureCode
-from pecia_workers.batching.cost import counter_for
-from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, EngineUnavailableError
+from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest
 from pecia_workers.engines.base import EngineOverloadedError, Sampling
 
 asked = partial(offline.asked, max_output_tokens=24)
@@ -57,9 +56,10 @@ def test_the_frames_of_a_clip_are_one_video_and_cost_what_was_said(
     runner, engine = asking
     request = clip(frames)
 
-    answer = runner.run(engine.generate(request))
+    ready = runner.run(engine.fit(request))
+    answer = runner.run(engine.generate(ready))
 
-    assert engine.cost(request) == answer.usage.prompt + 24
+    assert engine.cost(ready) == answer.usage.prompt + 24
     assert 0 < answer.usage.image < answer.usage.prompt
     others = {runner.run(engine.generate(clip(frames, seed=seed))).text for seed in range(2, 6)}
     assert others - {answer.text}, "it does not look at the frames"
@@ -82,10 +82,11 @@ def test_words_alone_are_answered_and_cost_what_was_said(asking: tuple[asyncio.R
     runner, engine = asking
     request = asked(0, images=(), instruction="Say this in one sentence.")
 
-    answer = runner.run(engine.generate(request))
+    ready = runner.run(engine.fit(request))
+    answer = runner.run(engine.generate(ready))
 
     assert answer.usage.image == 0
-    assert engine.cost(request) == answer.usage.prompt + 24
+    assert engine.cost(ready) == answer.usage.prompt + 24
 
 
 def test_a_text_follows_the_schema_it_was_given(asking: tuple[asyncio.Runner, Engine]) -> None:
@@ -127,7 +128,7 @@ def test_what_only_some_models_need_reaches_the_engine(asking: tuple[asyncio.Run
     )
 
     request = asked(0, sampling=special)
-    silent = asked(0, instruction="")
+    silent = runner.run(engine.fit(asked(0, instruction="")))
 
     assert stop not in runner.run(engine.generate(request)).text
     assert engine.cost(silent) == runner.run(engine.generate(silent)).usage.prompt + 24
@@ -156,10 +157,11 @@ def test_seeds_of_prompts_that_are_cut_do_not_end_the_engine(
     ]
 
     async def together() -> int:
-        return len(await asyncio.gather(*map(engine.generate, clips)))
+        answers = await asyncio.gather(*map(engine.generate, clips))
+        assert sum(answer.usage.prompt for answer in answers) > 2 * SIZES["max_num_batched_tokens"]
+        return len(answers)
 
     with started(engine) as runner:
-        assert sum(map(engine.cost, clips)) > 2 * SIZES["max_num_batched_tokens"]
         assert runner.run(together()) == len(clips)
         assert engine.load().running == 0
 
@@ -221,38 +223,7 @@ def test_a_draft_changes_the_speed_and_not_the_text(
         assert told.acceptance == told.accepted / told.drafted
 
 
-def test_an_engine_whose_formula_is_wrong_does_not_start(
-    make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pecia_workers.engines import vllm_session  # noqa: PLC0415  only where vLLM is
-
-    def other_size(*args: Any, **options: Any) -> Any:
-        return counter_for(args[0], {"max_pixels": 56 * 56 * 4}, **options)
-
-    monkeypatch.setattr(vllm_session, "counter_for", other_size)
-    engine = make_vllm(checkpoint)
-
-    with asyncio.Runner() as runner:
-        try:
-            with pytest.raises(EngineUnavailableError, match="PECIA_EXACT_COST=false"):
-                runner.run(engine.start())
-        finally:
-            runner.run(engine.stop())
-
-
-def test_what_nothing_counts_before_the_engine_is_priced_as_the_last_of_its_size(
-    make_vllm: Callable[..., Engine], checkpoint: Path
-) -> None:
-    engine = make_vllm(checkpoint, exact_cost=False)
-
-    with started(engine) as runner:
-        answer = runner.run(engine.generate(asked(0)))
-        assert answer.text
-        again = replace(asked(0), id="again")
-        assert engine.cost(again) == answer.usage.prompt + asked.keywords["max_output_tokens"]
-
-
-def test_a_family_without_a_formula_is_priced_by_its_processor(
+def test_a_page_of_any_family_is_priced_by_its_prompt_and_shrunk_to_the_context(
     make_vllm: Callable[..., Engine], tmp_path: Path
 ) -> None:
     checkpoint = make_glm_ocr(tmp_path / "glm-ocr")
@@ -268,30 +239,6 @@ def test_a_family_without_a_formula_is_priced_by_its_processor(
             fitted = runner.run(engine.fit(replace(page, max_output_tokens=4)))
             cost = engine.cost(fitted)
             assert cost == runner.run(engine.generate(fitted)).usage.prompt + 4
-        assert engine.load().drifted == 0
         largest = runner.run(engine.generate(replace(pages[-1], id="shrunk", max_output_tokens=4)))
 
     assert largest.shrunk_to, "it is more than the context"
-
-
-def test_an_urgent_page_is_prepared_before_those_that_came_first(
-    asking: tuple[asyncio.Runner, Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner, engine = asking
-    session: Any = getattr(engine, "_session")  # noqa: B009  of an engine whose kind only the fixture knows
-    render, prepared = session.render, list[str]()
-
-    async def noting(request: EngineRequest) -> Any:
-        prepared.append(request.id)
-        return await render(request)
-
-    monkeypatch.setattr(session, "render", noting)
-    bulk = [replace(asked(number), id=f"bulk {number}", priority=2) for number in range(6)]
-    urgent = replace(asked(0), id="urgent", priority=0)
-
-    async def story() -> None:
-        await asyncio.gather(*(engine.generate(request) for request in (*bulk, urgent)))
-
-    runner.run(story())
-
-    assert prepared == ["bulk 0", "urgent", *(f"bulk {number}" for number in range(1, 6))]

@@ -228,7 +228,7 @@ def server() -> Iterator[ChatServerDouble]:
 @pytest.fixture
 def work(run_page: Callable[..., Job[Document]], server: ChatServerDouble) -> Callable[..., Job[Document]]:
     """Submits a task and runs its page on a worker whose engine asks that server."""
-    return partial(run_page, engine="openai", engine_url=server.url)
+    return partial(run_page, engine="openai", engine_url=server.url, witness="none")
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
 from itertools import count as counting
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from redis import Redis
 
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
-from pecia_workers.broker import Capacity, Claimed, Ended, Keeper, LaneRules, Lists, hand_back
+from pecia_workers.broker import Claimed, Ended, LaneRules, Lists, hand_back
 from pecia_workers.broker.lists import SERVED, drainers_name
 from pecia_workers.upkeep.queues import held_parts
 
@@ -53,12 +52,27 @@ def let_go(redis: Redis, worker: str, **ended: list[str]) -> None:
     Lists(redis).claim((), worker=worker, number=next(NUMBERS), slots=0, ended=parts)
 
 
+def bury(redis: Redis, worker: str, held: list[Claimed]) -> None:
+    """Do what judge and relay do when a worker died on all that it held."""
+    let_go(redis, worker, finished=ids(held))
+    publish(
+        redis,
+        [
+            PartMessage(
+                part=(part := UUID(one.part)),
+                stage=one.stage,
+                lane=one.lane,
+                cost=one.cost,
+                flow=part,
+                deaths=one.deaths + 1,
+            )
+            for one in held
+        ],
+    )
+
+
 def send_suspects(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL) -> list[str]:
-    """Let a worker die of new parts."""
-    parts = send(redis, count, lane=lane)
-    assert ids(claim(redis, "dead")) == parts
-    let_go(redis, "dead", died_on=parts)
-    return parts
+    return send(redis, count, lane=lane, deaths=1)
 
 
 def test_the_parts_of_a_dead_worker_run_together_and_with_nothing_else(redis: Redis) -> None:
@@ -126,12 +140,14 @@ def test_another_runs_dry_in_place_of_one_that_is_silent(redis: Redis) -> None:
 
 def test_what_lost_two_workers_runs_alone_and_the_killer_last(redis: Redis) -> None:
     suspects = send_suspects(redis, 3)
-    assert ids(claim(redis, "second")) == suspects
-    let_go(redis, "second", died_on=suspects)
+    shared = claim(redis, "second")
+    assert ids(shared) == suspects
+    bury(redis, "second", shared)
 
     killer, *innocent = suspects
-    assert ids(claim(redis, "third")) == [killer]
-    let_go(redis, "third", died_on=[killer])
+    alone = claim(redis, "third")
+    assert ids(alone) == [killer]
+    bury(redis, "third", alone)
 
     taken = [ids(claim(redis, worker)) for worker in ("fourth", "fifth", "sixth")]
     assert taken == [[innocent[0]], [innocent[1]], [killer]]
@@ -181,28 +197,6 @@ def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis, way: str) -> No
     assert [(one.part, one.deaths, one.suspect) for one in claimed] == [(part, 1, True) for part in suspects]
 
 
-class OpenGate:
-    def capacity(self) -> Capacity:
-        return Capacity(slots=100, tokens=None, idle=True)
-
-    def dispatch(self) -> None: ...
-
-
-def test_what_an_engine_died_on_goes_to_quarantine_and_the_rest_to_its_lane(redis: Redis) -> None:
-    died_on, waited = send(redis, 2)
-    keeper = Keeper(redis, hold_limit=timedelta(minutes=1))
-    keeper.gate = OpenGate()
-    keeper.claim(LISTS)
-
-    keeper.suspect(died_on)
-    for part in (died_on, waited):
-        keeper.give_back(part)
-    assert keeper.settle()
-
-    assert [(one.part, one.deaths) for one in claim(redis, "one")] == [(died_on, 1)]
-    assert [(one.part, one.deaths) for one in claim(redis, "another")] == [(waited, 0)]
-
-
 def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> None:
     suspects = send_suspects(redis)
     first, second = send(redis, 2, lane=Lane.URGENT)
@@ -240,7 +234,7 @@ def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
 
     claim(redis, "busy", idle=False)
 
-    assert [hand_back(redis, worker) for worker in ("dead", "busy", "one")] == [0, 0, 0]
+    assert [hand_back(redis, worker) for worker in ("busy", "one")] == [0, 0]
     assert set(redis.keys()) <= {"pecia:bell:read"}
 
 
@@ -272,7 +266,7 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
                 deaths[one.part] += 1
             shared_deaths.update(one.part for one in killers if not one.suspect)
             alone_deaths.update(one.part for one in killers if len(held) == 1)
-            let_go(redis, worker, died_on=ids(held))
+            bury(redis, worker, held)
             names[number] += "'"
         elif data.draw(st.booleans()):
             continue

@@ -135,18 +135,15 @@ def test_a_part_that_is_queued_anew_waits_until_its_worker_lets_go_of_it(redis: 
     assert count_taken(redis) == {QUEUE: 1}
 
 
-@pytest.mark.parametrize(("how", "goes_to"), [("unfinished", QUEUE), ("died_on", "read.quarantine")])
-def test_a_part_that_came_meanwhile_and_goes_on_itself_is_queued_once(
-    redis: Redis, how: str, goes_to: str
-) -> None:
+def test_a_part_that_came_meanwhile_and_goes_on_itself_is_queued_once(redis: Redis) -> None:
     (part,) = send_new(redis)
     claim(redis, "one")
     send(redis, part)
     claim(redis, "one")
 
-    claim(redis, "one", slots=0, **{how: (part,)})
+    claim(redis, "one", slots=0, unfinished=(part,))
 
-    assert {name: length for name, length in count_waiting(redis).items() if length} == {goes_to: 1}
+    assert {name: length for name, length in count_waiting(redis).items() if length} == {QUEUE: 1}
     assert redis.hkeys(taken_name("one")) == ["#"]
 
 
@@ -156,7 +153,7 @@ def test_a_worker_that_was_taken_for_dead_ends_nothing_of_the_next(redis: Redis)
     hand_back(redis, "paused")
     assert claim(redis, "next") == [part]
 
-    for how in ("finished", "unfinished", "died_on"):
+    for how in ("finished", "unfinished"):
         claim(redis, "paused", slots=0, **{how: (part,)})
 
     assert (count_taken(redis), sum(count_waiting(redis).values())) == ({QUEUE: 1}, 0)

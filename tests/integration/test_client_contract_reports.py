@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from contract_fleets import client, fleet, real_fleet
+from contract_fleets import client, fleet, gateway, real_fleet
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -34,7 +34,7 @@ from pecia.webhooks import verify
 from pecia_schemas import Timings, TokenUsage
 from pecia_schemas.blocks import plain_blocks
 
-__all__ = ["client", "fleet", "real_fleet"]
+__all__ = ["client", "fleet", "gateway", "real_fleet"]
 
 PDF = b"%PDF-1.7"
 HOOK = "https://example.org/hook"
@@ -72,6 +72,7 @@ def test_a_callback_says_why_a_job_failed_and_each_end_has_its_own(fleet: Any, c
     assert [callback.notice.type for callback in fleet.callbacks][3:] == ["job.succeeded"]
 
 
+@pytest.mark.operators
 def test_a_purge_tells_what_it_erased(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
     job = client.submit(ReadDocument(PDF), webhook=HOOK)
@@ -107,6 +108,7 @@ def test_a_key_is_free_again_once_its_job_was_purged(client: Client) -> None:
     assert (again.created, again.id != job.id) == (True, True)
 
 
+@pytest.mark.operators
 def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client) -> None:
     old, other = (client.submit(ReadDocument(b"old"), metadata={"ward": ward}) for ward in ("7", "9"))
     fleet.advance(timedelta(days=2))
@@ -127,6 +129,7 @@ def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client)
     assert client.purge([]) == []
 
 
+@pytest.mark.operators
 def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
     job = client.submit(ReadDocument(PDF))
@@ -147,6 +150,7 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     assert list(client.audit(since=timedelta(hours=1))) == []
 
 
+@pytest.mark.operators
 def test_a_document_that_never_came_is_not_counted_as_erased(client: Client) -> None:
     given, awaited = (
         client.submit(ReadDocument(PDF)),
@@ -179,6 +183,7 @@ def accounted(fleet: Any, client: Client) -> Client:
     return client
 
 
+@pytest.mark.operators
 def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
     total = accounted.usage().total
     assert (total.jobs, total.parts, total.pages, total.segments, total.reused) == (2, 4, 3, 1, 0)
@@ -190,6 +195,7 @@ def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
     assert (total.first_token_s.p50, total.first_token_s.p95) == pytest.approx((0.2, 0.29))
 
 
+@pytest.mark.operators
 def test_usage_is_told_apart(accounted: Client) -> None:
     expected: dict[str, list[str | None]] = {
         "document_type": ["chart", None],
@@ -204,6 +210,7 @@ def test_usage_is_told_apart(accounted: Client) -> None:
         assert sum(group.parts for group in usage.groups) == usage.total.parts == 4
 
 
+@pytest.mark.operators
 def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
     (video, document) = accounted.jobs()
     assert (document.usage().pages, document.usage().tokens.prompt) == (3, 600)
@@ -215,6 +222,7 @@ def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
         accounted.usage(by="weather")
 
 
+@pytest.mark.operators
 def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two", "three"])
     fleet.answers(
@@ -242,6 +250,7 @@ def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: C
     assert [part.number for part in client.dead_parts()] == [3]
 
 
+@pytest.mark.operators
 def test_what_is_final_or_unwanted_is_not_dead(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=[FailureCode.TIMEOUT, "two"])
     job = client.submit(ReadDocument(PDF))

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from contract_fleets import client, fleet, real_fleet
+from contract_fleets import client, fleet, gateway, real_fleet
 from pecia import (
     CaptionVideo,
     Client,
@@ -23,7 +23,7 @@ from pecia import (
     Webhook,
 )
 
-__all__ = ["client", "fleet", "real_fleet"]
+__all__ = ["client", "fleet", "gateway", "real_fleet"]
 
 PDF = b"%PDF-1.7"
 HOOK = "https://example.org/hook"

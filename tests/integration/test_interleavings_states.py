@@ -40,7 +40,7 @@ from pecia_workers.ledger import (
     Outcome,
     open_database,
 )
-from pecia_workers.ledger.recovery import OrphanedPart, expire_jobs, requeue_orphaned
+from pecia_workers.ledger.recovery import expire_jobs, requeue_orphaned
 
 pytestmark = pytest.mark.gate
 
@@ -436,7 +436,7 @@ def _retry_dead(client: Client, pick: int) -> None:
 
 async def _requeue_all(database: AsyncEngine, parts: Rows) -> None:
     """Declare every part orphaned: no worker is registered here."""
-    orphaned = [OrphanedPart(id=part["id"], attempt=part["attempt"]) for part in parts]
+    orphaned = [(part["id"], part["attempt"]) for part in parts]
     await requeue_orphaned(database, orphaned, max_deaths=2)
 
 

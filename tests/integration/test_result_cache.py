@@ -46,7 +46,7 @@ Worker = Callable[..., Any]
 @pytest.fixture
 def worker(house: House, server: ChatServerDouble) -> Worker:
     """Runs all parts of the given jobs on a worker of its own."""
-    engine = {"engine": "openai", "engine_url": server.url, "cache_revision": "1"}
+    engine = {"engine": "openai", "engine_url": server.url, "cache_revision": "1", "witness": "none"}
     return partial(house.work_off, stages=set(Stage), together=True, **engine)
 
 

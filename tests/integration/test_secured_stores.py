@@ -133,7 +133,7 @@ REDIS_DOORS = {
 POSTGRES_DOORS = {
     "a stranger's certificate": (
         lambda stores: stores.database_url(trust=stores.stranger),
-        "nobody we trust vouches for",
+        "is signed by no trusted authority",
     ),
     "an expired certificate": (lambda stores: stores.database_url(door="expired"), "has expired"),
     "another's certificate": (lambda stores: stores.database_url(door="elsewhere"), "for another name"),

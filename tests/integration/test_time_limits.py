@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from celery.exceptions import Retry
 
@@ -16,9 +17,10 @@ from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
 from pecia_workers.errors import PartCancelledError, PartFailedError
+from pecia_workers.ledger import Ledger
 from pecia_workers.runtime import Runtime
 from pecia_workers.upkeep.steps import expire, open_stores
-from pecia_workers.working import waited_s
+from pecia_workers.working import clocked, limited, waited_s
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -127,3 +129,15 @@ def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
 
     play(house, story, part_timeout=limit)
     assert job.refresh().state is JobState.SUCCEEDED
+
+
+def test_a_part_may_wait_for_what_was_read_before_for_longer_than_it_may_take(house: House) -> None:
+    async def story(ledger: Ledger) -> None:
+        async with await psycopg.AsyncConnection.connect(house.database_url) as other:
+            await other.execute("LOCK TABLE result_cache")
+            asyncio.get_running_loop().call_later(0.6, asyncio.ensure_future, other.rollback())
+            with clocked(uuid4()):
+                async with limited(0.2):
+                    assert await ledger.earlier(b"key") is None
+
+    house.play(story)

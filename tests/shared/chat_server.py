@@ -48,6 +48,8 @@ def only_page(job: Job[Document]) -> Page:
 @dataclass
 class Behaviour:
     text: str = "Amoxicillin 500 mg"
+    answers: dict[str, str] = field(default_factory=dict)
+    """What is written instead, by the words that were sent with the picture."""
     form: str = "{}"
     """What a request with a schema gets instead."""
     finish_reason: str = "stop"
@@ -209,7 +211,7 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        text = behaviour.form if "response_format" in body else behaviour.text
+        text = behaviour.form if "response_format" in body else self._text(body)
         pieces = text.split(" ")[: body.get("max_tokens")]
         try:
             for number, piece in enumerate(pieces):
@@ -232,6 +234,11 @@ class _Handler(QuietHandler, BaseHTTPRequestHandler):
         except OSError:
             self.server.given_up += 1
             self.close_connection = True
+
+    def _text(self, body: dict[str, Any]) -> str:
+        parts = [part for message in body["messages"] for part in message["content"]]
+        words = "".join(part["text"] for part in parts if isinstance(part, dict) and "text" in part)
+        return self.server.behaviour.answers.get(words, self.server.behaviour.text)
 
     def _end(self, body: dict[str, Any], pieces: int) -> None:
         behaviour = self.server.behaviour

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from gateways import Gateway, serving
 from pecia import AsyncClient, Client
 from pecia.testing import FakeFleet
 from pecia_workers.local.postgres import EmbeddedPostgres
@@ -20,7 +21,7 @@ from ready_cluster import TEMPLATE
 from real_fleet import RealFleet
 from synced import synced
 
-__all__ = ["client", "fleet", "real_fleet"]
+__all__ = ["client", "fleet", "gateway", "real_fleet"]
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,26 @@ class Awaited:
         return self._stack.enter_context(synced(self._fleet.async_client(*about, **settings)))
 
 
-@pytest.fixture(params=["fake", "fake-async", "real", "real-async"])
+@pytest.fixture(scope="module")
+def gateway(real_fleet: RealFleet) -> Iterator[Gateway]:
+    """One before the real fleet."""
+    with serving(real_fleet.settings) as gateway:
+        yield gateway
+
+
+@pytest.fixture(params=["fake", "fake-async", "real", "real-async", "remote", "remote-async"])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A fleet to be told, whose clients are of either kind."""
-    if request.param.startswith("real"):
+    if request.param.startswith("re"):
         real: RealFleet = request.getfixturevalue("real_fleet")
-        real.kind = Client if request.param == "real" else AsyncClient
+        real.kind = AsyncClient if request.param.endswith("async") else Client
+        if request.param.startswith("remote"):
+            if request.node.get_closest_marker("operators"):
+                pytest.skip("a gateway does not offer it")
+            gateway: Gateway = request.getfixturevalue("gateway")
+            real.gateway_url, real.api_key = gateway.url, gateway.key(name="test")[1]
         yield real
+        real.gateway_url = ""
         real.empty()
         return
     with FakeFleet(held=True) as fake, ExitStack() as stack:

@@ -81,6 +81,9 @@ class RealFleet:
     webhook_secret: str = _SECRET
     kind: type[Client | AsyncClient] = Client
     """Of its clients; the asynchronous ones are called as if they were not."""
+    gateway_url: str = ""
+    """Through which they reach it; empty: they do by its stores."""
+    api_key: str = ""
     _told: Told = field(default_factory=Told)
     _running: dict[UUID, _Running] = field(default_factory=dict)
     _scripts: dict[tuple[UUID, int], Script] = field(default_factory=dict)
@@ -128,7 +131,10 @@ class RealFleet:
         )
 
     def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Any:
-        changes = {"client_name": name, "max_backlog": dict(max_backlog or {})}
+        changes: dict[str, Any] = {"client_name": name, "max_backlog": dict(max_backlog or {})}
+        if self.gateway_url:
+            changes |= {"gateway_url": self.gateway_url, "api_key": SecretStr(self.api_key)}
+            changes |= {"database_url": SecretStr("")}
         bare = self.kind(settings=self.settings.model_copy(update=changes))
         client = self._open_clients.enter_context(synced(bare) if isinstance(bare, AsyncClient) else bare)
         self._clients.append((client, bare))

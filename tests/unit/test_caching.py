@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,8 +58,10 @@ OTHERWISE: dict[str, Any] = {
 WITHOUT_EFFECT: dict[str, Any] = {
     "id": "part:2",
     "part": new_id(),
+    "tenant": "another's",
     "priority": 2,
     "expected_output_tokens": 500,
+    "prepared": nullcontext(),
 }
 READER = {"engines": [("vllm", "tiny", "1")]}
 TENANT = {"by": "clinic", "value": "north"}
@@ -151,6 +154,8 @@ def test_results_are_shared_within_a_tenant(
     by: str, one: dict[str, Any], other: dict[str, Any], *, shared: bool
 ) -> None:
     assert (tenant_of(claimed(**one), by) == tenant_of(claimed(**other), by)) is shared
+    cache = ResultCache(None, WorkerSettings(cache_by=by))
+    assert (cache.tenant(claimed(**one)) == cache.tenant(claimed(**other))) is shared
 
 
 def test_a_model_that_may_change_unseen_shares_nothing_unless_the_fleet_says_which_it_is() -> None:

@@ -104,7 +104,7 @@ def test_every_image_is_pinned_and_ours_has_the_version_of_this_code(services: d
 
 def test_ports_are_on_loopback_alone_and_of_no_worker(services: dict[str, Any]) -> None:
     open_to = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert open_to.keys() == {"postgres", "redis", "flower", "prometheus", "grafana"}
+    assert open_to.keys() == {"postgres", "redis", "flower", "gateway", "prometheus", "grafana"}
     assert all(port.startswith("127.0.0.1:") for port in chain(*open_to.values()))
 
 
@@ -132,7 +132,7 @@ def test_every_setting_is_one_of_pecias_and_a_worker_is_given_longer_to_stop_tha
     variables: dict[str, str],
 ) -> None:
     for service in fleet_services(stack(variables, "compose.gpu.yaml")).values():
-        assert service["environment"].keys() <= known_names() | {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+        assert service["environment"].keys() <= known_names() | {"OTEL_EXPORTER_OTLP_ENDPOINT", "TMPDIR"}
         drain = service["environment"].get("PECIA_DRAIN_TIMEOUT", 0)
         assert timedelta(seconds=seconds(service["stop_grace_period"])) >= timedelta(seconds=drain + 10)
 

@@ -61,6 +61,13 @@ def test_numbers_dates_and_times_are_right_as_wholes() -> None:
     assert metrics.found(metrics.numeric(read), metrics.numeric(true)) == (2, 3)
 
 
+def test_of_what_is_in_doubt_it_is_told_what_is_wrong_and_what_is_right() -> None:
+    read, true = ["12", "140", "140", "9"], ["12", "140", "14"]
+
+    assert metrics.doubted(read, true, ["140", "9", "12"]) == ((2, 2), (1, 2))
+    assert metrics.doubted(read, read, []) == ((0, 0), (0, 4))
+
+
 def test_lines_in_order_have_a_tau_of_1_from_the_end_of_minus_1_and_alone_none() -> None:
     true = "\n".join(LINES)
 

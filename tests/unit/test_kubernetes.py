@@ -168,11 +168,15 @@ def test_the_settings_of_a_pod_exist_and_have_a_meaning(
     assert read_settings(WorkerSettings)
 
 
+PAGES = {"flower": WorkerSettings().flower_port, "gateway": WorkerSettings().gateway_port}
+"""What serves pages and claims nothing, and where."""
+
+
 @pytest.mark.parametrize("workload", of_kind("Deployment"), ids=name_of)
 def test_a_pod_has_time_to_drain_and_to_give_back(workload: Object) -> None:
     (settings,) = of_kind("ConfigMap")
     drain = timedelta(seconds=int(settings["data"]["PECIA_DRAIN_TIMEOUT"]))
-    if workload["metadata"]["name"] != "flower":
+    if workload["metadata"]["name"] not in PAGES:
         assert timedelta(seconds=pod_of(workload)["terminationGracePeriodSeconds"]) >= drain + GIVING_BACK
 
 
@@ -180,7 +184,7 @@ def test_a_pod_has_time_to_drain_and_to_give_back(workload: Object) -> None:
 def test_probes_ask_a_port_that_is_served(workload: Object) -> None:
     container, pod = container_of(workload), pod_of(workload)
     (settings,) = of_kind("ConfigMap")
-    port = WorkerSettings().flower_port if workload["metadata"]["name"] == "flower" else 9464
+    port = PAGES.get(workload["metadata"]["name"], 9464)
     assert settings["data"]["PECIA_METRICS_PORT"] == "9464"
     assert settings["data"]["PECIA_METRICS_ADDRESS"] == "0.0.0.0"  # noqa: S104  in a container
     names = {one["name"]: one["containerPort"] for one in container["ports"]}
@@ -229,25 +233,26 @@ def _holds(expression: Object, labels: dict[str, str]) -> bool:
 
 
 WORKERS = {"ingest", "engine", "engine-gpu", "webhooks", "upkeep"}
-EVERYBODY = {*WORKERS, "flower", "migrate"}
+EVERYBODY = {*WORKERS, *PAGES, "migrate"}
 POLICIES = {
     "nothing": EVERYBODY,
     "stores": EVERYBODY,
     "traces": EVERYBODY,
-    "documents": WORKERS - {"webhooks"},
+    "documents": WORKERS - {"webhooks"} | {"gateway"},
     "strangers": {"ingest", "webhooks"},
 }
 
 
 def test_every_selector_finds_the_pods_that_it_means() -> None:
     policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy")}
-    (monitor,), (service,) = of_kind("PodMonitor"), of_kind("Service")
+    (monitor,) = of_kind("PodMonitor")
+    services = [selected({"matchLabels": one["spec"]["selector"]}) for one in of_kind("Service")]
     budgets = [selected(one["spec"]["selector"]) for one in of_kind("PodDisruptionBudget")]
     assert labels_of_pods().keys() == EVERYBODY
     assert {name: selected(policies[name]["podSelector"]) for name in POLICIES} == POLICIES
     assert selected(monitor["spec"]["selector"]) == WORKERS
-    assert selected({"matchLabels": service["spec"]["selector"]}) == {"flower"}
-    assert sorted(name for names in budgets for name in names) == sorted(WORKERS)
+    assert services == [{"flower"}, {"gateway"}]
+    assert sorted(name for names in budgets for name in names) == sorted({*WORKERS, "gateway"})
     assert {labels[monitor["spec"]["jobLabel"]] for labels in labels_of_pods().values()} == {"pecia"}
 
 

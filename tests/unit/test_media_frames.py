@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import resource
@@ -26,10 +27,12 @@ from pecia_workers.media.frames import (
     CallFailedError,
     Form,
     InvalidAnswerError,
+    Sealed,
     plain,
     receive_answer,
     send_answer,
 )
+from pecia_workers.sealed import ALIGNMENT, sealed
 
 
 @STRICT
@@ -130,6 +133,54 @@ def test_what_is_no_answer_is_refused_without_its_memory(content: bytes) -> None
         receive_answer(channel, PAGE)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+MEMORY = Form(header=TypeAdapter(bool), build=bytes, most_sealed=4096)
+
+
+def test_a_sealed_memory_arrives_by_its_descriptor_part_after_part() -> None:
+    parts = [memoryview(b"prompt"), memoryview(b""), np.arange(3, dtype=np.uint16).data]
+
+    content = answer_of(lambda: Sealed(sealed(parts)), MEMORY)
+
+    assert content[:6] == b"prompt"
+    assert content[ALIGNMENT : ALIGNMENT + 6] == parts[2].tobytes()
+    assert len(content) == 2 * ALIGNMENT
+
+
+def unsealed() -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.truncate(descriptor, 64)
+    return descriptor
+
+
+def half_sealed() -> int:
+    descriptor = unsealed()
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        unsealed,
+        half_sealed,
+        lambda: sealed([]),
+        lambda: sealed([memoryview(bytes(4097))]),
+        lambda: os.open(os.devnull, os.O_RDONLY),
+        lambda: os.open(__file__, os.O_RDONLY),
+    ],
+    ids=["not sealed", "can be written to", "empty", "too large", "a device", "a file"],
+)
+def test_what_is_no_sealed_memory_is_not_mapped(memory: Callable[[], int]) -> None:
+    with pytest.raises(InvalidAnswerError):
+        answer_of(lambda: Sealed(memory()), MEMORY)
+
+
+@pytest.mark.parametrize(("sent", "error"), [(b"", EOFError), (b".", InvalidAnswerError)])
+def test_a_memory_that_does_not_come_is_none(sent: bytes, error: type[Exception]) -> None:
+    with said(frame(b"true") + sent) as channel, pytest.raises(error):
+        receive_answer(channel, MEMORY)
 
 
 @given(st.binary(max_size=300) | st.builds(frame, st.binary(max_size=300), st.booleans()))

@@ -118,7 +118,7 @@ def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Coun
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 
 
-LOOK = Load(running=4, waiting=2, kv_used=0.5, preemptions=7, drifted=3, drafted=50, accepted=36)
+LOOK = Load(running=4, waiting=2, preparing=5, kv_used=0.5, preemptions=7, drifted=3, drafted=50, accepted=36)
 
 
 def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
@@ -130,6 +130,7 @@ def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
     assert grown("pecia_engine_draft_tokens_total", engine="test") == 50
     assert grown("pecia_engine_accepted_draft_tokens_total", engine="test") == 36
     assert REGISTRY.get_sample_value("pecia_engine_running_requests", {"engine": "test"}) == 4
+    assert REGISTRY.get_sample_value("pecia_engine_preparing_requests", {"engine": "test"}) == 5
     assert REGISTRY.get_sample_value("pecia_engine_kv_cache_used_ratio", {"engine": "test"}) == 0.5
     assert REGISTRY.get_sample_value("pecia_engine_budget_share_ratio", {"engine": "test"}) == 0.75
 

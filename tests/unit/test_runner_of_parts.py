@@ -45,11 +45,10 @@ class Unwinding:
             await self.let_go.wait()
             self.at_work -= 1
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:  # noqa: ARG002
+    async def give_back(self, parts: Collection[UUID]) -> None:  # noqa: ARG002
         self.given_back += 1
         if self.given_back <= self.refuses:
             raise OSError
-        return ()
 
     async def overdue(self, part: UUID) -> None:
         """No part is held for too long here."""

@@ -112,7 +112,8 @@ _READABLE = (
     *("/dev/null", "/dev/urandom", "/proc/cpuinfo", "/sys/devices", "/sys/bus/pci"),
 )
 
-_LARGEST_FILE = 64 * 1024**2
+LARGEST_FILE = 64 * 1024**2
+"""Bytes that a confined process may write to one file that is open, if nothing else is said."""
 _ANSWER_S = 60
 
 
@@ -147,13 +148,13 @@ def confine_files(readable: Iterable[Path] = ()) -> bool:
         os.close(rules)
 
 
-def confine_calls() -> bool:
+def confine_calls(largest_file: int = LARGEST_FILE) -> bool:
     """Let this process open no socket, start or touch no other process and write to no file that is not open.
 
     Return whether the kernel took the filter; the limits hold in any case.
     """
     forbid_core_files()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return False
     audit, machine = _MACHINES[platform.machine()]

@@ -1,4 +1,4 @@
-"""What the pool asks of whoever runs the parts."""
+"""What the pool needs of the runner of parts."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class PartRuntime(Protocol):
         """
         ...
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+    async def give_back(self, parts: Collection[UUID]) -> None:
         """Note that these stay unfinished here; awaited before their messages go back to the lists.
 
-        Return those of them that what runs the parts died on: they go to quarantine.
+        Messages of those that what runs the parts died on are stale then: a claim of one finds nothing to do.
         """
         ...
 

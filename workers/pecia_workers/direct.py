@@ -57,8 +57,9 @@ class DirectClaims:
 
     async def idle(self) -> None:
         """Return once no claim is under way: a message's claim beside it could take the same part."""
-        async with self._claiming:
-            pass
+        if self._claiming.locked():
+            async with self._claiming:
+                pass
 
     async def _look(self) -> None:
         away = False

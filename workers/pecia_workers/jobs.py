@@ -103,8 +103,6 @@ class Ending:
 
     result: tuple[int, Any, float] | None
     timed_out: bool = False
-    suspect: bool = False
-    """Whether the engine died on it, so that it goes to quarantine."""
 
     @classmethod
     def done(cls, seconds: float) -> Ending:
@@ -117,10 +115,10 @@ class Ending:
         return cls(result=(1, ErrorInfo(_bare(error)), seconds))
 
     @classmethod
-    def given_back(cls, seconds: float, *, timed_out: bool = False, suspect: bool = False) -> Ending:
-        """Say that it did not end here: its message goes back to its list, or to quarantine."""
+    def given_back(cls, seconds: float, *, timed_out: bool = False) -> Ending:
+        """Say that it did not end here: its message goes back to its list."""
         result = (1, ErrorInfo(Reject(requeue=True)), seconds)
-        return cls(result=result, timed_out=timed_out, suspect=suspect)
+        return cls(result=result, timed_out=timed_out)
 
     @classmethod
     def silent(cls) -> Ending:

@@ -33,7 +33,7 @@ class _Copy:
     decrypted: bool
     users: int = 0
     idle: bool = False
-    """Whether nobody has read it since a sweep."""
+    """Whether it has not been read since a sweep."""
     ready: asyncio.Lock = field(default_factory=asyncio.Lock)
     verified: bool = False
 
@@ -69,7 +69,7 @@ class Spool:
             self._evict()
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-        """Remove copies that nobody reads: decrypted ones, and those that `unheld` names, which no job holds."""
+        """Remove copies that are not being read: decrypted ones, and those that `unheld` names, which no job holds."""
         self._sweep_decrypted()
         idle = [key for key, copy in self._copies.items() if copy.owned and not copy.users]
         for key in await unheld(idle) if idle else ():
@@ -122,7 +122,7 @@ class Spool:
 
 
 async def keep_swept(spool: Spool, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-    """Sweep the spool now and then, for ever. While Postgres is away nobody knows what is held: then it rests."""
+    """Sweep the spool now and then, for ever. While Postgres is away it is unknown what is held: then it rests."""
     while True:
         await asyncio.sleep(SWEPT_EVERY.total_seconds())
         with outage_suppressed():

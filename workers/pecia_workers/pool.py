@@ -215,15 +215,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
         del self._jobs[job.part]
         if ending.timed_out and job.limit_s:
             job.timeout_callback(job.soft, job.limit_s)
-        if ending.suspect:
-            self._keeper.suspect(str(job.part))
         if ending.result and not (ending.timed_out and not job.soft):
             job.callback(ending.result)
 
     def _run_ready(self) -> None:
         """Run what Celery put off for the hub's next turn: acknowledgements and events, in one group."""
         if self._hub:
-            for item in self._hub._pop_ready():  # noqa: SLF001  once the hub has stopped nobody else runs them
+            for item in self._hub._pop_ready():  # noqa: SLF001  nothing else runs them once the hub has stopped
                 item()
 
     def _on_overdue(self, part: str) -> None:
@@ -291,11 +289,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         left = list(self._jobs.values())
         for job in left:
             job.interrupt(Interruption.STOPPED)
-        suspects = self._runner.abandon(left)
+        self._runner.abandon(left)
         self._finish_all()
         for job in list(self._jobs.values()):
-            age = time.monotonic() - job.started
-            self._finish(job, Ending.given_back(age, suspect=job.part in suspects))
+            self._finish(job, Ending.given_back(time.monotonic() - job.started))
         self._run_ready()
         deadline = time.monotonic() + _SETTLE_S
         while not self._keeper.settle() and time.monotonic() < deadline:

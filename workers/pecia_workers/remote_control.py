@@ -1,4 +1,4 @@
-"""What Celery's remote control may do to a worker: whoever can publish in Redis can send it commands."""
+"""What Celery's remote control may do to a worker: any publisher in Redis can send it commands."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Retry
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pecia_workers.jobs import Job
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PAUSE_S = 1.0
 """Before a part goes back that a fault in Pecia itself threw out, so that it does not spin."""
@@ -59,7 +57,7 @@ class PartRunner:
         self._tell = tell
         self._fatal = fatal
         self._priced = priced
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[bool]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="parts", daemon=True)
@@ -83,12 +81,9 @@ class PartRunner:
         """Have the runtime give a part up that does not end, not even cancelled."""
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.overdue(part))
 
-    def abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
-        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back.
-
-        Return those parts that go to quarantine.
-        """
-        return asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
+    def abandon(self, jobs: Collection[Job]) -> None:
+        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""
+        asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
 
     def stop(self) -> None:
         """Stop the runtime and the loop."""
@@ -110,7 +105,7 @@ class PartRunner:
             self._loop.call_soon(job.task.cancel)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task: asyncio.Task[None] = self._loop.create_task(_quietly(work))
+        task: asyncio.Task[bool] = self._loop.create_task(_quietly(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -165,22 +160,19 @@ class PartRunner:
             return Ending.silent()
         if job.interruption is None and not timed_out:
             await asyncio.sleep(_PAUSE_S)
-        # What Postgres takes for running must not lie in Redis: whoever claimed it there would find it taken.
-        while (suspects := await self._give_back([job])) is None:  # noqa: ASYNC110  the other side is a database
+        # What Postgres takes for running must not lie in Redis: a worker that claimed it there would find it taken.
+        while not await self._give_back([job]):  # noqa: ASYNC110  the other side is a database
             await asyncio.sleep(_PAUSE_S)
-        return Ending.given_back(_age(job), timed_out=timed_out, suspect=job.part in suspects)
+        return Ending.given_back(_age(job), timed_out=timed_out)
 
-    async def _abandon(self, jobs: Collection[Job]) -> Collection[UUID]:
+    async def _abandon(self, jobs: Collection[Job]) -> None:
         tasks = [job.task for job in jobs if job.task]
         if tasks:
             await asyncio.wait(tasks, timeout=_UNWIND_S)
-        return await self._give_back(jobs, limit_s=_STOP_S) or ()
+        await self._give_back(jobs, limit_s=_STOP_S)
 
-    async def _give_back(
-        self, jobs: Collection[Job], *, limit_s: float | None = None
-    ) -> Collection[UUID] | None:
-        parts = [job.part for job in jobs]
-        return await _quietly(self._runtime.give_back(parts), limit_s=limit_s)
+    async def _give_back(self, jobs: Collection[Job], *, limit_s: float | None = None) -> bool:
+        return await _quietly(self._runtime.give_back([job.part for job in jobs]), limit_s=limit_s)
 
     async def _start_runtime(self) -> Budget:
         budget = await self._runtime.start(self._priced)
@@ -203,11 +195,12 @@ def _age(job: Job) -> float:
     return time.monotonic() - job.started
 
 
-async def _quietly(work: Coroutine[Any, Any, T], *, limit_s: float | None = None) -> T | None:
-    """Await work that nobody can mend when it fails; then return None."""
+async def _quietly(work: Coroutine[Any, Any, None], *, limit_s: float | None = None) -> bool:
+    """Await work whose failure has no remedy; return whether it succeeded."""
     try:
         async with asyncio.timeout(limit_s):
-            return await work
+            await work
     except Exception as error:  # noqa: BLE001
         _log.error("%s failed: %s", getattr(work, "__qualname__", "work"), type(error).__name__)
-        return None
+        return False
+    return True

@@ -22,6 +22,7 @@ from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import outage_suppressed
+from pecia_schemas.tasks import Witness
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
@@ -39,9 +40,11 @@ from pecia_workers.engines.base import (
     EngineDeadError,
     EngineError,
     EngineRefusedError,
+    EngineUnavailableError,
     Generator,
 )
 from pecia_workers.engines.profiles import with_profile
+from pecia_workers.engines.registry import create_witness
 from pecia_workers.engines.stages import stages_served
 from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import (
@@ -58,7 +61,7 @@ from pecia_workers.ledger import (
 from pecia_workers.ledger.database import OUTAGE, outlast
 from pecia_workers.ledger.giveback import running_parts
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import OrphanedPart, pardon
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
@@ -80,6 +83,7 @@ from pecia_workers.sources.intake import Intake
 from pecia_workers.tracing.parts import ended, processing
 from pecia_workers.tracing.requests import TracedGenerator
 from pecia_workers.watching import watch_workers
+from pecia_workers.witness.witnesses import Witnesses, witness_processes
 from pecia_workers.working import clocked, limited
 
 log = structlog.get_logger(__name__)
@@ -95,8 +99,8 @@ R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
-def _nobody(_part: UUID, _tokens: int) -> None:
-    """Nobody to tell."""
+def _unnoticed(_part: UUID, _tokens: int) -> None:
+    """Ignore the exact price of a part."""
 
 
 class Runtime:
@@ -124,7 +128,7 @@ class Runtime:
         """The worker's name in Postgres and Redis."""
         return self._identity.name
 
-    async def start(self, priced: Priced = _nobody) -> Budget:
+    async def start(self, priced: Priced = _unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed."""
         if self._stages - {Stage.INGEST}:
             self._settings = await asyncio.to_thread(
@@ -188,13 +192,36 @@ class Runtime:
         await engine.start()
         generator = self._meter.on(await self._batcher(engine, priced))
         fallback, settings = await self._fallback(), self._settings
-        engines = [engine.capabilities, *([fallback.capabilities] if fallback else [])]
+        witnesses, seconds = await self._witnesses(engine, priced)
+        engines = [engine.capabilities, *(one.capabilities for one in (fallback, seconds) if one)]
         cache = self._cache = ResultCache(self._ledger.earlier, settings, engines)
         captions_of = self._ledger.captions
-        self._handlers[Stage.READ] = ReadPage(spool, decoder, generator, settings, cache, fallback=fallback)
+        self._handlers[Stage.READ] = ReadPage(
+            spool, decoder, generator, settings, cache, fallback=fallback, witnesses=witnesses
+        )
         self._handlers[Stage.CAPTION] = CaptionSegment(spool, decoder, generator, settings, cache)
         self._handlers[Stage.SUMMARIZE] = SummarizeVideo(captions_of, generator, settings, cache)
-        return _claimable(engine.budget, decoder.slots)
+        return _claimable(engine.budget, decoder.slots, witnesses.spare)
+
+    async def _witnesses(self, engine: Engine, priced: Priced) -> tuple[Witnesses, Generator | None]:
+        """Return who reads pages beside this engine, and the CPU engine if it is started for that."""
+        settings = self._settings
+        choice = Witness(settings.witness)
+        if Stage.READ not in self._stages or (choice is Witness.AUTO and not engine.capabilities.samples):
+            choice = Witness.NONE
+        if choice not in (Witness.AUTO, Witness.OCR):
+            return Witnesses(choice), None
+        processes = settings.witness_processes or witness_processes()
+        try:
+            witness = create_witness(settings, processes)
+        except EngineUnavailableError as error:
+            if choice is Witness.OCR:
+                raise
+            log.warning("witness_layers_alone", reason=str(error))
+            return Witnesses(choice), None
+        self._resources.push_async_callback(witness.stop)
+        await witness.start()
+        return Witnesses(choice, witness, processes, lambda part: priced(part, 0)), witness
 
     async def _fallback(self) -> Generator | None:
         """Start the engine for what the worker's own could not read; None if the settings name no other."""
@@ -262,7 +289,7 @@ class Runtime:
     def _taken_for_dead(self) -> None:
         """Let go of everything: others run it now. What was counted against it is taken back."""
         log.error("taken_for_dead", parts=len(self._running))
-        lost = [OrphanedPart(id=part.id, attempt=part.attempt) for part, _ in self._running.values()]
+        lost = [part.fence for part, _ in self._running.values()]
         for _, task in self._running.values():
             task.cancel()
         if lost:
@@ -372,7 +399,7 @@ class Runtime:
             _tell_celery(outcome)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, or a summary that waited for this segment; what stays behind is the relay's."""
+        """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
         with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
@@ -419,14 +446,16 @@ class Runtime:
                 self._cancelled.add(part.id)
                 task.cancel()
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+    async def give_back(self, parts: Collection[UUID]) -> None:
         """Queue again, in Postgres, what this worker holds of these parts and will not finish.
 
-        Return those that the engine died on. They count it as a death, or one page could take down engine after engine.
+        Those that the engine died on count it as a death, or one page could take down engine after engine; their
+        messages are the relay's.
         """
         died_on = self._died_on.intersection(parts)
         await self._ledger.give_back(parts, died_on=died_on)
-        return died_on
+        if died_on:
+            await self._publish_parts()
 
     async def overdue(self, part: UUID) -> None:
         """Queue a part elsewhere that has been held for too long; it counts as a death."""
@@ -463,15 +492,16 @@ async def _finish(work: Coroutine[Any, Any, R]) -> R:
         raise
 
 
-def _claimable(budget: Budget, decoding: int) -> Budget:
+def _claimable(budget: Budget, decoding: int, witnessing: int = 0) -> Budget:
     """Return what to claim so that the engine never waits for a page: what it holds, and two for each decoder.
 
-    Without a token budget the engine's slots include what is made ready: an urgent page waits behind no more.
+    Pages that wait for their witness take no more of it than a slot each. Without a token budget the engine's slots
+    include what is made ready: an urgent page waits behind no more.
     """
     if budget.tokens is None:
-        return budget
+        return Budget(slots=budget.slots + witnessing, tokens=None)
     slots = budget.slots + 2 * decoding
-    return Budget(slots=slots, tokens=budget.tokens * slots // budget.slots)
+    return Budget(slots=slots + witnessing, tokens=budget.tokens * slots // budget.slots)
 
 
 def _tell_use(engine: Engine, batcher: Batcher) -> None:

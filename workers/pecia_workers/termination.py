@@ -1,6 +1,6 @@
 """A machine that will be taken away: how its cloud says so, and a worker that then stops as by SIGTERM.
 
-On a spot machine nobody sends SIGTERM in time. On Kubernetes the cloud's node termination handler sees to that.
+On a spot machine SIGTERM does not come in time. On Kubernetes the cloud's node termination handler sees to that.
 """
 
 from __future__ import annotations

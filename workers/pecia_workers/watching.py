@@ -84,5 +84,5 @@ async def _upkeep_is_on_duty(database: AsyncEngine) -> bool:
 def _failure_told() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001  the next look may succeed, and nobody else looks
+    except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
         log.info("watch_failed", error=name_of(error))

@@ -23,7 +23,7 @@ def upgrade() -> None:
     op.execute(
         """
         UPDATE parts SET flow = jobs.flow, early = attempt = 0 AND parts.state = 'queued' AND run_at > now()
-        FROM jobs WHERE jobs.id = parts.job_id AND parts.state IN ('queued', 'held')
+        FROM jobs WHERE jobs.id = parts.job_id AND parts.state IN ('queued', 'held', 'running')
           AND (jobs.flow IS NOT NULL OR run_at > now())
         """
     )

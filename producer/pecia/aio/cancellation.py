@@ -1,4 +1,4 @@
-"""Cancellation that nobody swallows."""
+"""Cancellation that is never swallowed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable,
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -20,11 +20,11 @@ from pecia.aio import bulk
 from pecia.aio.completion import look
 from pecia.aio.job import AsyncJob, AsyncJobGroup
 from pecia.backlog import Patience
-from pecia.bulk import Item, Named, Outcome, Tally, messages
+from pecia.bulk import Item, Named, Outcome, Tally
 from pecia.configuration import resolve
-from pecia.errors import DatabaseRefusedError, SubmitError, WrongLoopError
+from pecia.errors import QueueFullError, SubmitError, WrongLoopError
 from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
-from pecia.submission import NewJob, Options
+from pecia.submission import Options
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
@@ -47,6 +47,7 @@ class AsyncClient:
 
     Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
     `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
+    `AsyncClient("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class AsyncClient:
         redis_url: str | None = None,
         payload_url: str | None = None,
         *,
+        api_key: str | None = None,
         settings: ClientSettings | None = None,
     ) -> None:
         self._settings = resolve(
-            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url
+            settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url, api_key=api_key
         )
         self._connections: AsyncConnections | None = None
 
@@ -83,9 +85,9 @@ class AsyncClient:
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
         with tracing.submitting(asked.lane) as span:
-            await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
+            patience = Patience(block=block, timeout=timeout)
             item = Item(0, task, idempotency_key, traceparent=span.traceparent)
-            ((_, outcome),) = await self._accept([item], asked)
+            ((_, outcome),) = await self._accept([item], asked, patience)
             if isinstance(outcome, SubmitError):
                 raise outcome
             tracing.became(span, outcome)
@@ -113,9 +115,9 @@ class AsyncClient:
         with tally.told(), tracing.submitting_many():
             async with aclosing(bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys))) as batches:
                 async for items in batches:
-                    await self._wait_for_room(asked.lane, Patience(block=block, timeout=timeout))
+                    patience = Patience(block=block, timeout=timeout)
                     with tracing.each(items, asked.lane) as (traced, noted):
-                        tally.add(noted(await self._accept(traced, asked)))
+                        tally.add(noted(await self._accept(traced, asked, patience)))
         return tally.result()
 
     @overload
@@ -330,36 +332,30 @@ class AsyncClient:
         return self._connections
 
     def _connect(self) -> AsyncConnections:
+        if self._settings.gateway_url:
+            from pecia.remote.connections import AsyncRemoteConnections  # noqa: PLC0415  as below
+
+            return cast("AsyncConnections", AsyncRemoteConnections(self._settings))
         from pecia.aio.connections import AsyncConnections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
 
         return AsyncConnections(self._settings)
 
     def _options(self, **asked: Any) -> Options:
-        return submission.options(**asked, client=self._open().client, fair_by=self._settings.fair_by)
+        return submission.options(
+            **asked,
+            client=self._open().client,
+            fair_by=self._settings.fair_by,
+            tenant=self._open().tenant,
+        )
 
-    async def _accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
-        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
-        connections = self._open()
-        prepared = await bulk.prepare(items, connections.payloads, asked, connections.keys)
-        new = prepared.new
-        with tracing.accepting(len(new)):
-            accepted = await self._write(connections, new) if new else []
-        connections.backlog.add(asked.lane, len(new))
-        await connections.publish(messages(new, accepted))
-        return prepared.outcomes(accepted)
-
-    async def _write(
-        self, connections: AsyncConnections, new: Sequence[NewJob]
-    ) -> list[Accepted | SubmitError]:
-        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
-        try:
-            return await connections.store.accept(new, is_stored=connections.holds)
-        except DatabaseRefusedError as error:
-            if len(new) == 1:
-                return [SubmitError(str(error))]
-            half = len(new) // 2
-            first = await self._write(connections, new[:half])
-            return first + await self._write(connections, new[half:])
+    async def _accept(self, items: Sequence[Item], asked: Options, patience: Patience) -> Iterable[Outcome]:
+        """Hand over a batch once there is room. Raises `QueueFullError` when the patience is over."""
+        while True:
+            await self._wait_for_room(asked.lane, patience)
+            try:
+                return await self._open().accept(items, asked)
+            except QueueFullError as refusal:  # a gateway's
+                await asyncio.sleep(patience.pause(refusal))
 
     async def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from pecia.completion import Deadline, Outage, Pending, batches, in_order
-from pecia.errors import DatabaseUnavailableError
+from pecia.errors import UnavailableError
 from pecia.view import JobView
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ def announcements(
     connections: AsyncConnections, job_ids: Collection[UUID], deadline: Deadline
 ) -> AsyncAnnouncements:
     """Return the news about these jobs, at the client's own polling interval."""
-    from pecia.aio.publishing import AsyncAnnouncements  # noqa: PLC0415  brings redis, slow to load
-
-    return AsyncAnnouncements(connections.bus, job_ids, poll_s=connections.poll_s, deadline=deadline)
+    return connections.announcements(job_ids, deadline)
 
 
 async def finished(
@@ -48,13 +46,13 @@ async def finished(
 async def outlast(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
     """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
 
-    Raises `DatabaseUnavailableError` when that is over.
+    Raises `UnavailableError` when that is over.
     """
     outage = Outage(deadline)
     while True:
         try:
             return await look()
-        except DatabaseUnavailableError:
+        except UnavailableError:
             if not (pause := outage.pause()):
                 raise
             await asyncio.sleep(pause)

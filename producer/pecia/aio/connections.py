@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
+from pecia import tracing
+from pecia.aio import bulk
 from pecia.aio.database import AsyncDatabase, within_work
-from pecia.aio.publishing import AsyncBus
+from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
 from pecia.audit import Place, TrailPages
+from pecia.bulk import Item, Outcome, messages
+from pecia.completion import Deadline
 from pecia.configuration import redis_url
 from pecia.connections import Holdings, store_answers
-from pecia.errors import UnavailableError
+from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.purging import FIRST, PurgingSteps, batches
 from pecia.records import AuditEntry, Erasure, Selection
+from pecia.submission import NewJob, Options
 from pecia.tracing import sending
+from pecia.view import Accepted
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
@@ -75,8 +83,41 @@ class AsyncConnections(Holdings[AsyncDatabase]):
         super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
         self.loop = asyncio.get_running_loop()
         self.trail = AsyncTrail(self._database)
-        self.purging = AsyncPurging(self._database, client=self.client)
         self.bus = AsyncBus(redis_url(settings), connect_timeout=patience, window=settings.window)
+
+    def _name(self, client: str, tenant: str | None) -> None:
+        super()._name(client, tenant)
+        self.purging = AsyncPurging(self._database, client=client)
+
+    def seen_by(self, client: str, tenant: str) -> Self:
+        """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""
+        view = copy(self)
+        view._name(client, tenant)  # noqa: SLF001  another of this class
+        return view
+
+    def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> AsyncAnnouncements:
+        """Return the news about these jobs, at the client's own polling interval."""
+        return AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
+
+    async def accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
+        """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
+        prepared = await bulk.prepare(items, self.payloads, asked, self.keys)
+        new = prepared.new
+        with tracing.accepting(len(new)):
+            accepted = await self._write(new) if new else []
+        self.backlog.add(asked.lane, len(new))
+        await self.publish(messages(new, accepted))
+        return prepared.outcomes(accepted)
+
+    async def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
+        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
+        try:
+            return await self.store.accept(new, is_stored=self.holds)
+        except DatabaseRefusedError as error:
+            if len(new) == 1:
+                return [SubmitError(str(error))]
+            half = len(new) // 2
+            return await self._write(new[:half]) + await self._write(new[half:])
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name, to the work of a transaction."""

@@ -31,7 +31,7 @@ class AsyncDatabase:
     async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns, as `Database.transaction` does.
 
-        Whoever is cancelled meanwhile has the statement cancelled, and the connection goes back to the pool.
+        A caller's cancellation cancels the statement, and the connection goes back to the pool.
         """
         tries = Tries(self._patience, repeatable=repeatable)
         while True:

@@ -44,7 +44,7 @@ class AsyncBus(Breaker):
         return messages if replies is None else refused(packed, replies)
 
     async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Tell whoever waits for these jobs, and the workers that run them if they were cancelled."""
+        """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
         await self._send(lambda pipe: announce(pipe, job_ids, state))
 
     async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:

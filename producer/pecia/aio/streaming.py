@@ -23,12 +23,13 @@ async def parts(
     deadline: Deadline,
     *,
     in_order: bool,
+    read: ReadParts | None = None,
 ) -> AsyncGenerator[PartOutcome, None]:
-    """Yield the parts of a job as they end, in the document's order or in that of ending.
+    """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
 
     `is_over` looks at the job. Raises `JobTimeoutError` at the deadline.
     """
-    store, read = connections.store, ReadParts()
+    store, read = connections.store, read or ReadParts()
     async with announcements(connections, [job_id], deadline) as news:
         while True:
             over = await outlast(is_over, deadline)  # asked first: what ended before is among the outcomes
@@ -50,10 +51,14 @@ async def parts(
 
 
 async def events(
-    connections: AsyncConnections, job_id: UUID, is_over: Callable[[], Awaitable[bool]], deadline: Deadline
+    connections: AsyncConnections,
+    job_id: UUID,
+    is_over: Callable[[], Awaitable[bool]],
+    deadline: Deadline,
+    read: ReadEvents | None = None,
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
-    store, read = connections.store, ReadEvents()
+    store, read = connections.store, read or ReadEvents()
     async with announcements(connections, [job_id], deadline) as news:
         while True:
             over = await outlast(is_over, deadline)  # asked first: the event of the end is read next

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. What goes wrong is one line on standard error."""
     try:
         return int(app(arguments, prog_name="pecia", standalone_mode=False) or 0)
-    except Exception as error:  # noqa: BLE001  a traceback helps nobody at a terminal; the place is enough to report
+    except Exception as error:  # noqa: BLE001  a traceback is no help at a terminal; the place is enough to report
         from pecia.cli import endings  # noqa: PLC0415  brings the client
 
         return endings.after(error)

@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 from pecia.cli.verbs import OWN, PANELS, Verb, others
 
-_EXTRAS = {"up": "local", "demo": "local", "eval": "eval"}
+_EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway"}
 _HOME = re.compile(r"--home\b")
 
 

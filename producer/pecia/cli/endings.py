@@ -93,7 +93,7 @@ def _mark(error: TyperException) -> str:
 
 
 def of_fault(error: Exception) -> str:
-    """Return the sentence for an error nobody foresaw: its kind and place, not its text, which may quote a document."""
+    """Return the sentence for an unexpected error: its kind and place, not its text, which may quote a document."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"a fault in Pecia itself ({type(error).__name__} in {place.name}, line {place.lineno}): please report it."
 

@@ -63,7 +63,7 @@ def _confirm(found: Sequence[Erasure], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to ask: say --yes", param_hint="--yes")
+        raise typer.BadParameter("there is no terminal to confirm on: add --yes", param_hint="--yes")
     try:
         sure = typer.confirm(f"Erase {_sum(found)} for good?", err=True)
     except typer.Abort:

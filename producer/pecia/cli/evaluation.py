@@ -29,6 +29,8 @@ _COLUMNS = {
     "wer": "WER",
     "f1": "words F1",
     "numbers": "numbers",
+    "errors_doubted": "errors doubted",
+    "right_doubted": "right doubted",
     "coverage": "coverage",
     "cells": "cells",
     "order": "order",
@@ -39,7 +41,17 @@ _COLUMNS = {
     "wrong_blank": "wrong blank",
     "seconds": "s/page",
 }
-_SPARE = ("order in file", "CER in file", "coverage", "WER", "wrong blank", "marks", "s/page")
+_SPARE = (
+    "right doubted",
+    "errors doubted",
+    "order in file",
+    "CER in file",
+    "coverage",
+    "WER",
+    "wrong blank",
+    "marks",
+    "s/page",
+)
 
 Folder = Annotated[
     Path,

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def follow(group: JobGroup[Any], timeout: float | None) -> None:
-    """Wait until all jobs are over, and say what they wait for in vain.
+    """Wait until all jobs are over, and name what no running worker can do.
 
     Raises `JobTimeoutError`; the group's jobs then show what was seen last.
     """
@@ -74,7 +74,7 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
 
 
 def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
-    """Yield the items, and show how many have been taken; `total` is None if nobody knows how many there are."""
+    """Yield the items, and show how many have been taken; `total` is None if their number is unknown."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -30,7 +30,7 @@ class Found:
     """One document that lies there."""
 
     name: str
-    """As whoever runs the command knows it."""
+    """As the user of the command knows it."""
     source: Path | str
     version: str
     """What is another whenever its content is."""
@@ -40,7 +40,7 @@ class Found:
     def key(self, asked: ReadDocument, lane: Lane, keys: Keyring) -> str:
         """Return what names this version of the document, read as `asked`: it tells nothing of where it lies.
 
-        Under an encryption key nobody without that can even try names.
+        Under an encryption key names cannot be guessed without it.
         """
         how = task_to_json(asked)
         parts = [self.name, self.version, how, lane]

@@ -10,7 +10,7 @@ import typer
 from pecia.cli import generation, results, submitting, values
 from pecia.cli.inputs import inputs
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import DocumentType, Prefer, ReadDocument
+from pecia_schemas.tasks import DocumentType, Prefer, ReadDocument, Witness
 
 Kind = Annotated[DocumentType, typer.Option("--type", help="What the documents are.")]
 Language = Annotated[str | None, typer.Option(help="ISO 639-1, as in en. Default: the engine's own.")]
@@ -42,6 +42,13 @@ From = Annotated[
         "wherever there is any (layer), or the pixels."
     ),
 ]
+ByWitness = Annotated[
+    Witness | None,
+    typer.Option(
+        help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
+        "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
+    ),
+]
 Fields = Annotated[
     Path | None,
     typer.Option(
@@ -71,6 +78,7 @@ def read(
     password_file: PasswordFile = None,
     prepare: Prepare = None,
     prefer: From = Prefer.AUTO,
+    witness: ByWitness = None,
     fields: Fields = None,
     instructions: Instructions = None,
     preset: generation.PresetOption = None,
@@ -121,6 +129,7 @@ def read(
             password=password,
             prepare=steps,
             prefer=prefer,
+            witness=witness,
             fields=schema,
             instructions=words,
             preset=preset,

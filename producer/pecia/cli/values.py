@@ -99,7 +99,7 @@ def _text(file: Path, option: str) -> str:
 def _typed_password() -> str:
     try:
         typed: str = typer.prompt("Password", hide_input=True, err=True)
-    except typer.Abort:  # Ctrl-C, Ctrl-D, or nobody there to type
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
         typer.echo(err=True)
         raise typer.BadParameter(
             "no password was typed; --password-file reads it from a file", param_hint="--password"

@@ -112,6 +112,10 @@ PANELS: Final = {
             "pecia_workers.commands.flower:flower",
             "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         ),
+        "gateway": Verb(
+            "pecia.cli.gateway:gateway",
+            "Serve the fleet over HTTP to those who bear a key, until SIGTERM or Ctrl-C.",
+        ),
         "migrate": Verb(
             "pecia_migrations.cli:migrate", "Bring the database to this version's schema. Safe to repeat."
         ),
@@ -122,7 +126,8 @@ PANELS: Final = {
             "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
         ),
         "engine": Verb(
-            "pecia_workers.commands.engine:engine", "Plan which model a GPU can run, and check that it reads."
+            "pecia_workers.commands.engine:engine",
+            "Plan which model a GPU can run, check that it reads, and find its sizes.",
         ),
         "simulate": Verb(
             "pecia_workers.commands.simulate:simulate",
@@ -135,6 +140,7 @@ PANELS: Final = {
         ),
     },
     "Keys": {
+        "access": Verb("pecia.cli.access:app", "Keys of the gateway: make them, see them, end them."),
         "keys": Verb(
             "pecia_workers.commands.keys:keys",
             "Make encryption keys, and bring what is stored under the current one.",

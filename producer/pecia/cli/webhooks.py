@@ -47,7 +47,7 @@ def add(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register a receiver. Its secret is printed now and never again: hand it to whoever runs the receiver.
+    """Register a receiver. Its secret is printed now and never again: hand it to the receiver's operator.
 
     Example: `pecia webhook add https://example.org/pecia --event job.failed --event job.partial`
     """
@@ -121,7 +121,7 @@ def try_out(
     if sent.attempts or sent.state.is_terminal:
         raise typer.Exit(Ending.DONE if sent.state is DeliveryState.DELIVERED else Ending.FAILED)
     endings.complain(
-        f"nobody has tried it within {timeout:g} s: is a webhook worker on duty? See `pecia doctor`."
+        f"it was not tried within {timeout:g} s: is a webhook worker on duty? See `pecia doctor`."
     )
     raise typer.Exit(Ending.TIMEOUT)
 

@@ -76,6 +76,15 @@ def numeric(words: Iterable[str]) -> list[str]:
     return [word for word in words if word[0].isdigit()]
 
 
+def doubted(read: Iterable[str], true: Iterable[str], doubts: Iterable[str]) -> tuple[Share, Share]:
+    """Return the wrong words that are in doubt, of all wrong ones, and the right ones that are, of all right ones."""
+    written, about = Counter(read), Counter(doubts)
+    wrong = written - Counter(true)
+    right = written - wrong
+    seen = about & wrong
+    return Share(seen.total(), wrong.total()), Share(((about - seen) & right).total(), right.total())
+
+
 def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
     """Return the cells whose place, spans and text are right, of all that are true, empty ones included.
 

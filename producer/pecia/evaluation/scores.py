@@ -33,6 +33,10 @@ class PageScore(BaseModel):
     spoken: int = 0
     """Words that were read."""
     numbers: Share = Share(0, 0)
+    errors_doubted: Share = Share(0, 0)
+    """Wrong numbers that are in doubt, of all that were read."""
+    right_doubted: Share = Share(0, 0)
+    """Right numbers that are in doubt, of all that were read."""
     cells: Share = Share(0, 0)
     marks: Share = Share(0, 0)
     order: float | None = None
@@ -60,6 +64,9 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
     """Compare a page with its truth. One in capitals alone says nothing about the size of letters."""
     text = page.text.upper() if truth.text.isupper() else page.text
     read, true = metrics.words(text), metrics.words(truth.text)
+    numbers = metrics.numeric(read), metrics.numeric(true)
+    about = metrics.numeric(metrics.words("\n".join(doubt.text for doubt in page.doubts)))
+    errors, right = metrics.doubted(*numbers, about)
     return PageScore(
         file=file,
         number=page.number,
@@ -69,7 +76,9 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         words=metrics.word_errors(read, true),
         found=metrics.found(read, true),
         spoken=len(read),
-        numbers=metrics.found(metrics.numeric(read), metrics.numeric(true)),
+        numbers=metrics.found(*numbers),
+        errors_doubted=errors,
+        right_doubted=right,
         cells=metrics.cells(page.tables, truth.tables or ()),
         marks=Share(0, 0)
         if truth.marks is None
@@ -119,6 +128,10 @@ class Summary(BaseModel):
     """Words, wherever they stand."""
     numbers: float | None
     """Numbers, dates and times that were read, wherever they stand."""
+    errors_doubted: float | None
+    """Wrong numbers that are in doubt."""
+    right_doubted: float | None
+    """Right numbers that are."""
     coverage: float | None
     cells: float | None
     """Cells in their place with their text."""
@@ -145,6 +158,8 @@ class Summary(BaseModel):
             wer=_rate(_sum(one.words for one in scores)),
             f1=_rate(Share(2 * found.part, found.whole + spoken)),
             numbers=_rate(_sum(one.numbers for one in scores)),
+            errors_doubted=_rate(_sum(one.errors_doubted for one in scores)),
+            right_doubted=_rate(_sum(one.right_doubted for one in scores)),
             coverage=_mean(one.coverage for one in scores),
             cells=_rate(_sum(one.cells for one in scores)),
             order=_mean(one.order for one in scores),

@@ -108,7 +108,7 @@ def _note(page: Page | PageFailure) -> str:
 
 
 def _size(picture: Picture | None) -> tuple[float, float]:
-    """Return the sheet's size in points: the paper's, or, where nobody knows that, about that of A4."""
+    """Return the sheet's size in points: the paper's, or about that of A4 if it is unknown."""
     if picture is None:
         return _A4
     scale = _POINTS / picture.dpi if picture.dpi else max(_A4) / max(picture.width, picture.height)

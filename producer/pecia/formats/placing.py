@@ -44,7 +44,7 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
     """Yield words, each with the space after it, so that a selection has no gaps; they share the line's height."""
     level = line.box.right - line.box.left >= line.box.bottom - line.box.top
     words = [word for word in line.words if word.text.strip()]
-    if not words or not level:
+    if not words or not level or not line.has_every_word:
         if text := " ".join(line.text.split()):
             yield text, line.box
         return

@@ -1,4 +1,4 @@
-"""Captions as subtitles: WebVTT (https://www.w3.org/TR/webvtt1/) and SubRip, which nobody ever wrote a standard for."""
+"""Captions as subtitles: WebVTT (https://www.w3.org/TR/webvtt1/) and SubRip, which has no written standard."""
 
 from __future__ import annotations
 

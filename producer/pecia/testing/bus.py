@@ -105,7 +105,7 @@ class AsyncMemoryPubSub:
 
     def hear(self, message: Message) -> None:
         """Take in a message."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(self._heard.put_nowait, message)
 
     async def get_message(self, timeout: float = 0.0) -> Message | None:  # noqa: ASYNC109  redis-py's name
@@ -137,7 +137,7 @@ class MemoryBus(Bus):
             return ()
 
     def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Tell whoever waits for these jobs."""
+        """Notify all that wait for these jobs."""
         if not self._away:
             for job_id in job_ids:
                 self._switchboard.announce(job_id, state)
@@ -164,7 +164,7 @@ class AsyncMemoryBus(AsyncBus):
         return self._bus.publish(messages)
 
     async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Tell whoever waits for these jobs."""
+        """Notify all that wait for these jobs."""
         self._bus.announce(job_ids, state)
 
     def subscription(self) -> AsyncPubSub | None:

@@ -53,7 +53,7 @@ class Submitted:
 class FakeFleet:
     """A whole fleet in memory, for the tests of those who use Pecia: no servers, no files, no waiting.
 
-    Its clients are real ones. What they submit runs at once, and ends as `answers` and `fails` said; what nobody said
+    Its clients are real ones. What they submit runs at once, and ends as `answers` and `fails` said; what neither said
     anything about is read as one page, or captioned as one segment. With `held`, nothing moves until the test says so.
 
     After the `with` block every call of its clients raises `DatabaseUnavailableError`.

@@ -53,7 +53,7 @@ class Memory:
         self.settle: Callable[[], None] = lambda: None
         """Has the fleet do what is due by now."""
         self.announce: Callable[[UUID, JobState], None] = lambda _job_id, _state: None
-        """Tells whoever waits for a job that something has happened to it."""
+        """Notifies all that wait for a job that it has changed."""
         self._lock = RLock()
         self._events: dict[UUID, list[JobEvent]] = {}
         self._sequence = count(1)

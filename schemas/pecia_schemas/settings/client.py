@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from pecia_schemas import lengths
 from pecia_schemas.settings.base import ConnectionSettings, Duration
@@ -17,6 +17,10 @@ class ClientSettings(ConnectionSettings):
 
     client_name: Annotated[str, Field(max_length=lengths.NAME)] = ""
     """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
+    gateway_url: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    """The gateway by which a fleet is reached, in the place of its stores: `https://pecia.example.org`."""
+    api_key: SecretStr = SecretStr("")
+    """The key to show there, as `pecia access create` printed it."""
     poll_interval: Duration = timedelta(seconds=1)
     """How often a waiting client looks by itself when no announcement comes."""
     connect_timeout: Duration = timedelta(seconds=5)

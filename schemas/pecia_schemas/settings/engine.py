@@ -55,9 +55,12 @@ class EngineSettings(ConnectionSettings):
     """Share of the GPU's memory that vLLM takes, if the KV cache has no size of its own."""
     enforce_eager: bool = False
     """Start without compiling the model: sooner ready, slower on a GPU."""
-    exact_cost: bool = True
-    """Price each request by its model's own token formula, or by its processor's count; either is held against the
-    engine at its start. Off: a request costs what the engine counted for the last of its size."""
+    preparers: int | None = Field(default=None, ge=0)
+    """Processes that make pages ready for `vllm` before they are admitted. 0: the worker does it, on one thread. Unset:
+    one for every four cores, at most four."""
+    prepared_bytes: int = Field(default=1024**3, ge=1)
+    """What pages that are ready may take while they wait for room in the engine, in bytes. For an urgent page those of
+    lower lanes do not count."""
     adapters: dict[str, str] = Field(default_factory=dict)
     """LoRA adapters that tasks may name, as JSON: name and directory, `{"radiology": "/models/radiology"}`."""
     max_lora_rank: int = Field(default=64, ge=1)
@@ -126,6 +129,11 @@ class ReadingSettings(ConnectionSettings):
     engine knows. Empty: none."""
     fallback_processes: int = Field(default=1, ge=1)
     """Processes of that engine, half a gigabyte each: so many pages at a time."""
+    witness: Literal["auto", "layer", "ocr", "none"] = "auto"
+    """Who reads a page beside a language model, and finds what it swapped, made up or left out: its own text `layer`,
+    else the CPU engine (`ocr`). `auto`: what there is, if the engine is a language model. A task can say otherwise."""
+    witness_processes: int = Field(default=0, ge=0)
+    """Processes of the CPU engine that do so, half a gigabyte each. 0: one for every second core, at most eight."""
     cache: bool = True
     """Whether what was read before, by the same model in the same way, is the result at once. A task can say no."""
     cache_by: str = ""

@@ -11,6 +11,7 @@ from pecia_schemas.settings.base import ConnectionSettings, Duration
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.settings.engine import BatchingSettings, EngineSettings, ReadingSettings
 from pecia_schemas.settings.flower import FlowerSettings
+from pecia_schemas.settings.gateway import GatewaySettings
 from pecia_schemas.settings.webhooks import WebhookSettings
 from pecia_schemas.states import Lane
 
@@ -43,6 +44,7 @@ class WorkerSettings(
     WebhookSettings,
     RetentionSettings,
     FlowerSettings,
+    GatewaySettings,
 ):
     """What a fleet can set."""
 
@@ -60,7 +62,7 @@ class WorkerSettings(
 
     lease: Duration = timedelta(seconds=15)
     """How long a worker's heartbeat may stand still before it is taken for dead and its parts run elsewhere. It beats
-    four times within it, every five seconds at least."""
+    four times within it, every five seconds at least: under ten seconds, all processes need the same."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die on a part before it fails as `poisoned`. Before the last of them it runs alone in its
     worker."""
@@ -82,7 +84,7 @@ class WorkerSettings(
     """How often the relay looks."""
 
     remote_control: Literal["look", "revoke"] = "look"
-    """What Celery's remote control, and so whoever can publish in Redis, may do to a worker: `look`, or also `revoke`
+    """What Celery's remote control, and so every publisher in Redis, may do to a worker: `look`, or also `revoke`
     parts. `pecia cancel` needs neither."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.

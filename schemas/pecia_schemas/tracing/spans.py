@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 class Span:
-    """What is under way, to be told more about; or nothing, to which all is told in vain."""
+    """A span in progress; a no-op if nothing is recorded."""
 
     __slots__ = ("_span",)
 
@@ -44,7 +44,7 @@ class Span:
 
     @property
     def traceparent(self) -> str | None:
-        """What spans of other processes hang below, as W3C writes it; None if nobody will see it."""
+        """What spans of other processes hang below, as W3C writes it; None if it is not recorded."""
         if self._span is None or not self._span.is_recording():
             return None
         context = self._span.get_span_context()

@@ -19,7 +19,7 @@ from pecia_workers.broker.lists import taken_name
 from pecia_workers.upkeep.queues import count_taken, count_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from forking import Program, Programs
 
@@ -114,9 +114,30 @@ class Fleet:
     def bury(self, worker: Program) -> None:
         """Kill a worker, and do what upkeep does then: what it had taken comes again, as suspects."""
         worker.end()
-        name, died_on = f"w{worker.pid}", Ended(died_on=tuple(self.taken(worker)))
-        Lists(self.redis).claim((), worker=name, number=sys.maxsize, slots=0, ended=died_on)
+        name = f"w{worker.pid}"
+        held: Any = self.redis.hgetall(taken_name(name))
+        died_on = [json.loads(message[message.index("{") :]) for part, message in held.items() if part != "#"]
+        ended = Ended(finished=tuple(one["part"] for one in died_on))
+        Lists(self.redis).claim((), worker=name, number=sys.maxsize, slots=0, ended=ended)
         hand_back(self.redis, name)
+        self.publish_suspects(died_on)
+
+    def publish_suspects(self, died_on: Iterable[Mapping[str, Any]]) -> None:
+        """Do what the relay does with parts on which a worker died, by what their messages said before."""
+        publish(
+            self.redis,
+            [
+                PartMessage(
+                    part=UUID(one["part"]),
+                    stage=Stage.READ,
+                    lane=Lane(one["lane"]),
+                    cost=one["cost"],
+                    flow=UUID(one["flow"]),
+                    deaths=one.get("deaths", 0) + 1,
+                )
+                for one in died_on
+            ],
+        )
 
     def end(self) -> None:
         for worker in self.workers:

@@ -30,7 +30,6 @@ class ScriptedRuntime:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._died_on: set[UUID] = set()
         self._journal = (directory / "journal").open("a", buffering=1)
 
     async def start(self, priced: Callable[[UUID, int], None]) -> Budget:
@@ -72,7 +71,6 @@ class ScriptedRuntime:
         if plan == "cancelled":
             raise PartCancelledError(SECRET)
         if plan == "lose":
-            self._died_on.add(part)
             raise RuntimeLostError(SECRET)
         if plan == "die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -84,10 +82,9 @@ class ScriptedRuntime:
         file = self._directory / "plans" / str(part)
         return file.read_text() if file.exists() else "done"
 
-    async def give_back(self, parts: Collection[UUID]) -> Collection[UUID]:
+    async def give_back(self, parts: Collection[UUID]) -> None:
         for part in parts:
             self._note("given back", part)
-        return self._died_on.intersection(parts)
 
     async def overdue(self, part: UUID) -> None:
         self._note("overdue", part)

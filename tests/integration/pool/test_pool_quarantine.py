@@ -92,18 +92,3 @@ def expect_suspects_alone(fleet: Any, pid: int, suspects: set[str]) -> None:
         if entry["pid"] == pid:
             (running.add if entry["what"] == "run" else running.discard)(entry["part"])
             assert len(running) <= 1 or not running & suspects
-
-
-def test_what_an_engine_died_on_runs_apart_and_what_was_given_back_does_not(fleet: Any) -> None:
-    worker, [fatal, waited] = start_and_hold(fleet, 2)
-
-    fleet.plan(fatal, "lose")
-
-    assert worker.wait(WAIT_S) == 1
-    assert sorted(fleet.left) == ["read.normal", "read.quarantine"]
-    fleet.plan(waited, "done")
-    fleet.plan(fatal, "done")
-    fleet.start()
-    fleet.await_story(fatal, "run", "given back", "run", "done")
-    fleet.await_story(waited, "run", "cancelled", "given back", "run", "done")
-    fleet.await_settled()

@@ -22,7 +22,7 @@ from pecia_workers.ledger.claim import claim_parts
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.judge import Judge, Watch, gone_of
 from pecia_workers.ledger.processes import is_gone, new_name
-from pecia_workers.ledger.recovery import OrphanedPart, pardon
+from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, register
 
 LEASE = timedelta(seconds=15)
@@ -204,6 +204,6 @@ def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, play: Callabl
     tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
     mine: list[UUID] = [part["id"] for part in tables.parts(job_id)]
 
-    play(lambda database: pardon(database, [OrphanedPart(id=part, attempt=1) for part in mine]))
+    play(lambda database: pardon(database, [(part, 1) for part in mine]))
 
     assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]

@@ -1,11 +1,11 @@
-"""Between the stages and the engine: a request is made to fit, priced, and waits for its room."""
+"""Between the stages and the engine: a request is made ready, priced, and waits for its room."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -72,10 +72,11 @@ class Batcher:
         """Return the text, once there was room for the request. Raises `EngineError`."""
         expected = self._lengths.expected(request.workload)
         fitted = await self._engine.fit(replace(request, expected_output_tokens=expected))
-        tokens = self._engine.cost(fitted)
-        if fitted.part is not None:
-            self._priced(fitted.part, tokens)
-        generation = await self._answer(fitted, tokens)
+        with fitted.prepared or nullcontext():
+            tokens = self._engine.cost(fitted)
+            if fitted.part is not None:
+                self._priced(fitted.part, tokens)
+            generation = await self._answer(fitted, tokens)
         if generation.verdict is Verdict.OK:  # what was cut short says nothing about how long it is
             self._lengths.observe(request.workload, generation.usage.output)
         if not _same_pictures(request, fitted):

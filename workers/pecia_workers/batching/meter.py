@@ -40,7 +40,7 @@ class Meter:
     def spent(self, part: UUID, queued_s: float) -> Spent | None:
         """Return what this attempt, which waited for so long, has taken so far; None if no engine was asked.
 
-        A request that failed counts with its seconds: what it wrote until then nobody knows.
+        A request that failed counts with its seconds: what it wrote until then is unknown.
         """
         reading = self._readings.get(part)
         if reading is None:

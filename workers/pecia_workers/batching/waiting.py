@@ -24,7 +24,7 @@ class Item:
     rank: int
     """Of its lane: smaller is sooner."""
     arrived: float
-    """Seconds, by the clock of whoever offers it."""
+    """Seconds, by the clock of the caller."""
 
     @property
     def tokens(self) -> int:

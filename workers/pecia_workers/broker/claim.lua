@@ -7,10 +7,10 @@
 -- KEYS: taken, takers, dead, credit, served; then each list and the bell of its stage, in the order of service; then quarantine
 -- and drainers of each stage
 -- ARGV: worker; number; most parts; free tokens (-1: no limit); '1' if the worker holds nothing; lists; rules as JSON; how many
--- parts are finished, how many the engine died on; those, then parts that go back
+-- parts are finished; those, then parts that go back
 -- Returns {part, list, lane, cost, deaths, trace, part, ...} and 1 if it stopped although more may be had at once.
 local TAKEN, TAKERS, DEAD, CREDIT, SERVED = unpack(KEYS, 1, 5)
-local FIRST_LIST, FIRST_PART, FIELDS = 6, 10, 6
+local FIRST_LIST, FIRST_PART, FIELDS = 6, 9, 6
 local MAX_BYTES, MAX_COST = 256, 2147483647
 local TRACE_BYTES = 55
 local DEAD_KEPT, DEAD_BYTES = 1000, 200
@@ -26,7 +26,7 @@ local worker, number = ARGV[1], ARGV[2]
 local slots, tokens, idle = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
 local first_quarantine = FIRST_LIST + 2 * tonumber(ARGV[6])
 local rules = cjson.decode(ARGV[7])
-local finished, died = tonumber(ARGV[8]), tonumber(ARGV[9])
+local finished = tonumber(ARGV[8])
 local limited = tokens >= 0
 local steps, TURN_STEPS = 1000, 10 -- what one call puts aside, so that it never keeps Redis for long
 local clock = redis.call('TIME')
@@ -258,11 +258,14 @@ local function ring_for_the_rest()
   end
 end
 
+-- A message of a finished part that came meanwhile goes back to its list: whether there is more to do, Postgres knows.
 local function end_parts()
   for i = FIRST_PART, #ARGV do
-    local nth = i - FIRST_PART + 1
-    local go_on = nth > finished and (nth <= finished + died and suspect or put_back) or nil
-    let_go(TAKEN, ARGV[i], go_on)
+    local part = ARGV[i]
+    local held, again = redis.call('HGET', TAKEN, part), redis.call('HGET', TAKEN, part .. '+')
+    redis.call('HDEL', TAKEN, part, part .. '+')
+    if i >= FIRST_PART + finished then again = held or again end
+    if again then put_back(again) end
   end
 end
 

@@ -7,13 +7,9 @@ local function ring(list)
   redis.call('PEXPIRE', bell, BELL_TTL_MS)
 end
 
-local function quarantine_of(list)
-  return string.match(list, '^[^.]+') .. '.quarantine'
-end
-
 -- Counts messages of a flow that come to stand in a lane's list, or leave it.
 local function stand(list, flow, by)
-  if list == quarantine_of(list) then return end
+  if string.match(list, '[^.]+$') == 'quarantine' then return end
   local standing = STANDING_PREFIX .. list
   if redis.call('HINCRBY', standing, flow, by) <= 0 then redis.call('HDEL', standing, flow) end
 end
@@ -32,19 +28,3 @@ local function put_back(held)
   ring(list)
 end
 
--- Puts a message to the end of its stage's quarantine, with one more death.
-local function suspect(held)
-  local _, _, list, raw = unpacked(held)
-  local message = cjson.decode(raw)
-  message.deaths = (message.deaths or 0) + 1
-  redis.call('LPUSH', quarantine_of(list), cjson.encode(message))
-  ring(list)
-end
-
--- Lets go of a part that a worker took; `go_on` gets its message. One that came meanwhile goes back to its list: whether there
--- is more to do, Postgres knows.
-local function let_go(taken, part, go_on)
-  local held, again = redis.call('HGET', taken, part), redis.call('HGET', taken, part .. '+')
-  redis.call('HDEL', taken, part, part .. '+')
-  if held and go_on then go_on(held) elseif again then put_back(again) end
-end

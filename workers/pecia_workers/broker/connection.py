@@ -26,7 +26,7 @@ def connect(url: str) -> Redis:
     """
     options: dict[str, Any] = {
         "decode_responses": True,
-        "encoding_errors": "replace",  # whoever can write to Redis can write what is no text
+        "encoding_errors": "replace",  # a writer to Redis can write what is no text
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": _CONNECT_TIMEOUT_S,
         "health_check_interval": HEALTH_CHECK_S,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pecia_schemas import Stage
     from pecia_workers.broker.lists import Claimed
 
-_BODY = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+NO_ARGUMENTS: Final[tuple[list[Any], dict[str, Any], dict[str, Any]]] = (
+    [],
+    {},
+    dict.fromkeys(("callbacks", "errbacks", "chain", "chord")),
+)
+"""What each message holds, decoded: Celery need not do it for each part. No text in Redis can name this object."""
+_BODY = json.dumps(NO_ARGUMENTS)
 
 
 def task_name(stage: Stage) -> str:
@@ -20,6 +27,7 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
     """Return a message of Celery's protocol 2; its id and delivery tag are the part's id."""
     return {
         "body": _BODY,
+        "decoded": NO_ARGUMENTS,
         "content-type": "application/json",
         "content-encoding": "utf-8",
         "headers": _headers(claimed),

@@ -102,7 +102,6 @@ class Keeper:
         self._moved_at = time.monotonic()
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
-        self._suspects: dict[str, None] = {}
         self._number = 1
         self._telling: Ended | None = None
         """What the call under way lets go of, or the one whose reply was lost."""
@@ -167,10 +166,10 @@ class Keeper:
 
     @property
     def _ended(self) -> Ended:
-        finished, died_on, unfinished = (
-            tuple(islice(noted, CLAIM_LIMIT)) for noted in (self._finished, self._suspects, self._unfinished)
+        finished, unfinished = (
+            tuple(islice(noted, CLAIM_LIMIT)) for noted in (self._finished, self._unfinished)
         )
-        return Ended(finished=finished, died_on=died_on, unfinished=unfinished)
+        return Ended(finished=finished, unfinished=unfinished)
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
         self._moved_at = time.monotonic()
@@ -195,16 +194,12 @@ class Keeper:
         self._finished[part] = None
 
     def give_back(self, part: str) -> None:
-        """Note that a part goes back to its list, if it is not a suspect."""
+        """Note that a part goes back to its list."""
         self._unfinished[part] = None
-
-    def suspect(self, part: str) -> None:
-        """Note that a part goes to quarantine: the engine died on it."""
-        self._suspects[part] = None
 
     def settle(self) -> bool:
         """Tell Redis what has ended; return whether it knows all of it now. What it could not be told is told later."""
-        while self._finished or self._unfinished or self._suspects:
+        while self._finished or self._unfinished:
             if time.monotonic() < self._settle_after:
                 return False
             try:
@@ -221,11 +216,7 @@ class Keeper:
     def _forget(self, told: Ended) -> None:
         if not told:
             return
-        for noted, parts in (
-            (self._finished, told.finished),
-            (self._suspects, told.died_on),
-            (self._unfinished, told.unfinished),
-        ):
+        for noted, parts in ((self._finished, told.finished), (self._unfinished, told.unfinished)):
             for part in parts:
                 self._held.pop(part, None)
                 self._overdue.discard(part)

@@ -51,6 +51,12 @@ RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
 TAKERS = "pecia:takers"
 
+EARLIER = (
+    *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners")),
+    *(f"pecia:warden:{stage}" for stage in Stage),
+)
+"""What versions before one lease kept; this one reads none of it."""
+
 _FIELDS = 6
 """Of each part that a claim brings."""
 _NAMES = (
@@ -82,7 +88,7 @@ class Claimed:
     suspect: bool = False
     """Whether it came out of quarantine: nothing that was not may run beside it."""
     traceparent: str | None = None
-    """What its message says of its job's trace. Whoever writes to Redis can say anything: it makes a link, no more."""
+    """What its message says of its job's trace. A writer to Redis can say anything: it makes a link, no more."""
 
     @property
     def queue(self) -> str:
@@ -104,13 +110,11 @@ class Ended:
     """Parts that a worker lets go of."""
 
     finished: tuple[str, ...] = ()
-    died_on: tuple[str, ...] = ()
-    """The worker's engine died on them: they go to quarantine."""
     unfinished: tuple[str, ...] = ()
     """In the order of claim: they go back to the heads of their lists."""
 
     def __bool__(self) -> bool:
-        return bool(self.finished or self.died_on or self.unfinished)
+        return bool(self.finished or self.unfinished)
 
 
 _NOTHING = Ended()
@@ -148,8 +152,8 @@ class Lists:
         free = -1 if tokens is None else tokens
         given: list[str | int] = [worker, number, slots, free, int(idle), len(queues), self._rules]
         # The last goes back first, so that the first of them is served first.
-        parts = *ended.finished, *ended.died_on, *reversed(ended.unfinished)
-        taken, more = self._claim(keys, [*given, len(ended.finished), len(ended.died_on), *parts])
+        parts = *ended.finished, *reversed(ended.unfinished)
+        taken, more = self._claim(keys, [*given, len(ended.finished), *parts])
         claimed = tuple(_claimed(taken[i : i + _FIELDS]) for i in range(0, len(taken), _FIELDS))
         return Claim(parts=claimed, more=bool(more) or 0 < slots == len(claimed))
 

@@ -15,10 +15,11 @@ from weakref import WeakSet
 
 from kombu import transport as kombu_transports
 from kombu.transport import redis as stock
+from kombu.transport import virtual
 from redis import RedisError, ResponseError
 
 from pecia_schemas.messages import bell_name
-from pecia_workers.broker.envelope import envelope
+from pecia_workers.broker.envelope import NO_ARGUMENTS, envelope
 from pecia_workers.broker.keeper import Keeper
 from pecia_workers.broker.lists import QUEUES
 
@@ -85,10 +86,21 @@ class QoS(stock.QoS):
             self.channel.keeper.tend()
 
 
+class Message(virtual.Message):
+    """A message that `envelope` made is decoded already."""
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        """Take over what was decoded."""
+        super().__init__(payload, channel, **kwargs)  # type: ignore[no-untyped-call]
+        if payload.get("decoded") is NO_ARGUMENTS:
+            self._decoded_cache = NO_ARGUMENTS
+
+
 class Channel(stock.Channel):
     """A stock channel until it consumes one of the fleet's lists."""
 
     QoS = QoS
+    Message = Message
     do_restore = False
     keeper_key = ""
     """By which the keeper is found: a text, because Celery shows transport options to operators."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -79,8 +81,19 @@ class ResultCache:
         """Return one that never finds anything."""
         return cls(None, WorkerSettings())
 
-    async def look(self, part: ClaimedPart, requests: Sequence[EngineRequest], kind: type[R]) -> Look[R]:
-        """Return the earlier result of these requests, and what to keep a new one by.
+    def tenant(self, part: ClaimedPart) -> str:
+        """Return what the engine's own caches are parted by: the same for the parts that may share results."""
+        tenant = json.dumps(tenant_of(part, self._by), sort_keys=True)
+        return hashlib.sha256(tenant.encode()).hexdigest()
+
+    async def look(
+        self,
+        part: ClaimedPart,
+        requests: Sequence[EngineRequest],
+        kind: type[R],
+        witness: str | None = None,
+    ) -> Look[R]:
+        """Return the earlier result of these requests, held against the same witness, and what to keep a new one by.
 
         Nothing is shared of a task that says so, or of words that are picked by chance.
         """
@@ -92,7 +105,7 @@ class ResultCache:
         ):
             return Look()
         tenant = tenant_of(part, self._by)
-        key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring)
+        key = await asyncio.to_thread(key_of, self._reader, tenant, requests, self._keyring, witness)
         earlier = await self._find(key)
         if earlier is None and await self._waited(key, part):
             earlier = await self._find(key)

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.ledger import ClaimedPart
 
-_WITHOUT_EFFECT: Final = frozenset({"id", "part", "images", "priority", "expected_output_tokens"})
+_WITHOUT_EFFECT: Final = frozenset(
+    {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}
+)
 """What of a request changes nothing in its answer; the images count by their pixels."""
 
 
 def key_of(
-    reader: Mapping[str, Any], tenant: Mapping[str, Any], requests: Sequence[EngineRequest], keyring: Keyring
+    reader: Mapping[str, Any],
+    tenant: Mapping[str, Any],
+    requests: Sequence[EngineRequest],
+    keyring: Keyring,
+    witness: str | None = None,
 ) -> bytes:
     """Return 32 bytes that two parts share only if all of it is the same. Takes milliseconds for each megapixel.
 
     `requests` are what the engine is asked at first, about the pictures of the first of them. Under an encryption key
-    it is an HMAC: whoever has the table alone cannot look whether a document that they have was ever read.
+    it is an HMAC: the table alone does not tell whether a given document was ever read.
     """
-    described = {
+    described = ({} if witness is None else {"witness": witness}) | {
         "reader": reader,
         "tenant": tenant,
         "requests": [_told(request) for request in requests],
@@ -45,11 +51,13 @@ def key_of(
 def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
     """Return what jobs have in common that may share results: a value of the metadata key `by`.
 
-    Without such a key everything that the application has told: two of its tenants never differ in nothing.
+    Without such a key everything that the application has told: two of its tenants never differ in nothing. A tenant
+    of the gateway shares with itself alone, whatever its metadata say.
     """
+    gateway = {"gateway": part.tenant} if part.tenant is not None else {}
     if by and by in part.metadata:
-        return {"by": by, "value": part.metadata[by]}
-    return {"client": part.client, "metadata": part.metadata}
+        return {"by": by, "value": part.metadata[by], **gateway}
+    return {"client": part.client, "metadata": part.metadata, **gateway}
 
 
 def _told(request: EngineRequest) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class CaptionSegment:
             instruction=instruction_for_segment(CaptionStyle(task.style), task.language),
             sampling=sampling,
             adapter=task.adapter,
+            tenant=self._cache.tenant(part),
             priority=part.lane.rank,
             max_output_tokens=most,
         )

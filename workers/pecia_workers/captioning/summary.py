@@ -89,6 +89,7 @@ class SummarizeVideo:
             language=task.language,
             sampling=sampling,
             adapter=task.adapter,
+            tenant=self._cache.tenant(part),
             priority=part.lane.rank,
             max_output_tokens=asked or self._most_tokens,
         )

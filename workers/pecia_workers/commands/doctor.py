@@ -20,7 +20,9 @@ from pecia_workers.broker.connection import connect
 from pecia_workers.commands.findings import Finding, show
 from pecia_workers.commands.settings import settings_of_fleet
 from pecia_workers.confinement import missing_guards
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
 from pecia_workers.ledger.lag import Lag, lag, left_in_postgres
 from pecia_workers.ledger.roster import (
@@ -32,9 +34,11 @@ from pecia_workers.ledger.roster import (
 )
 from pecia_workers.media.fonts import scripts_without_a_font
 from pecia_workers.upkeep.queues import count_waiting
+from pecia_workers.witness.witnesses import witness_processes
 
 _DIFFERENT, _UNAVAILABLE = 1, 4
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"
+_LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
 _LATE_S = 30.0
 """For so long relay and webhook workers may leave something undone before it is a finding."""
@@ -46,9 +50,7 @@ def doctor(
         bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
     ] = False,
     mend: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Repair without asking; with --json nobody is asked.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking; --json never asks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
     """Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.
@@ -84,7 +86,7 @@ def _examine_deeply(settings: WorkerSettings, *, mend: bool, yes: bool, as_json:
 def _is_wanted() -> bool:
     try:
         return typer.confirm("Put right what can be?", err=True)
-    except typer.Abort:  # nobody is there to answer
+    except typer.Abort:  # no terminal
         return False
 
 
@@ -98,6 +100,8 @@ def _findings(settings: WorkerSettings) -> Iterator[Finding]:
     )
     yield _look_at_confinement()
     yield _look_at_fonts()
+    if settings.engine in _LANGUAGE_MODELS and settings.witness in ("auto", "ocr"):
+        yield _look_at_witness(settings)
     url = settings.database_url.get_secret_value()
     if not url:
         yield Finding(subject=_POSTGRES, ok=False, detail="set PECIA_DATABASE_URL, or start `pecia up`")
@@ -145,6 +149,19 @@ def _look_at_confinement() -> Finding:
         return Finding(subject="decoders", ok=True, detail=detail)
     detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
     return Finding(subject="decoders", ok=False, detail=detail)
+
+
+def _look_at_witness(settings: WorkerSettings) -> Finding:
+    """Say who reads pages beside a language model, as far as that can be told on this machine."""
+    try:
+        create_witness(settings, 1)
+    except EngineUnavailableError:
+        detail = "text layers alone: pip install 'pecia[cpu]' where workers run has scans witnessed too"
+        return Finding(subject="witness", ok=settings.witness == "auto", detail=detail)
+    processes = settings.witness_processes or witness_processes()
+    return Finding(
+        subject="witness", ok=True, detail=f"text layers, else the CPU engine in {processes} processes"
+    )
 
 
 def _look_at_fonts() -> Finding:
@@ -207,7 +224,7 @@ def _look_at_fleet(engine: Engine) -> Iterator[Finding]:
         unsigned = wait_for_a_secret(connection)
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         count = on_duty.get(role, 0)
-        detail = f"{count} on duty" if count else f"nobody on duty: start `pecia worker {role}`"
+        detail = f"{count} on duty" if count else f"none on duty: start `pecia worker {role}`"
         yield Finding(subject=f"{role} worker", ok=bool(count), detail=detail)
     if unsigned:
         detail = "callbacks wait for it: set PECIA_WEBHOOK_SECRET for `pecia worker webhooks`"
@@ -250,12 +267,14 @@ def _abilities(worker: EngineWorker) -> str:
     slots = f"{can['slots']} at a time" if can.get("slots") else ""
     languages = f"languages {', '.join(can['languages'])}" if can.get("languages") else ""
     adapters = f"adapters {', '.join(can['adapters'])}" if can.get("adapters") else ""
+    preparers = f"{can['preparers']} preparing" if can.get("preparers") else ""
     fields = "fields" if can.get("fields") else ""
     model = f"{worker.engine} {can.get('model') or ''}".strip()
     licence = card_of(can.get("model") or "").warning
     said = [
         model,
         can.get("device"),
+        preparers,
         ", ".join(worker.stages),
         fields,
         languages,

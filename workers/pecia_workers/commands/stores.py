@@ -1,4 +1,4 @@
-"""Whether the stores let a process in, asked before it starts: to wait for one that refuses it would be in vain."""
+"""Whether the stores let a process in, checked before it starts: waiting for one that refuses it has no end."""
 
 from __future__ import annotations
 

@@ -36,6 +36,10 @@ def up(
     home: Annotated[
         Path | None, typer.Option(help="Where documents, databases and logs are kept; made if missing.")
     ] = None,
+    *,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="Serve HTTP too, as `pecia gateway` does.")
+    ] = False,
 ) -> None:
     """Run a whole fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.
 
@@ -52,7 +56,7 @@ def up(
     place = home or Path(settings.home or default_home())
     try:
         console.print(f"A fleet in {place}")
-        with LocalFleet(place, settings=settings, tell=console.print) as fleet:
+        with LocalFleet(place, settings=settings, gateway=gateway, tell=console.print) as fleet:
             loads = settings.engine in ("vllm", "ray")
             if loads:
                 console.print("A model takes minutes to load, and to download first.")
@@ -72,6 +76,8 @@ def _screen(fleet: LocalFleet) -> Table:
     screen.add_row("")
     if flower := fleet.flower:
         screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
+    if fleet.gateway:
+        screen.add_row(f"Gateway  {fleet.gateway}  pecia access create makes keys")
     if port := fleet.settings.webhook_listener:
         screen.add_row(f"Callbacks reach http://127.0.0.1:{port}/ too: pecia webhook listen")
     screen.add_row(f"Ctrl-C stops it. Data and logs are in {fleet.home.path}")

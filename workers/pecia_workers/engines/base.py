@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -37,6 +38,8 @@ class Capabilities:
     """LoRA adapters that a task may name."""
     device: str | None = None
     """What it runs on: `cpu`, or the GPU's name; None: it cannot tell."""
+    preparers: int = 0
+    """Processes that make pages ready for it; 0: the worker does, or nothing needs to."""
     revision: str | None = None
     """What changes whenever its model, an adapter or its own version does; None: it cannot tell."""
 
@@ -119,11 +122,15 @@ class EngineRequest:
     """LoRA adapter to answer with; one of the engine's capabilities."""
     log_probabilities: bool = False
     """Whether the answer is to have those of its tokens, if the engine knows them."""
+    tenant: str = ""
+    """For whom: requests of another share nothing with it in the engine's caches. Empty: it is not known."""
     priority: int = 0
     """Smaller is sooner, for an engine that orders what waits inside it."""
     expected_output_tokens: int | None = None
     """What output of this workload has been long; None: it is not known yet."""
     max_output_tokens: int | None = None
+    prepared: AbstractContextManager[object] | None = field(default=None, repr=False, compare=False)
+    """What the engine's own `fit` made of it, for its `generate`; freed when the block is left."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -173,6 +180,8 @@ class Load:
 
     running: int
     waiting: int
+    preparing: int = 0
+    """Requests that are made ready before they may enter."""
     kv_used: float | None = None
     """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not tell."""
     preemptions: int = 0
@@ -247,14 +256,14 @@ class Engine(Generator, Protocol):
         ...
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request as the engine can take it, its images shrunk if they must be.
+        """Return the request as the engine can take it, its images shrunk if they must be, and ready for it.
 
         Raises `EngineRefusedError` for one that cannot be made to fit.
         """
         ...
 
     def cost(self, request: EngineRequest) -> int:
-        """Return the tokens this request takes of the budget: exact input plus expected output. It must fit."""
+        """Return the tokens that a request which `fit` returned takes of the budget: input plus expected output."""
         ...
 
     async def abort(self, request_id: str) -> None:

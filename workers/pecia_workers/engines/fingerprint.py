@@ -38,7 +38,7 @@ def revision_of(settings: WorkerSettings) -> str | None:
 
 
 def vllm_revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and of the model, whose files are read only if nobody else vouches for them.
+    """Return that of vLLM and of the model, whose files are read only if no revision or digest names them.
 
     None without a result cache, which is all that it is for.
     """

@@ -40,7 +40,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def shares(gpus: Sequence[Gpu], together: int) -> list[str]:
-    """Return `CUDA_VISIBLE_DEVICES` for each worker, `together` GPUs in each; what is left over is nobody's."""
+    """Return `CUDA_VISIBLE_DEVICES` for each worker, `together` GPUs in each; the rest stays unused."""
     handles = [gpu.handle for gpu in gpus]
     last = len(handles) - together + 1
     return [",".join(handles[first : first + together]) for first in range(0, last, together)]

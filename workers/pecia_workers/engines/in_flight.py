@@ -12,7 +12,7 @@ from pecia_workers.engines.base import EngineError
 from pecia_workers.working import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from pecia_workers.engines.base import Generation
 
@@ -53,39 +53,38 @@ class InFlight:
 
 
 class Turns:
-    """Lets one block run at a time, by rank, those of one rank as they came. For one loop."""
+    """Lets some blocks run at a time, by rank, those of one rank as they came. For one loop."""
 
-    def __init__(self) -> None:
-        self._is_taken = False
+    def __init__(self, places: int = 1, opens: Callable[[int], bool] = lambda _rank: True) -> None:
+        """Let `places` run at a time, each once `opens` lets its rank begin; if not, then it lets no higher one."""
+        self._free = places
+        self._opens = opens
         self._arrivals = count()
         self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
 
     @asynccontextmanager
     async def turn(self, rank: int) -> AsyncIterator[None]:
         """Run the block when its turn has come; the lowest rank comes first. The wait is not the part's work."""
-        if self._is_taken:
-            with waiting():
-                await self._wait(rank)
-        self._is_taken = True
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    async def _wait(self, rank: int) -> None:
         turn = asyncio.get_running_loop().create_future()
         heappush(self._queue, (rank, next(self._arrivals), turn))
+        self.look()
         try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # the turn had come already
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        while self._queue:
-            *_, turn = heappop(self._queue)
             if not turn.done():
+                with waiting():
+                    await turn
+            yield
+        finally:
+            if not turn.cancel() and not turn.cancelled():
+                self._free += 1
+            self.look()
+
+    def look(self) -> None:
+        """Let those begin whose turn has come; to be called when `opens` would say otherwise than before."""
+        while self._free and self._queue:
+            rank, _, turn = self._queue[0]
+            if not turn.done():
+                if not self._opens(rank):
+                    return
                 turn.set_result(None)
-                return
-        self._is_taken = False
+                self._free -= 1
+            heappop(self._queue)

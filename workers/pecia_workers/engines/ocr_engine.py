@@ -44,8 +44,9 @@ class OcrEngine:
         *readers: PageReader,
         name: str | None = None,
         remedies: Mapping[str, str] | None = None,
+        nice: int = 0,
     ) -> None:
-        """Take the first reader for what names no language, or one that several know."""
+        """Take the first reader for what names no language, or one that several know. `nice`: of its processes."""
         count = settings.engine_processes or len(os.sched_getaffinity(0))
         self._readers = readers
         self._capabilities = _capabilities(readers, name or readers[0].name, remedies or {})
@@ -53,6 +54,7 @@ class OcrEngine:
             count,
             load_readers,
             tuple(reader.load for reader in readers),
+            nice,
             readable=[place for reader in readers for place in reader.data],
         )
         self._timeout = settings.part_timeout.total_seconds()

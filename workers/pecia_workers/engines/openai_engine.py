@@ -18,30 +18,26 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.fitting import DOUBTFUL, Room, fitted
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.openai_address import ServerAddress
 from pecia_workers.engines.openai_answer import REPETITION
-from pecia_workers.engines.openai_fitting import fitted_by_count
-from pecia_workers.engines.openai_prices import Prices, as_pictures, formula_for
+from pecia_workers.engines.openai_prices import Prices
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, chat_body
 from pecia_workers.engines.openai_server import ChatServer, Retries
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
-from pecia_workers.engines.vllm_fitting import Room, fits, fitted
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest
     from pecia_workers.engines.openai_answer import Answer
     from pecia_workers.engines.openai_server import ServedModel
-    from pecia_workers.engines.vllm_pricing import PromptPrice
 
 log = structlog.get_logger(__name__)
 
-_DOUBTFUL: Final = 0.25
-"""A prompt that we take for more than this share of the context is counted before it is sent."""
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, REPETITION: Verdict.REPETITION}
 
 
@@ -92,15 +88,11 @@ class OpenAiEngine:
         dialect = Dialect(model=served.id)
         self._dialect = replace(dialect, extras=await Prober(server, dialect).extras())
         self._served = served
-        if self._settings.exact_cost:
-            await self._learn_to_count(served, Prober(server, self._dialect))
+        await self._learn_to_count(Prober(server, self._dialect))
         log.info("engine_server_is_ready", model=served.id, extras=sorted(self._dialect.extras))
 
-    async def _learn_to_count(self, served: ServedModel, prober: Prober) -> None:
+    async def _learn_to_count(self, prober: Prober) -> None:
         """Find an exact price, for a budget in tokens rests on it; else what was counted once is known."""
-        self._prices.formula = await formula_for(self._settings, served, prober)
-        if self._prices.formula:
-            return
         if await prober.counts_pictures():
             self._prober = prober
         elif self.budget.tokens is not None:
@@ -116,17 +108,13 @@ class OpenAiEngine:
     async def fit(self, request: EngineRequest) -> EngineRequest:
         """Return the request, its pictures shrunk if they are more than the context.
 
-        By the formula, or by the server's own count; without either the server refuses what is too much. Raises
-        `EngineRefusedError`.
+        By the server's own count; if it has none, it refuses what is too much. Raises `EngineRefusedError`.
         """
-        formula, context = self._prices.formula, self._context
-        room = Room(context=context, item=context) if context else None
-        if formula:
-            return await _fitted(request, formula, room) if room else request
         if self._prober is None:
             return request
-        if room and prompt_tokens(request) > room.context * _DOUBTFUL:
-            return await fitted_by_count(request, room, self._count)
+        context = self._context
+        if context and prompt_tokens(request) > context * DOUBTFUL:
+            return await fitted(request, Room(context=context, item=context), self._count)
         if self.budget.tokens is not None:
             await self._count(request)
         return request
@@ -147,7 +135,7 @@ class OpenAiEngine:
     def cost(self, request: EngineRequest) -> int:
         """Return the prompt's length plus the expected output.
 
-        Exact by the checkpoint's formula or the server's own count; else the fleet's asking price.
+        Exact by the server's own count; else the fleet's asking price.
         """
         return self._prices.tokens(request) + expected_output(self._bounded(request))
 
@@ -218,14 +206,6 @@ class OpenAiEngine:
             self._server.check()
         waiting = len(self._in_flight) - self._running
         return Load(running=self._running, waiting=waiting, drifted=self._prices.drifted)
-
-
-async def _fitted(request: EngineRequest, formula: PromptPrice, room: Room) -> EngineRequest:
-    pictures = as_pictures(request)
-    if fits(pictures, formula, room):
-        return request
-    shrunk = await asyncio.to_thread(fitted, pictures, formula, room)
-    return replace(shrunk, clip=request.clip)
 
 
 def _generation(answer: Answer, usage: TokenUsage) -> Generation:

@@ -28,7 +28,7 @@ EXTRAS: Final = (
 _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
 _TOKENS_A_PIECE: Final = 16
-"""Nobody reads along; the first token comes at once all the same."""
+"""Larger pieces cost less to read; the first token comes at once all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,12 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.fingerprint import vllm_revision
+from pecia_workers.engines.fitting import DOUBTFUL, fitted
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
+from pecia_workers.engines.pricing import bounded, prompt_tokens, request_cost
 from pecia_workers.engines.ray_answers import ending_of
 from pecia_workers.engines.ray_rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
-from pecia_workers.engines.vllm_fitting import fits, fitted
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,7 +55,6 @@ class RayEngine:
         self._stream: Stream | None = None
         self._prompts: Prompts | None = None
         self._revision: str | None = None
-        self._drifted = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,7 +82,6 @@ class RayEngine:
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             stream, prompts = await asyncio.shield(self._opening)
-            await prompts.calibrate()
             self._revision = await asyncio.to_thread(_revision, self._settings)
             self._stream, self._prompts = stream, prompts
             await self.generate(prompts.probe())
@@ -104,20 +102,18 @@ class RayEngine:
             await asyncio.to_thread(opening.result()[0].close)
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request, its pictures shrunk if they are more than the context or the encoder takes.
+        """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor.
 
         Raises `EngineRefusedError`.
         """
         prompts = self._prompts
-        if prompts is None or prompts.price is None or fits(request, prompts.price, prompts.room):
+        if prompts is None or prompt_tokens(request) <= prompts.room.context * DOUBTFUL:
             return request
-        return await asyncio.to_thread(fitted, request, prompts.price, prompts.room)
+        return await fitted(request, prompts.room, prompts.prompt_tokens)
 
     def cost(self, request: EngineRequest) -> int:
-        """Return the prompt's exact length, or the asking price without a formula, plus the expected output."""
-        price = self._prompts.price if self._prompts else None
-        prompt = price.tokens(request) if price else prompt_tokens(request)
-        return prompt + expected_output(self._bounded(request))
+        """Return the asking price: the budget counts slots alone."""
+        return request_cost(self._bounded(request))
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
@@ -130,18 +126,14 @@ class RayEngine:
         answer = await stream.ask(await asyncio.to_thread(prompts.row, self._bounded(request)))
         if answer[ERROR]:
             raise _error(answer[ERROR], request)
-        self._compare(prompts, request, answer["prompt"])
         generation = _generation(answer, prompts, request)
         return generation if request is asked else replace(generation, shrunk_to=request.size)
-
-    def _compare(self, prompts: Prompts, request: EngineRequest, counted: int) -> None:
-        self._drifted += bool(prompts.price and prompts.price.tokens(request) != counted)
 
     def _bounded(self, request: EngineRequest) -> EngineRequest:
         return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
-        """Wait for one request no longer. Ray finishes its row, and nobody hears of it."""
+        """Wait for one request no longer. Ray finishes its row; the answer is dropped."""
         self._in_flight.end(request_id)
 
     def load(self) -> Load:
@@ -150,7 +142,7 @@ class RayEngine:
             return Load(running=0, waiting=0)
         self._stream.check()
         running = min(len(self._in_flight), self._stream.slots)
-        return Load(running=running, waiting=len(self._in_flight) - running, drifted=self._drifted)
+        return Load(running=running, waiting=len(self._in_flight) - running)
 
 
 def _error(kind: str, request: EngineRequest) -> EngineError:
@@ -165,7 +157,7 @@ def _generation(answer: dict[str, Any], prompts: Prompts, request: EngineRequest
     tokens = answer["tokens"]
     usage = TokenUsage(
         prompt=answer["prompt"],
-        image=prompts.price.pictures(request) if prompts.price else 0,
+        image=max(0, answer["prompt"] - prompts.words(request)),
         output=len(tokens),
     )
     text: str = answer["text"]

@@ -1,10 +1,10 @@
-"""Requests as rows of Ray's vLLM processor: the checkpoint's own chat template, priced by its own processor."""
+"""Requests as rows of Ray's vLLM processor: the checkpoint's own chat template, counted by its own processor."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -15,15 +15,12 @@ from PIL import Image
 from transformers import AutoConfig, AutoProcessor
 from vllm.sampling_params import RepetitionDetectionParams
 
-from pecia_workers.batching.cost import UnknownFamilyError, counter_for, processor_counter
 from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.loops import LOOPS
-from pecia_workers.engines.vllm_fitting import Room
-from pecia_workers.engines.vllm_pricing import Modalities, PromptPrice, calibrated
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.batching.cost import TokenCounter
 
 _PROBE: Final = (112, 112)
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -34,11 +31,9 @@ class Prompts:
     """What is known of the model on this side of Ray."""
 
     processor: Any = field(repr=False)
-    counter: TokenCounter | None
     room: Room
     ends: frozenset[int]
     """Tokens that end a text."""
-    price: PromptPrice | None = None
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Prompts:
@@ -49,23 +44,24 @@ class Prompts:
         context = settings.max_model_len or _context(directory)
         return cls(
             processor=processor,
-            counter=_counter(processor, directory, options) if settings.exact_cost else None,
             room=Room(context=context, item=context),
             ends=_ends(processor, directory),
         )
 
-    async def calibrate(self) -> None:
-        """Find exact prices. Raises `EngineUnavailableError` if formula and processor do not agree."""
-        if self.counter:
-            count = partial(_text_tokens, self.processor.tokenizer)
-            self.price = await calibrated(self.counter, count, self, Modalities(images=1, clips=False))
-
     async def prompt_tokens(self, request: EngineRequest) -> int:
         """Return the length of the request's prompt, as the checkpoint's processor renders it."""
+        return await asyncio.to_thread(self._rendered, request)
+
+    def _rendered(self, request: EngineRequest) -> int:
         rendered = self.processor(
             text=[self._words(request)], images=_pictures(request) or None, return_tensors="np"
         )
         return int(rendered["input_ids"].shape[-1])
+
+    def words(self, request: EngineRequest) -> int:
+        """Return the tokens of the request's prompt without its pictures."""
+        words = self._words(replace(request, images=(), clip=None))
+        return len(self.processor.tokenizer.encode(words, add_special_tokens=False))
 
     def probe(self) -> EngineRequest:
         """Return a small request that shows whether there is an engine."""
@@ -113,17 +109,6 @@ def _fetched(model: str, revision: str | None) -> Path:
 
 def _pictures(request: EngineRequest) -> list[Image.Image]:
     return [Image.fromarray(image) for image in request.images]
-
-
-def _text_tokens(tokenizer: Any, words: str) -> int:
-    return len(tokenizer.encode(words, add_special_tokens=False))
-
-
-def _counter(processor: Any, directory: Path, options: dict[str, Any]) -> TokenCounter | None:
-    try:
-        return counter_for(directory, options, text_tokens=partial(_text_tokens, processor.tokenizer))
-    except UnknownFamilyError as error:
-        return processor_counter(processor, error.model_type)
 
 
 def _context(directory: Path) -> int:

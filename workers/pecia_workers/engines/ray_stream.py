@@ -101,7 +101,7 @@ class Stream:
         if not self._end:
             for _ in range(self._replicas):
                 self._queue.put(None)
-            self._thread.join(_GRACE_S)  # no longer: what is still being read, nobody waits for
+            self._thread.join(_GRACE_S)  # no longer: the result of what is still being read is not needed
         ray.shutdown()
         self._thread.join(_GRACE_S)
 
@@ -112,7 +112,7 @@ class Stream:
                 for block in ray.get(bundle.block_refs):
                     for row in block.to_pylist():
                         self._tell(row)
-        except Exception as error:  # noqa: BLE001  whatever it is, nobody gets an answer any more
+        except Exception as error:  # noqa: BLE001  whatever it is, there are no more answers
             end = f"Ray's dataset broke off ({type(error).__name__}): see the logs of Ray's session."
         self._end = end
         if self._loop and not self._loop.is_closed():
@@ -135,7 +135,7 @@ class Stream:
 
 
 def _config(settings: WorkerSettings, replicas: int, sequences: int, *, on_cpu: bool) -> Any:
-    """Return how replicas run. Rows go through one by one: nobody waits for the rest of a batch."""
+    """Return how replicas run. Rows go through one by one: none waits for the rest of a batch."""
     arguments = engine_arguments(settings, {field.name for field in fields(AsyncEngineArgs)})
     arguments |= {"scheduling_policy": "fcfs", "max_num_seqs": sequences}
     return vLLMEngineProcessorConfig(

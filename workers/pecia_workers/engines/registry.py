@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import Engine
     from pecia_workers.engines.page_reader import PageReader
+
+
+_BEHIND: Final = 10
+"""Niceness of what must hold up no decoder and no engine."""
 
 
 def create_engine(settings: WorkerSettings) -> Engine:
@@ -33,14 +37,22 @@ def create_engine(settings: WorkerSettings) -> Engine:
     return create(settings)
 
 
-def _cpu(settings: WorkerSettings) -> Engine:
+def create_witness(settings: WorkerSettings, processes: int) -> Engine:
+    """Return the CPU engine as a witness of other engines, not started: in so many processes, behind all others.
+
+    Raises `EngineUnavailableError` where it is not installed.
+    """
+    return _cpu(settings.model_copy(update={"engine_processes": processes}), nice=_BEHIND)
+
+
+def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
     from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
     first = _rapidocr_reader()
     try:
-        return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu")
+        return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
     except EngineUnavailableError:
-        return OcrEngine(settings, first, name="cpu", remedies={"ko": REMEDY})
+        return OcrEngine(settings, first, name="cpu", remedies={"ko": REMEDY}, nice=nice)
 
 
 def _rapidocr(settings: WorkerSettings) -> Engine:

@@ -36,7 +36,7 @@ def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:
     if on_cpu:
         # The scheduler computes by itself, as on one GPU: a second process would only spin on a core while it waits.
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        # Then nobody else bounds the threads; vLLM's own bound leaves one core to us as well.
+        # Then vLLM does not bound the threads as it should: its own bound leaves one core to us as well.
         wanted["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) - 1))
     kept = {name: os.environ.get(name, value) for name, value in wanted.items()}
     # A forked child would hang on the locks and the OpenMP threads of ours, and would not load the guard.

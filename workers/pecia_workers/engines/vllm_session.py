@@ -1,29 +1,25 @@
-"""One running vLLM engine. The only module of the fleet that imports vLLM: slow, and not without `pecia[vllm]`."""
+"""One running vLLM engine. Imports vLLM: slow, and not without `pecia[vllm]`."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import structlog
-from PIL import Image
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.lora.request import LoRARequest
-from vllm.renderers import ChatParams
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
-from vllm.transformers_utils.processor import cached_processor_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as CoreDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
-from pecia_workers.batching.cost import UnknownFamilyError, counter_for, processor_counter
 from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,
@@ -33,40 +29,25 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.loops import LOOPS
-from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
-from pecia_workers.engines.vllm_fitting import Room
 from pecia_workers.engines.vllm_options import engine_arguments
-from pecia_workers.engines.vllm_pricing import Modalities, PromptPrice, calibrated
 from pecia_workers.engines.vllm_processes import deaf_to_ctrl_c
+from pecia_workers.engines.vllm_rendering import Rendered, Renderer, name_of
+from pecia_workers.media.errors import MediaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.batching.cost import TokenCounter
-    from pecia_workers.engines.base import ClipTimes, EngineRequest
+    from pecia_workers.engines.base import EngineRequest
 
 log = structlog.get_logger(__name__)
-
-_CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 
 _GRAMMAR: Final = "Grammar error"
 _DEAD: Final = "The engine's process has ended: see the worker's log."
 _NO_MEMORY: Final = ("OutOfMemoryError", "MemoryError")
 _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition": Verdict.REPETITION}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """A request as the engine takes it: tokens and prepared pictures."""
-
-    prompt: Any
-    tokens: int
-    """Length of the prompt, pictures included."""
-    image_tokens: int
 
 
 class VllmSession:
@@ -79,7 +60,9 @@ class VllmSession:
             name: LoRARequest(name, number, directory)
             for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
         }
-        self._counter = _counter(llm) if settings.exact_cost else None
+        self._renderer = Renderer(llm.renderer, takes_clips=self.takes_clips)
+        self._rendering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+        """One thread, also beside a request that was given up and is still being rendered."""
 
     @classmethod
     def open(cls, settings: WorkerSettings) -> VllmSession:
@@ -104,10 +87,9 @@ class VllmSession:
         return kind
 
     @property
-    def context(self) -> int:
-        """Most tokens of one prompt and its answer."""
-        length: int = self._llm.model_config.max_model_len
-        return length
+    def config(self) -> Any:
+        """VLLM's whole configuration, as it is resolved."""
+        return self._llm.vllm_config
 
     @property
     def load(self) -> Load:
@@ -126,29 +108,16 @@ class VllmSession:
     @property
     def room(self) -> Room:
         """What one request may take."""
-        return Room(context=self.context, item=self._picture_limit)
+        # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
+        return Room(
+            context=self._llm.model_config.max_model_len, item=self._llm.input_processor.mm_encoder_cache_size
+        )
 
     @property
     def takes_clips(self) -> bool:
         """Whether a clip's frames go in as one video."""
-        counter = self._counter
-        return bool(self._limit("video")) and (not counter or counter.by_processor or counter.takes_video)
-
-    async def price(self) -> PromptPrice | None:
-        """Return exact prices that agree with the engine's own count; None if neither formula nor processor counts.
-
-        Raises `EngineUnavailableError` if a formula does not agree.
-        """
-        if self._counter is None:
-            return None
-        tokenizer = self._llm.get_tokenizer()
-        modalities = Modalities(images=self._limit("image"), clips=self.takes_clips)
-        return await calibrated(
-            self._counter,
-            lambda words: len(tokenizer.encode(words, add_special_tokens=False)),
-            self,
-            modalities,
-        )
+        processor = self._llm.renderer.mm_processor
+        return processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
 
     @property
     def _takes_seeds(self) -> bool:
@@ -159,39 +128,13 @@ class VllmSession:
         """
         return self.device != "cpu" or not self._llm.vllm_config.scheduler_config.enable_chunked_prefill
 
-    def _limit(self, modality: str) -> int:
-        limit: int = self._llm.model_config.multimodal_config.get_limit_per_prompt(modality)
-        return limit
-
-    async def prompt_tokens(self, request: EngineRequest) -> int:
-        """Return the length of the request's prompt, as the engine renders it."""
-        return (await self.render(request)).tokens
-
     async def render(self, request: EngineRequest) -> Rendered:
-        """Return the request by the checkpoint's own chat template and processor. Raises `EngineError`."""
+        """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
         with self._told_apart():
-            clip = request.clip if self.takes_clips else None
-            prompt = await (self._render_clip(request, clip) if clip else self._render_pictures(request))
-        placed = prompt.get("mm_placeholders", {})
-        return Rendered(
-            prompt=prompt,
-            tokens=len(prompt["prompt_token_ids"]),
-            image_tokens=sum(place.get_num_embeds() for places in placed.values() for place in places),
-        )
-
-    async def _render_pictures(self, request: EngineRequest) -> Any:
-        pictures = [{"type": "image_pil", "image_pil": Image.fromarray(image)} for image in request.images]
-        _, (prompt,) = await self._llm.renderer.render_chat_async([request.messages(pictures)], _CHAT)
-        return prompt
-
-    async def _render_clip(self, request: EngineRequest, times: ClipTimes) -> Any:
-        words = self._llm.get_tokenizer().apply_chat_template(
-            request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
-        )
-        # Chat messages have no way to carry frames that are in memory.
-        prompt = {"prompt": words, "multi_modal_data": {"video": [_clip(request, times)]}}
-        (rendered,) = await self._llm.renderer.render_cmpl_async([prompt])
-        return rendered
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._rendering, lambda: self._renderer.render(request, name_of(request))
+            )
 
     async def generate(self, request: EngineRequest, rendered: Rendered, most_tokens: int) -> Generation:
         """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
@@ -200,7 +143,7 @@ class VllmSession:
             params.seed = None
             log.warning("seed_left_out", request=request.id)
         answering = self._llm.generate(
-            rendered.prompt,
+            rendered.prompt | ({"cache_salt": request.tenant} if request.tenant else {}),
             params,
             request.id,
             lora_request=self._adapter(request),
@@ -222,6 +165,7 @@ class VllmSession:
 
     def close(self) -> None:
         """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
+        self._rendering.shutdown()
         self._llm.shutdown()
         del self._llm  # its finaliser, which shuts down once more, fails if the interpreter is about to end
 
@@ -235,10 +179,10 @@ class VllmSession:
         except Exception as error:  # noqa: BLE001  whatever it is, it is this request's
             if isinstance(error, CoreDeadError) or self._llm.errored:
                 raise EngineDeadError(_DEAD) from None
-            if isinstance(error, VLLMClientError):
+            if isinstance(error, (VLLMClientError, MediaError)):
                 raise EngineRefusedError(
-                    f"The picture is more than the engine takes: its context is {self.context} tokens,"
-                    f" one picture {self._picture_limit} of them at most."
+                    f"The request does not fit into the engine: its context is {self.room.context} tokens,"
+                    f" one picture {self.room.item} of them at most."
                 ) from None
             cause = type(error.__cause__ or error).__name__
             if cause in _NO_MEMORY:
@@ -246,12 +190,6 @@ class VllmSession:
                     "There was no memory for this request beside the others."
                 ) from None
             raise EngineError(f"The engine failed on this request: {cause}.") from None
-
-    @property
-    def _picture_limit(self) -> int:
-        # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
-        limit: int = self._llm.input_processor.mm_encoder_cache_size
-        return limit
 
 
 @contextmanager
@@ -301,47 +239,6 @@ class _StepLogger(StatLoggerBase):  # type: ignore[misc]
 
 def _preempted(iteration_stats: Any) -> int:
     return iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
-
-
-def _counter(llm: Any) -> TokenCounter | None:
-    """Return the formula of the model's family, with the options that the engine was started with.
-
-    For one without a formula the checkpoint's processor counts, if it can.
-    """
-    config = llm.model_config
-    multimodal = config.multimodal_config
-    try:
-        return counter_for(
-            checkpoint_directory(config.model, config.revision),
-            multimodal.mm_processor_kwargs or {},
-            text_tokens=lambda words: len(llm.get_tokenizer().encode(words, add_special_tokens=False)),
-            video_pruning_rate=multimodal.video_pruning_rate or 0.0,
-        )
-    except UnknownFamilyError as error:
-        counter = _processors_counter(config, error.model_type)
-        if counter is None:
-            log.warning("cost_is_counted_by_the_engine", family=error.model_type)
-        return counter
-
-
-def _processors_counter(config: Any, family: str) -> TokenCounter | None:
-    try:
-        return processor_counter(cached_processor_from_config(config), family)
-    except Exception as error:  # noqa: BLE001  a checkpoint may bring code of its own
-        log.warning("processor_unusable", family=family, error=type(error).__name__)
-        return None
-
-
-def _clip(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
-    """Return the frames and what the processors want to know of them; nothing is sampled again."""
-    return np.stack(request.images), {
-        "fps": times.fps,
-        "duration": times.duration,
-        "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
-        "frames_indices": list(times.indices),
-        "video_backend": "opencv",
-        "do_sample_frames": False,
-    }
 
 
 def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:

@@ -26,14 +26,14 @@ _LOOK_ONLY = (
 _WORKERS_REFUSE = (
     "Nothing was revoked: no worker lets itself be told. Set PECIA_REMOTE_CONTROL=revoke for the workers too."
 )
-_NOBODY_THERE = "Nothing was revoked: no worker answered."
+_NO_WORKER = "Nothing was revoked: no worker answered."
 
 
 class _OfTheFleet(BaseHandler):
     application: Any
 
     def prepare(self) -> None:
-        """Let nobody further without the password."""
+        """Refuse a request without the password."""
         super().prepare()
         if not self.current_user:
             raise HTTPError(401)
@@ -113,7 +113,7 @@ class Revoke(_OfTheFleet, ControlHandler):
         )
         answers = [answer for reply in replies or () for answer in reply.values()]
         if not answers:
-            raise HTTPError(503, _NOBODY_THERE)
+            raise HTTPError(503, _NO_WORKER)
         if not any("ok" in answer for answer in answers):
             raise HTTPError(403, _WORKERS_REFUSE)
         self.write({"message": f"Revoked '{part}'"})

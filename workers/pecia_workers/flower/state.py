@@ -32,7 +32,7 @@ class PartsState(EventsState):
 def _runs_again(task: Task, event: dict[str, Any]) -> bool:
     """Return whether the part ends anew, after it had ended.
 
-    Not as soon as it begins: until then its message may be a repetition, which nobody runs, and which has no end.
+    Not as soon as it begins: until then its message may be a repetition, which is not run and has no end.
     """
     if not task.ready or event["type"] not in _ENDS:
         return False

@@ -54,6 +54,8 @@ class ClaimedPart:
     """Seconds since it could first have run."""
     client: str = ""
     """Who submitted it."""
+    tenant: str | None = None
+    """For whom, if it came through the gateway."""
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the job was submitted with."""
     traceparent: str | None = None
@@ -90,7 +92,7 @@ _ANSWER = """
     SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
            moved.deaths, moved.lane, moved.start_s, moved.end_s,
            extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task,
-           jobs.client, jobs.metadata, jobs.traceparent
+           jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
     FROM moved JOIN jobs ON jobs.id = moved.job_id
 """
 
@@ -193,6 +195,7 @@ def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:
         stored_task=row["task"],
         queued_s=max(0.0, float(row["queued_s"])),
         client=row["client"],
+        tenant=row["tenant"],
         metadata=row["metadata"],
         traceparent=row["traceparent"],
         keys=keys,

@@ -1,4 +1,4 @@
-"""Parts that this worker holds but will not finish: given back, ended by an operator, or nobody's any more."""
+"""Parts that this worker holds but will not finish: given back, ended by an operator, or no longer its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GIVE_BACK = moving(
 )
 
 # A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
-# wait for whoever waits for it.
+# wait for the process that waits for it.
 _LOCK_OWNER = text(
     "SELECT id FROM jobs WHERE id = (SELECT job_id FROM parts WHERE parts.id = :id) FOR NO KEY UPDATE"
 )

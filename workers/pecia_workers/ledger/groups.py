@@ -17,7 +17,7 @@ Outcome = TypeVar("Outcome")
 class Grouped(Generic[Item, Outcome]):
     """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own outcome.
 
-    Nobody waits for company: an item that comes alone goes alone. A group that Postgres refuses is halved until the
+    No item waits for others: one that comes alone goes alone. A group that Postgres refuses is halved until the
     item is found that it refuses. A caller that is cancelled leaves its item in the group.
     """
 

@@ -96,7 +96,7 @@ async def open_payloads(database: AsyncEngine) -> dict[str, list[UUID]]:
 
 
 async def mend_jobs(database: AsyncEngine, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:
-    """Count the jobs' parts anew, release what waits in vain, and end those that are over; return these."""
+    """Count the jobs' parts anew, release what has nothing to wait for, and end those that are over; return these."""
     async with database.begin() as connection:
         await connection.execute(_LOCK, {"job_ids": list(job_ids)})
         return await connection.run_sync(recount, job_ids, actor=actor)

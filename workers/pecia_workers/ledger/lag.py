@@ -78,7 +78,7 @@ class Lag:
     unpublished_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     deliveries: int
-    """Callbacks that nobody is trying, although their receiver is not paused: the webhook workers' work."""
+    """Callbacks that are not being tried, although their receiver is not paused: the webhook workers' work."""
     deliveries_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     paused: int

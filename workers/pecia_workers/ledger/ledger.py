@@ -21,6 +21,7 @@ from pecia_workers.ledger.groups import Grouped
 from pecia_workers.ledger.intake import PartLostError, document_of, take_in
 from pecia_workers.ledger.result_cache import Earlier, find_results
 from pecia_workers.tracing.stores import job_finished
+from pecia_workers.working import waiting
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +105,8 @@ class Ledger:
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
         """Return the result that is kept by this key; None if there is none, or Postgres is away."""
-        return await self._searches(cache_key)
+        with waiting():
+            return await self._searches(cache_key)
 
     async def give_back(self, parts: Collection[UUID], *, died_on: Collection[UUID] = ()) -> set[UUID]:
         """Queue again what this worker still runs of these parts; return which these were.

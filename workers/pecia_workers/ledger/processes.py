@@ -22,7 +22,7 @@ def new_name(role: str) -> str:
 def is_gone(name: str) -> bool:
     """Return whether this process had its number in the same place as ours, and no process has it any more.
 
-    False where nobody can tell: on other machines, in other containers, or if the number was given away again.
+    False where that is unknown: on other machines, in other containers, or if the number was given away again.
     """
     rest, _, token = name.rpartition(":")
     pid = rest.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""Puts right what nobody else will: parts whose worker is gone, jobs whose time is over.
+"""Recovers what no worker will: parts whose worker is gone, jobs whose time is over.
 
 Locks are taken as a commit takes them, jobs before parts and each by id, so that no two wait for each other; all of
 it is safe with any number of instances. A job that many workers commit to is locked nearly always: it is waited for.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause, text
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Failure, FailureCode, JobState
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, settle
+from pecia_workers.ledger.claim import Fence
 
 _ACTOR = "upkeep"
 
@@ -89,14 +91,6 @@ _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedPart:
-    """A part that runs, according to Postgres, on a worker that is gone."""
-
-    id: UUID
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """What became of orphaned parts."""
 
@@ -106,24 +100,20 @@ class Recovered:
     """Jobs that a poisoned part touched, and their state now."""
 
 
-async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[OrphanedPart]:
+async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
     """Return running parts whose worker stopped, was taken for dead, or never registered."""
     async with database.connect() as connection:
-        rows = await connection.execute(_ORPHANED, {"limit": limit})
-        return [OrphanedPart(**row) for row in rows.mappings()]
+        return [(row.id, row.attempt) for row in await connection.execute(_ORPHANED, {"limit": limit})]
 
 
-async def requeue_orphaned(
-    database: AsyncEngine, parts: Sequence[OrphanedPart], *, max_deaths: int
-) -> Recovered:
+async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int) -> Recovered:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
     A worker that stopped of its own will has not died, nor one that has registered again. Parts that somebody has
     claimed meanwhile stay as they are.
     """
     values = {
-        "ids": [part.id for part in parts],
-        "attempts": [part.attempt for part in parts],
+        **_listed(parts),
         "max_deaths": max_deaths,
         "failure": Failure.of(FailureCode.POISONED).model_dump_json(),
         "actor": _ACTOR,
@@ -142,11 +132,14 @@ async def requeue_orphaned(
         return await connection.run_sync(requeue)
 
 
-async def pardon(database: AsyncEngine, parts: Sequence[OrphanedPart]) -> int:
+async def pardon(database: AsyncEngine, parts: Sequence[Fence]) -> int:
     """Take one death back from each of these parts that is not over, for their worker lives; return how many."""
-    values = {"ids": [part.id for part in parts], "attempts": [part.attempt for part in parts]}
     async with database.begin() as connection:
-        return (await connection.execute(_PARDON, values)).rowcount
+        return (await connection.execute(_PARDON, _listed(parts))).rowcount
+
+
+def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
+    return {"ids": [part for part, _ in parts], "attempts": [attempt for _, attempt in parts]}
 
 
 async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:

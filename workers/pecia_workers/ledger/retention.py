@@ -204,7 +204,7 @@ async def discarded_payloads(database: AsyncEngine, *, limit: int) -> list[list[
 async def remove_payloads(
     database: AsyncEngine, payloads: Sequence[str], remove: Callable[[Sequence[str]], Awaitable[set[str]]]
 ) -> Removal:
-    """Call `remove` with those of the payloads that no job holds and that nobody else is at.
+    """Call `remove` with those of the payloads that no job holds and no other process works on.
 
     It returns those that the store kept.
     """

@@ -1,4 +1,4 @@
-"""Who is on duty and what waits in vain, as an operator asks: on a plain connection, for a command has no loop."""
+"""Which workers run, and which parts none of them can run: on a plain connection, for a command has no loop."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ class WorkerIdentity:
         capabilities = {
             "model": able.model,
             "device": able.device,
+            "preparers": able.preparers,
             "languages": able.languages and sorted(able.languages),
             "fields": able.fields,
             "adapters": sorted(able.adapters),

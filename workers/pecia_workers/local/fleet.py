@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import SecretStr
@@ -19,7 +20,7 @@ from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.environment import environment
 from pecia_workers.local.errors import EmbeddedError, tail
-from pecia_workers.local.flower import Flower
+from pecia_workers.local.flower import Flower, answers, url_of
 from pecia_workers.local.home import Home, kept_secret
 from pecia_workers.local.janitor import Janitor
 from pecia_workers.local.process import fork, spawn, wait_until
@@ -120,6 +121,7 @@ class LocalFleet:
         workers: Sequence[WorkerCommand] | None = None,
         migrate: Sequence[str] = MIGRATE,
         announce: bool = True,
+        gateway: bool = False,
         tell: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self.home = Home(path=home.expanduser().absolute())
@@ -127,6 +129,9 @@ class LocalFleet:
         """With the stores' addresses, once started."""
         self.flower: Flower | None = None
         """Address, user and password of Flower, once started; None without a port in the settings."""
+        self.gateway: str | None = None
+        """Where the gateway is, once started; None without one."""
+        self._has_gateway = gateway
         self._commands = tuple(workers_of(settings) if workers is None else workers)
         self._migrate = WorkerCommand(
             name="migrate", command=tuple(migrate), forked=tuple(migrate) == MIGRATE
@@ -164,7 +169,7 @@ class LocalFleet:
         self._raise_failure()
 
     def wait_ready(self, timeout: float = 120, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Return when every service is ready, or `unless` says that nobody waits any more.
+        """Return when every service is ready, or when `unless` returns True.
 
         Raises `EmbeddedError` with the names of those that are not ready: after `timeout` seconds, or as soon as one
         has died again and again.
@@ -228,7 +233,7 @@ class LocalFleet:
         stack.callback(self._stop_pages)
         stack.callback(self._stop_workers)
         self._workers = [self._worker(command, variables, janitor) for command in self._commands]
-        self._pages = self._flower(variables, janitor)
+        self._pages = [*self._flower(variables, janitor), *self._gateway(variables, janitor)]
         for unit in (*self._workers, *self._pages):
             self._tell(f"Starting {unit.name} …")
             unit.start()
@@ -302,6 +307,15 @@ class LocalFleet:
         command = WorkerCommand(name="flower", command=flower.command, ready=flower.answers, forked=True)
         unit = self._worker(command, {**variables, **flower.environment}, janitor)
         return [unit]
+
+    def _gateway(self, variables: Mapping[str, str], janitor: Janitor) -> list[Supervised[ChildProcess]]:
+        if not self._has_gateway:
+            return []
+        address, port = self.settings.gateway_address, self.settings.gateway_port
+        self.gateway = url_of(address, port)
+        command = (sys.executable, "-m", "pecia", "gateway")
+        ready = partial(answers, address, port)
+        return [self._worker(WorkerCommand(name="gateway", command=command, ready=ready), variables, janitor)]
 
     def _note(self) -> running.RunningFleet:
         return running.RunningFleet(

@@ -48,8 +48,7 @@ class Flower:
     @property
     def url(self) -> str:
         """Where the page is, seen from this machine."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}" + (f"/{self.prefix}" if self.prefix else "")
+        return url_of(self.address, self.port) + (f"/{self.prefix}" if self.prefix else "")
 
     @property
     def login(self) -> str:
@@ -69,15 +68,26 @@ class Flower:
 
     def answers(self) -> bool:
         """Return whether the page is there."""
-        try:
-            socket.create_connection((self._host, self.port), timeout=0.2).close()
-        except OSError:
-            return False
-        return True
+        return answers(self.address, self.port)
 
-    @property
-    def _host(self) -> str:
-        return "127.0.0.1" if self.address in _ANY else self.address
+
+def url_of(address: str, port: int) -> str:
+    """Return where what listens there is, seen from this machine."""
+    host = _host(address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def answers(address: str, port: int) -> bool:
+    """Return whether somebody listens there."""
+    try:
+        socket.create_connection((_host(address), port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _host(address: str) -> str:
+    return "127.0.0.1" if address in _ANY else address
 
 
 def _free_port(address: str, wanted: int) -> int:

@@ -1,4 +1,4 @@
-"""Becomes another program that cannot outlive whoever started it.
+"""Becomes another program that cannot outlive its parent.
 
 Run by path, `python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...`; a UID of -1 keeps the account. It stands
 between us and the program because code between fork and exec of a process with threads may deadlock.

@@ -27,7 +27,7 @@ class ScratchDirectory:
 
     path: Path
     lock: int
-    """Descriptor of the lock, so that whoever comes later can tell a dead owner's directory."""
+    """Descriptor of the lock, so that a later process can tell a dead owner's directory."""
 
     @classmethod
     def create(cls, parent: Path | None = None) -> ScratchDirectory:

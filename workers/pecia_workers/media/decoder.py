@@ -57,6 +57,7 @@ class _Page(TypedDict):
     scale: Annotated[float, Field(gt=0, le=1)]
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...]
+    witness: tuple[Block, ...]
     blank: bool
 
 

@@ -19,7 +19,7 @@ from pecia_workers.media.disguises import disguise
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import ImagePages
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer
+from pecia_workers.media.preparation import EVERY_STEP, Plan, prepare, with_layer, with_witness
 from pecia_workers.media.tiff import TiffPages
 
 if TYPE_CHECKING:
@@ -74,11 +74,13 @@ def load_page(
     with _bounded_memory():
         source = _open_files.get(document, limits, password)
         pixels = source.pixels(index)
-        if _READS_LAYERS and isinstance(source, PdfPages) and plan.prefer is not Prefer.PIXELS:
-            layer = source.layer(index, pixels, plan)
-            if layer is not None:
-                return with_layer(pixels, layer, plan)
-        return prepare(pixels, plan)
+        if not (_READS_LAYERS and isinstance(source, PdfPages)):
+            return prepare(pixels, plan)
+        is_read = plan.prefer is not Prefer.PIXELS
+        layer = source.layer(index, pixels, plan) if is_read or plan.witness else None
+        if layer is None:
+            return prepare(pixels, plan)
+        return with_layer(pixels, layer, plan) if is_read else with_witness(prepare(pixels, plan), layer)
 
 
 def page_pixels(

@@ -47,7 +47,7 @@ _NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r\f\x1b"})
 
 
 def disguise(head: bytes) -> str | None:
-    """Return what a file is and what to do, from its first bytes, to follow `The file is`; None if nobody can tell."""
+    """Return what a file is and what to do, from its first bytes, to follow `The file is`; None if it is unknown."""
     if head.startswith(_ZIP):
         return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
     if head[:4] == b"RIFF":

@@ -1,14 +1,15 @@
 """What passes between a process and the confined ones that it has started: pickled calls down, typed frames up.
 
 A process that opens an untrusted file may be taken over by it, so nothing that it sends is unpickled. An answer is a
-length, a JSON header of the form that the caller expects, and raw bytes whose number follows from that header. Each is
-checked before memory is allocated for what comes next.
+length, a JSON header of the form that the caller expects, and raw bytes whose number follows from that header, or the
+descriptor of a sealed memory. Each is checked before memory is allocated for what comes next.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import pickle
 import socket
 import struct
@@ -23,6 +24,7 @@ from typing_extensions import TypedDict
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.media.errors import MediaError
+from pecia_workers.sealed import InvalidMemoryError, mapped
 
 T = TypeVar("T")
 
@@ -55,11 +57,20 @@ class Form(Generic[T]):
     """The field whose bytes follow the header, which says their shape in its place."""
     most_raw: int = 0
     """Bytes that it may have at most."""
+    most_sealed: int = 0
+    """The same of a sealed memory; if it is given, that is all there is, and what `build` gets is its bytes."""
 
 
 def plain(header: TypeAdapter[T]) -> Form[T]:
     """Return the form of what is all header."""
     return Form(header=header, build=lambda content: content)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed memory, returned by a call: its descriptor is closed when it has been sent."""
+
+    descriptor: int
 
 
 @STRICT
@@ -98,7 +109,8 @@ def receive_call(channel: socket.socket) -> Callable[[], Any] | None:
 def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
     """Make the call, and send what it returns or why it fails."""
     try:
-        content, raw = _apart(call())
+        value = call()
+        content, raw = (True, memoryview(b"")) if isinstance(value, Sealed) else _apart(value)
     except MediaError as error:
         _send(channel, False, {"code": error.code, "found": error.found})
     except Exception as error:  # noqa: BLE001  the caller learns what it was
@@ -106,6 +118,9 @@ def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
     else:
         _send(channel, True, content)
         channel.sendall(raw)
+        if isinstance(value, Sealed):
+            socket.send_fds(channel, [b"."], [value.descriptor])
+            os.close(value.descriptor)
 
 
 def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | CallFailedError:
@@ -129,9 +144,18 @@ def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | Ca
             raise InvalidAnswerError
         content[form.raw] = np.frombuffer(_exactly(channel, size), dtype=np.uint8).reshape(shape)
     try:
-        return form.build(content)
+        return form.build(_sealed(channel, form.most_sealed) if form.most_sealed else content)
     except ValueError:
         raise InvalidAnswerError from None
+
+
+def _sealed(channel: socket.socket, most: int) -> memoryview:
+    mark, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not mark:
+        raise EOFError
+    if not descriptors:
+        raise InvalidMemoryError
+    return mapped(descriptors[0], most)
 
 
 def _validated(adapter: TypeAdapter[Any], header: bytearray) -> Any:

@@ -40,6 +40,8 @@ class PageImage:
     """What the file itself says is on it, if that is to be its text; empty: the page is read from its pixels."""
     doubts: tuple[Doubt, ...] = ()
     """About the blocks."""
+    witness: tuple[Block, ...] = ()
+    """What the file itself says is on it, where the page is read from its pixels all the same."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
 

@@ -35,6 +35,8 @@ class Plan:
     """The same of its longer side."""
     prefer: Prefer = Prefer.AUTO
     """What a page that brings its own text is read from."""
+    witness: bool = False
+    """Whether that text is to be told of a page that is read from its pixels."""
 
 
 EVERY_STEP: Final = Plan()
@@ -66,6 +68,15 @@ def with_layer(pixels: NDArray[np.uint8], layer: TextLayer, plan: Plan) -> PageI
         page = _scaled_down(page, plan)
     found = layout(layer.lines(page.scale), page.pixels, source=Source.LAYER)
     return replace(page, blocks=found.blocks, doubts=found.doubts)
+
+
+def with_witness(page: PageImage, layer: TextLayer) -> PageImage:
+    """Return a page that is read from its pixels with its text layer, if both lie alike on the page."""
+    from pecia_workers.reading.layout import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
+
+    if page.blank or page.skew or page.rotation != layer.turn:
+        return page
+    return replace(page, witness=layout(layer.lines(page.scale), page.pixels, source=Source.LAYER).blocks)
 
 
 def find_blank(sheet: Sheet, _: Plan) -> Sheet:
@@ -117,4 +128,4 @@ STEPS: Final[dict[Preparation, Callable[[Sheet, Plan], Sheet]]] = {
     Preparation.DESKEW: deskew,
     Preparation.DOWNSCALE: downscale,
 }
-"""What EXIF and a PDF's /Rotate say has been done before, by whoever decodes."""
+"""What EXIF and a PDF's /Rotate say has been done before, by the decoder."""

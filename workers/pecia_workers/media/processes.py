@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 import structlog
 from pydantic import TypeAdapter
 
-from pecia_workers.confinement import Guard, confine_calls, confine_files
+from pecia_workers.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import (
     CallFailedError,
@@ -116,19 +116,34 @@ class BoundedProcesses:
         *initargs: Any,
         memory_bytes: int | None = None,
         readable: Sequence[Path] = (),
+        largest_file: int = LARGEST_FILE,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`memory_bytes`: address space of each process above what it has once initialized.
 
         `readable`: files and directories that it may open, beside those of Python, libraries and fonts.
+        `largest_file`: bytes that it may write to one file or memory. `environment`: what it has beside
+        `public_environment()`.
         """
         self.processes = processes
-        self._initargs = (memory_bytes, readable, initializer, initargs)
+        self._initargs = (memory_bytes, readable, largest_file, initializer, initargs)
+        self._environment = public_environment() | dict(environment or {})
         self._template: Template | None = None
+        self._loads: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._loaded: Template | None = None
         self._free = asyncio.Semaphore(processes)
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._stopped = False
         self._warned = False
+
+    async def load(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in the template, where all processes will find what it leaves: in one that follows it too.
+
+        A second call must be harmless. Raises what the function does, `ProcessDiedError`.
+        """
+        self._loads.append((function, args))
+        await self._in_template(function, args)
 
     async def start(self) -> None:
         """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
@@ -154,8 +169,11 @@ class BoundedProcesses:
         *args: Any,
         timeout: float,  # noqa: ASYNC109  ends a process
         document: Path | None = None,
+        descriptors: Sequence[int] = (),
     ) -> T:
         """Return `function(*args)`, run in a process; of a document it gets the descriptor as its first argument.
+
+        So it does of `descriptors`, which remain the caller's.
 
         Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `OSError` if the document cannot
         be opened, `TimeoutError` after `timeout` seconds of running, `ProcessDiedError` if the process ended or did
@@ -165,8 +183,8 @@ class BoundedProcesses:
             await self._free.acquire()
         try:
             with await _opened(document) as file:
-                descriptors = (file.fileno(),) if file else ()
-                call = _Call(form=form, function=function, args=args, descriptors=descriptors)
+                sent = (file.fileno(), *descriptors) if file else tuple(descriptors)
+                call = _Call(form=form, function=function, args=args, descriptors=sent)
                 process = await self._ready()
                 answer = await self._ask(process, timeout, call)
             self._idle.append(process)
@@ -193,20 +211,36 @@ class BoundedProcesses:
         """Return a new process; the first one waits for the template to import what all of them need."""
         if self._stopped:
             raise asyncio.CancelledError
-        template = self._living_template()
+        template = await self._in_template(imported, (self._initargs,))
+        if self._loaded is not template:
+            for function, args in self._loads:
+                await self._in_template(function, args)
+            self._loaded = template
         try:
-            await asyncio.to_thread(template.run, imported, self._initargs)
             return _Process.launch(template, self._initargs)
         except TemplateDiedError:
-            if self._stopped:
-                raise asyncio.CancelledError from None
-            raise ProcessDiedError("The process could not be started.") from None
+            raise self._not_started() from None
+
+    async def _in_template(self, function: Callable[..., object], args: tuple[Any, ...]) -> Template:
+        template = self._living_template()
+        try:
+            await asyncio.to_thread(template.run, function, *args)
+        except TemplateDiedError:
+            raise self._not_started() from None
+        return template
+
+    def _not_started(self) -> BaseException:
+        return (
+            asyncio.CancelledError()
+            if self._stopped
+            else ProcessDiedError("The process could not be started.")
+        )
 
     def _living_template(self) -> Template:
         if self._template and not self._template.alive:
             self._template.stop()
             self._template = None
-        self._template = self._template or Template(environment=public_environment())
+        self._template = self._template or Template(environment=self._environment)
         return self._template
 
     def _note(self, missing: Sequence[Guard]) -> None:
@@ -273,6 +307,7 @@ def public_environment() -> dict[str, str]:
 def _initialize(
     memory_bytes: int | None,
     readable: Sequence[Path],
+    largest_file: int,
     initializer: Callable[..., None],
     initargs: tuple[Any, ...],
 ) -> tuple[Guard, ...]:
@@ -286,5 +321,5 @@ def _initialize(
         for stream in (sys.__stdout__, sys.__stderr__):  # what libraries print of a file is for no log
             if stream is not None:
                 os.dup2(nowhere.fileno(), stream.fileno())
-    guards[Guard.SECCOMP] = confine_calls()
+    guards[Guard.SECCOMP] = confine_calls(largest_file)
     return tuple(guard for guard, holds in guards.items() if not holds)

@@ -47,6 +47,11 @@ def _name(outcome: Outcome) -> str:
             return "retried"
 
 
+def page_witnessed(by: str) -> None:
+    """Count a page that was held against a witness, or that went without."""
+    metrics.WITNESSED.labels(by).inc()
+
+
 def admitted(requests: int, kv_used: float | None) -> None:
     """Note how full the engine is where requests were let in: with them how many, before them how much of its cache."""
     metrics.BATCH_SIZE.observe(requests)
@@ -79,6 +84,7 @@ class EngineWatch:
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
         if load.kv_used is not None:
             metrics.KV_USED.labels(self._engine).set(load.kv_used)
+        metrics.ENGINE_PREPARING.labels(self._engine).set(load.preparing)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
         for counter, now, before in (
             (metrics.PREEMPTIONS, load.preemptions, self._last.preemptions),

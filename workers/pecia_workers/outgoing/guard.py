@@ -72,7 +72,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
 
     `listener` is one more port, of this machine's loopback alone; 0: none.
 
-    One bad answer refuses the whole name, so that nobody gets in by mixing private addresses among public ones. The
+    One bad answer refuses the whole name, so that private addresses cannot be mixed among public ones. The
     connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
     """
 

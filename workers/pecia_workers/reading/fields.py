@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -13,6 +13,8 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from pecia_schemas.grounding import MergeRule
+from pecia_schemas.merging import pointer
 from pecia_schemas.results import Verdict
 from pecia_schemas.storable import storable
 from pecia_workers.reading.ladder import Reading, best
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pecia_workers.engines.base import Generation
 
 
+_MERGE: Final = "x-merge"
+_DEFINED: Final = "#/$defs/"
 _ALL_OF: Final = '"allOf":'
 _SCHEMAS: Final = frozenset({"items", "additionalProperties"})
 _SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
@@ -50,6 +54,29 @@ class Fields:
         return cls(values=values, text=None, kept=first, others=others)
 
 
+def merge_rules(schema: Mapping[str, Any]) -> dict[str, MergeRule]:
+    """Return how a document's pages become one object, by JSON pointer, where the schema says it with `x-merge`.
+
+    Other rules than those of this version are none.
+    """
+    return dict(_rules(schema, schema, "", frozenset()))
+
+
+def _rules(
+    schema: Mapping[str, Any], whole: Mapping[str, Any], path: str, within: frozenset[str]
+) -> Iterator[tuple[str, MergeRule]]:
+    rule = schema.get(_MERGE)
+    if rule in list(MergeRule):
+        yield path, MergeRule(rule)
+    for choice in [schema, *schema.get("anyOf", ())]:
+        name = choice.get("$ref", "").removeprefix(_DEFINED)
+        if name and name not in within and name in whole.get("$defs", {}):
+            yield from _rules(whole["$defs"][name], whole, path, within | {name})
+        for inner, described in choice.get("properties", {}).items():
+            if isinstance(described, Mapping):
+                yield from _rules(described, whole, pointer(path, inner), within)
+
+
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema with no room for properties that it does not name, where it leaves that open.
 
@@ -61,7 +88,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    inner = {name: _closed_inside(name, value) for name, value in schema.items()}
+    inner = {name: _closed_inside(name, value) for name, value in schema.items() if name != _MERGE}
     return {"additionalProperties": False} | inner if "properties" in schema else inner
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pecia_schemas import FailureCode, Page, ReadDocument, Timings, Verdict, tracing
 from pecia_schemas.blocks import text_of
-from pecia_schemas.tasks import DocumentType, Prefer, Preparation
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation, Witness
 from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
@@ -22,11 +23,12 @@ from pecia_workers.media.preparation import Plan
 from pecia_workers.payloads import Spool
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.demands import check_demands
-from pecia_workers.reading.fields import Fields, closed, judge
+from pecia_workers.reading.fields import Fields, closed, judge, merge_rules
 from pecia_workers.reading.instructions import fields_instruction, page_instruction
 from pecia_workers.reading.ladder import Ladder, Reading, best
 from pecia_workers.reading.result import page_of
 from pecia_workers.reading.verdicts import judged
+from pecia_workers.witness.witnesses import Witnesses
 from pecia_workers.working import worked_s
 
 if TYPE_CHECKING:
@@ -53,11 +55,13 @@ class ReadPage:
         cache: ResultCache,
         *,
         fallback: Generator | None = None,
+        witnesses: Witnesses | None = None,
     ) -> None:
         self._spool = spool
         self._decoder = decoder
         self._engine = engine
         self._cache = cache
+        self._witnesses = witnesses or Witnesses(Witness.NONE)
         self._for_text = Ladder(engine, fallback, most=settings.max_readings)
         self._for_fields = Ladder(engine, most=settings.max_readings)
         self._patience = settings.part_timeout.total_seconds()
@@ -76,16 +80,23 @@ class ReadPage:
         started = clock()
         image = await self._page(part, task)
         decoded = clock()
-        request = _request(part, task, image, self._card, log_probabilities=self._log_probabilities)
+        request = replace(
+            _request(part, task, image, self._card, log_probabilities=self._log_probabilities),
+            tenant=self._cache.tenant(part),
+        )
         look = await self._look(part, task, request, image)
         asked = clock()
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
         if look.found:
             return Done(_moved(look.found, part, image, timings))
-        readings = await self._read(request, image)
-        fields = await self._fill(request, task, readings)
-        took = timings.model_copy(update={"engine": clock() - asked})
-        page = page_of(part.ordinal + 1, image, readings, fields, took)
+        with closing(self._witnesses.hear(task, request, image)) as hearing:
+            readings = await self._read(request, image)
+            fields = await self._fill(request, task, readings)
+            took = timings.model_copy(update={"engine": clock() - asked})
+            page = page_of(part.ordinal + 1, image, readings, fields, took)
+            if fields:
+                page = page.model_copy(update={"merge": merge_rules(_schema_of(task))})
+            page = await hearing.held_against(page)
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
@@ -102,6 +113,7 @@ class ReadPage:
             most_pixels=min(self._engine.capabilities.most_pixels, card.most_pixels),
             longest_side=card.longest_side,
             prefer=Prefer(task.prefer),
+            witness=self._witnesses.choice(task) in (Witness.AUTO, Witness.LAYER),
         )
 
     @property
@@ -118,7 +130,9 @@ class ReadPage:
         """
         text = [] if image.blank or image.blocks else [request]
         fields = [_form(request, task)] if task.fields is not None and not image.blank else []
-        return await self._cache.look(part, [*text, *fields], Page) if text or fields else Look()
+        if not (text or fields):
+            return Look()
+        return await self._cache.look(part, [*text, *fields], Page, self._witnesses.choice(task))
 
     async def _read(self, request: EngineRequest, image: PageImage) -> list[Reading]:
         if image.blank:

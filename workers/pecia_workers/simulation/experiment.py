@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from pecia_workers.simulation.scenarios import SHARE
 from pecia_workers.simulation.simulator import Simulator
 
 if TYPE_CHECKING:
-    from pecia_workers.engines.base import Engine
+    from pecia_workers.engines.base import Engine, Generation
     from pecia_workers.engines.iteration import IterationModel
     from pecia_workers.simulation.requests import Request
 
@@ -63,7 +63,7 @@ class Seen:
     """One page that an engine read; times in seconds."""
 
     waited: float
-    """Before it was admitted."""
+    """Before it was admitted, being made ready among it."""
     ran: float
     output: int
     prompt: int = 0
@@ -146,12 +146,16 @@ async def measured(requests: Sequence[Request], engine: Engine, policy: Policy, 
     `first`: the number of the first page; no two pages of one engine may share theirs, or a cache knows them. Raises
     `EngineError` if not one page was read.
     """
-    batcher = Batcher(engine, policy, LearnedLengths(SHARE), priced=lambda *_: None)
+    clocked = _Clocked(engine)
+    batcher = Batcher(cast("Engine", clocked), policy, LearnedLengths(SHARE), priced=lambda *_: None)
     asked = [_asked(request, first + number) for number, request in enumerate(requests)]
     clock = asyncio.get_running_loop().time
     began = clock()
     pages = await asyncio.gather(
-        *(_page(batcher, page, began, request.arrived) for page, request in zip(asked, requests, strict=True))
+        *(
+            _page(batcher, clocked, page, began, request.arrived)
+            for page, request in zip(asked, requests, strict=True)
+        )
     )
     read = [page for page in pages if page is not None]
     if not read:
@@ -159,7 +163,24 @@ async def measured(requests: Sequence[Request], engine: Engine, policy: Policy, 
     return MeasuredRun(pages=tuple(read), seconds=clock() - began)
 
 
-async def _page(batcher: Batcher, request: EngineRequest, began: float, moment: float) -> Seen | None:
+class _Clocked:
+    """An engine, and when each request entered it: what made it ready before is a wait, not the engine's time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.entered: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        self.entered[request.id] = asyncio.get_running_loop().time()
+        return await self._engine.generate(request)
+
+
+async def _page(
+    batcher: Batcher, engine: _Clocked, request: EngineRequest, began: float, moment: float
+) -> Seen | None:
     clock = asyncio.get_running_loop().time
     await asyncio.sleep(max(0.0, began + moment - clock()))
     arrived = clock()
@@ -167,10 +188,10 @@ async def _page(batcher: Batcher, request: EngineRequest, began: float, moment: 
         generation = await batcher.generate(request)
     except EngineError:
         return None
-    now, waited, usage = clock(), generation.waited_s, generation.usage
+    now, entered, usage = clock(), engine.entered[request.id], generation.usage
     return Seen(
-        waited=waited,
-        ran=now - arrived - waited,
+        waited=entered - arrived,
+        ran=now - entered,
         output=usage.output,
         prompt=usage.prompt,
         first_token=generation.first_token_s,

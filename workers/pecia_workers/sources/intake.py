@@ -1,4 +1,4 @@
-"""What a task's URL names, taken into the payload store: once for each job, whoever tries."""
+"""What a task's URL names, taken into the payload store: once for each job, however many try."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.broker.lists import DEAD
+from pecia_workers.broker.lists import DEAD, EARLIER
 from pecia_workers.ledger.inspection import (
     miscounted_jobs,
     open_payloads,
@@ -56,6 +56,10 @@ class Difference(StrEnum):
     UNENDED = "unended jobs", "jobs go on although all their parts are over"
     STUCK_SUMMARIES = "stuck summaries", "summaries wait for segments that are over"
     DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
+    EARLIER_KEYS = (
+        "earlier keys",
+        "keys in Redis are of an earlier version: once its last worker has stopped, they serve no one",
+    )
     STRANGERS = (
         "strangers",
         "parts in Redis are unknown to Postgres: do two fleets share this Redis, or was Postgres set back?",
@@ -125,6 +129,11 @@ async def _dead_messages(scene: Scene) -> set[Hashable]:
     return set(range(count))
 
 
+async def _earlier_keys(scene: Scene) -> set[Hashable]:
+    redis = scene.stores.redis
+    return {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)}
+
+
 async def _strangers(scene: Scene) -> set[Hashable]:
     held = set(filter(_is_id, await asyncio.to_thread(held_parts, scene.stores.redis)))
     known = await whereabouts(scene.stores.database, held)
@@ -157,6 +166,7 @@ _LOOKS: dict[Difference, Callable[[Scene], Awaitable[set[Hashable]]]] = {
     Difference.UNENDED: _unended,
     Difference.STUCK_SUMMARIES: _stuck_summaries,
     Difference.DEAD_MESSAGES: _dead_messages,
+    Difference.EARLIER_KEYS: _earlier_keys,
     Difference.STRANGERS: _strangers,
     Difference.MISSING_PAYLOADS: _missing_payloads,
 }

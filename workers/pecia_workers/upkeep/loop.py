@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import is_transient, name_of
+from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.service import serve
@@ -22,13 +23,11 @@ from pecia_workers.upkeep.steps import (
     Reconciler,
     Stores,
     expire,
-    forget_finished_flows,
     forget_workers,
-    hand_back,
     open_stores,
     relay,
 )
-from pecia_workers.watching import look_every_s
+from pecia_workers.watching import hand_back_of_gone, look_every_s
 
 log = structlog.get_logger(__name__)
 
@@ -115,10 +114,10 @@ def _duties(stores: Stores, settings: WorkerSettings) -> dict[str, Step]:
     # In the order in which a part passes them: what one of them frees, the last one publishes in the same round.
     seen = {"measure": partial(Measurement(window=settings.window), stores)} if settings.metrics_port else {}
     return {
-        "taken": partial(hand_back, stores),
+        "taken": partial(hand_back_of_gone, stores.database, stores.redis),
         "expire": partial(expire, stores),
         "forget": partial(forget_workers, stores, settings),
-        "flows": partial(forget_finished_flows, stores),
+        "flows": partial(forget_flows, stores.database),
         "reconcile": partial(Reconciler(), stores),
         "relay": partial(relay, stores),
         **seen,

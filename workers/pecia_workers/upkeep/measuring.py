@@ -1,4 +1,4 @@
-"""What nobody but upkeep can tell of the fleet as a whole: put into the metrics, for all."""
+"""What only upkeep knows of the fleet as a whole: put into the metrics."""
 
 from __future__ import annotations
 

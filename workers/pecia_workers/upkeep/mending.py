@@ -51,6 +51,10 @@ async def _forget_dead(scene: Scene, _items: Items) -> None:
     await asyncio.to_thread(scene.stores.redis.delete, DEAD)
 
 
+async def _forget_earlier(scene: Scene, items: Items) -> None:
+    await asyncio.to_thread(scene.stores.redis.delete, *items)
+
+
 _MENDERS: dict[Difference, Callable[[Scene, Items], Awaitable[None]]] = {
     Difference.LOST_MESSAGES: _publish_lost,
     Difference.ORPHANS: _requeue,
@@ -58,4 +62,5 @@ _MENDERS: dict[Difference, Callable[[Scene, Items], Awaitable[None]]] = {
     Difference.UNENDED: _mend_jobs,
     Difference.STUCK_SUMMARIES: _mend_jobs,
     Difference.DEAD_MESSAGES: _forget_dead,
+    Difference.EARLIER_KEYS: _forget_earlier,
 }

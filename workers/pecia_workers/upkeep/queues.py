@@ -63,7 +63,7 @@ def _taken(redis: Redis) -> Iterator[tuple[str, str]]:
 def mend_turns(redis: Redis) -> int:
     """Set the marker of every flow for which messages wait and none stands in the list; return how many were missing.
 
-    Nothing but a hand in Redis can make that so; but then nobody else would find them.
+    Nothing but a hand in Redis can make that so; but then nothing else would find them.
     """
     mended = 0
     for queue, flow in _rests(redis):

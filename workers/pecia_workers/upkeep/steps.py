@@ -23,14 +23,12 @@ from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.judge import Judge
 from pecia_workers.ledger.publication import (
     expected_in_redis,
-    forget_flows,
     relay_due,
     unpublish_missing,
 )
 from pecia_workers.ledger.recovery import expire_jobs
 from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.upkeep.queues import count_waiting_parts, held_parts, mend_turns
-from pecia_workers.watching import hand_back_of_gone
 
 _BATCH = 1_000
 _GRACE = timedelta(seconds=5)
@@ -68,11 +66,6 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
         await stores.database.dispose()
 
 
-async def hand_back(stores: Stores) -> int:
-    """Put back what workers took that are gone, and had not begun."""
-    return await hand_back_of_gone(stores.database, stores.redis)
-
-
 class Judging:
     """Takes silent workers for dead; their parts are queued again, or fail as poisoned."""
 
@@ -107,11 +100,6 @@ def _tell_workers(redis: Redis, jobs: Sequence[UUID]) -> None:
 async def forget_workers(stores: Stores, settings: WorkerSettings) -> int:
     """Delete the rows of workers that went long ago."""
     return await forget_gone(stores.database, age=settings.keep_workers) if settings.keep_workers else 0
-
-
-async def forget_finished_flows(stores: Stores) -> int:
-    """Forget which jobs took turns as one, once they are over."""
-    return await forget_flows(stores.database)
 
 
 async def relay(stores: Stores) -> int:

@@ -139,7 +139,7 @@ class WebhookWorker:
         )
 
     async def _give_up(self, database: AsyncEngine) -> None:
-        """End what nobody took in time: also what waits for a paused receiver, or for a secret, has an end."""
+        """End what was not delivered in time: also what waits for a paused receiver, or for a secret, has an end."""
         age = self._settings.webhook_give_up
         while True:
             ended = await outlast(partial(give_up, database, age=age))

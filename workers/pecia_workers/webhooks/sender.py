@@ -17,7 +17,7 @@ MAX_REPLY_BYTES = 64 * 1024
 """Of a reply's body, this much is read at most: a status is all that a receiver can tell us."""
 
 KEPT_REPLY_BYTES = 512
-"""Of that, this much is kept, for whoever looks for what went wrong."""
+"""Of that, this much is kept, for diagnosis."""
 
 
 class SendFailure(StrEnum):

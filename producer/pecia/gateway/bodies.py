@@ -1,0 +1,218 @@
+"""What comes in and goes out: the bodies of requests and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields as fields_of
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from pecia.access import AccessKey
+from pecia.gateway.problems import Problem
+from pecia.handles import JobHandle
+from pecia.records import FoundPage, PartOutcome
+from pecia.view import JobView
+from pecia_schemas import lengths
+from pecia_schemas.events import NoticeType, Progress, Webhook
+from pecia_schemas.failures import Failure
+from pecia_schemas.states import JobState, Lane
+from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
+
+MOST_TASKS: Final = 1_000
+IDEMPOTENCY_KEY: Final = lengths.IDEMPOTENCY_KEY - lengths.TENANT - 1 - len(f"/{MOST_TASKS}")
+
+_JOB: Final[Any] = {
+    "number": 0,
+    "id": "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11",
+    "kind": "document.read",
+    "lane": "normal",
+    "state": "queued",
+    "progress": {"total": 1, "done": 0, "failed": 0, "cancelled": 0},
+    "failure": None,
+    "metadata": {"ward": "7"},
+    "submitted_at": "2026-11-23T08:00:00Z",
+    "started_at": None,
+    "finished_at": None,
+    "erased_at": None,
+    "created": True,
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
+    """Return the fields of a task as a body: all but its source, which is a file of the request, or a URL."""
+    known: dict[str, Any] = getattr(task, "__pydantic_fields__")  # noqa: B009  the type checkers do not know it
+    members: dict[str, Any] = {
+        field.name: (Annotated[known[field.name].annotation, known[field.name]], known[field.name].default)
+        for field in fields_of(task)
+        if field.name != "source"
+    }
+    url = Field(default=None, max_length=lengths.SOURCE_URL, repr=False)
+    return create_model(
+        f"{task.__name__}Task",
+        __base__=_Body,
+        __doc__=task.__doc__,
+        kind=(cast("Any", Literal[task.kind]), task.kind),
+        url=(Annotated[str | None, url], None),
+        **members,
+    )
+
+
+if TYPE_CHECKING:
+    AnyTaskBody: TypeAlias = Any
+    ReadTask: Callable[[], Any] = dict
+else:
+    ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
+    AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
+
+
+class Submission(_Body):
+    """Work to do: one task for each document. A task without a `url` reads the next `file` of the request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"tasks": [{"url": "https://example.org/scan.pdf", "language": "en"}], "priority": "urgent"}
+            ]
+        }
+    )
+
+    tasks: list[AnyTaskBody] = Field(default_factory=list, max_length=MOST_TASKS)
+    """Without any, each `file` is read with `task`."""
+    task: AnyTaskBody = Field(default_factory=ReadTask)
+    """How to read files, if no `tasks` say so."""
+    priority: Lane = Lane.NORMAL
+    metadata: dict[str, str] = Field(default_factory=dict)
+    webhook: Webhook | None = None
+    not_before: datetime | timedelta | None = None
+    """A point in time, or how long from now."""
+    expires: datetime | timedelta | None = None
+    idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)
+    """One for each task, in the place of the header."""
+
+
+class Job(BaseModel):
+    """A job as it is now."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_JOB]})
+
+    id: UUID
+    kind: str
+    lane: Lane
+    state: JobState
+    progress: Progress
+    failure: Failure | None
+    metadata: dict[str, str]
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    erased_at: datetime | None
+    number: int | None = None
+    """Of its task in the request, counted from 0; null if it was not just submitted."""
+    created: bool | None = None
+    """False if an idempotency key named a job that was there; null if it was not just submitted."""
+
+    @classmethod
+    def of(cls, job: JobHandle[Any], *, number: int | None = None) -> Job:
+        """Return the body of a job; of one that was just submitted, with the number of its task."""
+        return cls.seen(job._view, number=number, created=None if number is None else job.created)  # noqa: SLF001
+
+    @classmethod
+    def seen(cls, view: JobView, **submitted: Any) -> Job:
+        """Return the body of a job as it was seen."""
+        known: dict[str, Any] = {
+            name: getattr(view, name) for name in cls.model_fields if name not in ("number", "created")
+        }
+        known |= {"metadata": dict(view.metadata), **submitted}
+        return cls.model_construct(None, **known)
+
+
+class RefusedTask(BaseModel):
+    """A task that was not accepted, among others that were."""
+
+    number: int
+    """Counted from 0."""
+    problem: Problem
+
+
+class Submitted(BaseModel):
+    """What became of the tasks."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [_JOB], "refused": []}]})
+
+    jobs: list[Job]
+    refused: list[RefusedTask]
+
+
+class Jobs(BaseModel):
+    """Jobs, newest first."""
+
+    jobs: list[Job]
+    next: UUID | None
+    """`before` of the next page; null: there is none."""
+
+
+class Parts(BaseModel):
+    """Pages (of a video: segments) that have ended."""
+
+    parts: list[PartOutcome]
+    """`content` is a page, segment or summary; what failed has a `failure`, what was cancelled neither."""
+    first_open: int | None
+    """The least `ordinal` that may still change; null: the job is over."""
+    more: bool
+    """Whether more of them have ended: ask again, and skip these."""
+
+
+class FoundPages(BaseModel):
+    """Pages, the newest job first."""
+
+    pages: list[FoundPage]
+
+
+class Cancellation(_Body):
+    """Why a job is cancelled or erased."""
+
+    reason: str | None = Field(default=None, max_length=lengths.REASON)
+    """Stored with the job's events: write nothing of the document into it."""
+
+
+class Cancelled(BaseModel):
+    """A job that was cancelled, or was over before."""
+
+    cancelled: bool
+    job: Job
+
+
+class Retry(_Body):
+    """What of a job is run again."""
+
+    parts: list[UUID] | None = None
+    """Null: all that failed or was cancelled."""
+
+
+class NewWebhook(_Body):
+    """A receiver to be told of the tenant's jobs."""
+
+    url: str = Field(max_length=lengths.WEBHOOK_URL)
+    events: list[NoticeType] | None = None
+    """Null: how jobs end."""
+
+
+class Rotation(_Body):
+    """For how long the former secret signs too."""
+
+    overlap: timedelta = timedelta(days=1)
+
+
+class Own(BaseModel):
+    """The key of the request, and what of its limits is taken."""
+
+    key: AccessKey
+    pages_of_day: int
+    pages_in_flight: int

@@ -1,0 +1,231 @@
+"""Who asks: the key of a request, what it may do, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from pecia import asking
+from pecia.access import AccessKey, Load, Scope, parsed
+from pecia.aio.client import AsyncClient
+from pecia.aio.connections import AsyncConnections
+from pecia.aio.job import AsyncJob
+from pecia.errors import JobNotFoundError
+from pecia.gateway.problems import ProblemError
+from pecia.view import JobView
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.settings.gateway import GatewaySettings
+from pecia_schemas.states import Lane
+
+_KNOWN_S: Final = 3.0
+"""For how long a key is not looked up again: after that time, one that was revoked opens nothing."""
+_MOST_KNOWN: Final = 10_000
+_COUNTED_S: Final = 1.0
+_SUBMITTING: Final = 4
+_DAY_S: Final = 3_600
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="key",
+    description="A key of `pecia access create`, as in `Authorization: Bearer pecia_…`.",
+)
+
+
+class GatewayConfiguration(ClientSettings, GatewaySettings):
+    """What the gateway can set: it is a client that serves others."""
+
+
+class Looks:
+    """Looks at jobs of all tenants: those that are asked for while one look is made share the next statement."""
+
+    def __init__(self, connections: AsyncConnections) -> None:
+        self._store = connections.store
+        self._asked: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def view(self, tenant: str, job_id: UUID) -> JobView:
+        """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
+        new = asyncio.get_running_loop().create_future
+        coming = self._asked.setdefault((tenant, job_id), new())
+        self._looking = self._looking or asyncio.create_task(self._look())
+        view = await asyncio.shield(coming)
+        if view is None:
+            raise JobNotFoundError(job_id)
+        return view
+
+    async def _look(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked, {}
+            try:
+                found = await self._store.views_of_tenants(asked)
+            except Exception as error:  # noqa: BLE001  whoever asked has it
+                for coming in asked.values():
+                    coming.set_exception(error)
+            else:
+                for one, coming in asked.items():
+                    coming.set_result(found.get(one))
+        self._looking = None
+
+
+class TenantClient(AsyncClient):
+    """A client that sees one tenant's jobs alone, over connections that it shares with others."""
+
+    def __init__(self, bearers: Bearers, key: AccessKey) -> None:
+        super().__init__(settings=bearers.settings)
+        self.connections = self._connections = bearers.connections.seen_by(key.client, key.tenant)
+        self._looks, self._tenant = bearers.looks, key.tenant
+
+    async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
+        """Return the job of this id."""
+        identifier = asking.identifier(job_id)
+        view = asking.found(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
+        return AsyncJob(self._open, view, created=False)
+
+
+@dataclass
+class Bearer:
+    """A key that was shown lately."""
+
+    key: AccessKey
+    client: TenantClient
+    looked_up: float
+    tokens: float
+    filled: float = field(default_factory=time.monotonic)
+    streams: int = 0
+    load: Load | None = None
+    counted: float = 0.0
+
+    def take(self, rate: float) -> float:
+        """Take one request of those that it may make; return the seconds until there is one, 0 if there was."""
+        now = time.monotonic()
+        self.tokens = min(max(1.0, 2 * rate), self.tokens + (now - self.filled) * rate)
+        self.filled = now
+        if self.tokens < 1:
+            return (1 - self.tokens) / rate
+        self.tokens -= 1
+        return 0.0
+
+    async def admit(self, lane: Lane, documents: int) -> None:
+        """Count documents that are submitted. Raises `ProblemError` if the key may not, or not so many now."""
+        key = self.key
+        if lane not in key.lanes:
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
+            )
+        if key.pages_per_day is None and key.pages_in_flight is None:
+            return
+        now = time.monotonic()
+        if self.load is None or now - self.counted > _COUNTED_S:
+            self.load, self.counted = await self.client.connections.access.load(key), now
+        self.load = Load(
+            pages_of_day=self.load.pages_of_day + documents,
+            pages_in_flight=self.load.pages_in_flight + documents,
+        )
+        if key.pages_per_day is not None and self.load.pages_of_day > key.pages_per_day:
+            raise self._full("pages_per_day", f"{key.pages_per_day} pages a day", _DAY_S)
+        if key.pages_in_flight is not None and self.load.pages_in_flight > key.pages_in_flight:
+            raise self._full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
+
+    def _full(self, code: str, limit: str, wait: int) -> ProblemError:
+        self.load = None  # what was refused does not count
+        return too_many(code, f"This key has {limit}, and they are taken.", wait)
+
+    def open_stream(self, most: int) -> None:
+        """Count a stream, which who opened it takes from `streams` at its end. Raises `ProblemError`."""
+        if self.streams >= most:
+            raise too_many("streams", f"This key has {most} streams open.", 5)
+        self.streams += 1
+
+
+class Bearers:
+    """The keys that were shown lately, and the connections that their clients share."""
+
+    def __init__(self, settings: GatewayConfiguration, connections: AsyncConnections) -> None:
+        self.settings = settings
+        self.connections = connections
+        self.looks = Looks(connections)
+        self.submitting = asyncio.Semaphore(_SUBMITTING)
+        """To be held while documents are stored and written: the others wait, and leave connections for looks."""
+        self._known: dict[UUID, Bearer] = {}
+
+    async def of(self, shown: str) -> Bearer | None:
+        """Return whose key it is; None if it opens nothing."""
+        if (known := parsed(shown)) is None:
+            return None
+        identifier, secret = known
+        bearer = await self._bearer(identifier)
+        return bearer if bearer and bearer.key.opens(secret) else None
+
+    async def _bearer(self, identifier: UUID) -> Bearer | None:
+        bearer, now = self._known.get(identifier), time.monotonic()
+        if bearer and now - bearer.looked_up < _KNOWN_S:
+            return bearer
+        key = await self.connections.access.one(identifier)
+        if key is None:
+            self._known.pop(identifier, None)
+        elif bearer:
+            bearer.key, bearer.looked_up = key, now
+        else:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            client = TenantClient(self, key)
+            bearer = self._known[identifier] = Bearer(key, client, looked_up=now, tokens=math.inf)
+        return bearer if key else None
+
+
+def bearers_of(request: Request) -> Bearers:
+    """Return the keys that this gateway knows."""
+    bearers: Bearers = request.app.state.bearers
+    return bearers
+
+
+async def bearer_of(
+    request: Request, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Bearer:
+    """Return who asks. Raises `ProblemError` without a key that opens, or too many times a second."""
+    bearers = bearers_of(request)
+    bearer = await bearers.of(shown.credentials) if shown else None
+    if bearer is None:
+        raise ProblemError(
+            HTTPStatus.UNAUTHORIZED,
+            "no_key",
+            "There is no such key, or it was revoked: send `Authorization: Bearer KEY`.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if wait := bearer.take(bearers.settings.gateway_rate):
+        raise too_many("rate", "This key makes too many requests a second.", max(1, round(wait)))
+    return bearer
+
+
+def too_many(code: str, detail: str, wait: int) -> ProblemError:
+    """Return what is raised for more than a key may do."""
+    return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
+
+
+class _Needs:
+    """The bearer of a key that has a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(self, bearer: Annotated[Bearer, Depends(bearer_of)]) -> Bearer:
+        if self.scope not in bearer.key.scopes:
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{self.scope}`."
+            )
+        return bearer
+
+
+Submitter = Annotated[Bearer, Depends(_Needs(Scope.SUBMIT))]
+Reader = Annotated[Bearer, Depends(_Needs(Scope.READ))]
+Reviewer = Annotated[Bearer, Depends(_Needs(Scope.REVIEW))]
+Administrator = Annotated[Bearer, Depends(_Needs(Scope.ADMIN))]
+Anyone = Annotated[Bearer, Depends(bearer_of)]

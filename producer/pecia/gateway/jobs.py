@@ -1,0 +1,262 @@
+"""Jobs over HTTP: how they are, what they read, their ends."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import FileResponse, Response
+from starlette.background import BackgroundTask
+
+from pecia import asking, formats
+from pecia.access import Load
+from pecia.aio import streaming
+from pecia.completion import Deadline
+from pecia.formats import Format
+from pecia.gateway import sending
+from pecia.gateway.bodies import Cancellation, Cancelled, FoundPages, Job, Jobs, Own, Parts, Retry
+from pecia.gateway.identity import Administrator, Anyone, Reader, Reviewer, Submitter, bearers_of
+from pecia.gateway.problems import documented
+from pecia.records import AuditAction, Erasure, FoundPage, PartOutcome, UsageFigures
+from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia_schemas.duty import Lack
+from pecia_schemas.events import JobEvent
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import JobState
+from pecia_schemas.threads import finish_in_thread
+
+router = APIRouter(tags=["jobs"])
+
+_LONGEST_WAIT_S: Final = 60
+_MOST_LISTED: Final = 500
+_MEDIA_TYPES: Final = {
+    Format.TEXT: "text/plain",
+    Format.MARKDOWN: "text/markdown",
+    Format.HTML: "text/html",
+    Format.CSV: "text/csv",
+    Format.JSON: "application/json",
+    Format.FIELDS: "application/jsonl",
+    Format.HOCR: "application/xhtml+xml",
+    Format.PDF: "application/pdf",
+    Format.SRT: "application/x-subrip",
+    Format.VTT: "text/vtt",
+}
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+_TEXT: Final = {"schema": {"type": "string"}}
+_STREAM: Final[dict[int | str, Any]] = {200: {"content": {sending.MEDIA_TYPE: _TEXT}}}
+_WRITTEN: Final[dict[int | str, Any]] = {
+    200: {
+        "description": "The result, in that form",
+        "content": dict.fromkeys(_MEDIA_TYPES.values(), _TEXT)
+        | {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+LastEventId = Annotated[
+    str | None, Header(description="Where a stream that broke off goes on: the last `id` that came.")
+]
+Metadata = Annotated[
+    list[Annotated[str, Query(pattern=r"^[^=]+=")]],
+    Query(
+        default_factory=list, max_length=64, description="Only with this `key=value`; of several, with all."
+    ),
+]
+Since = Annotated[
+    datetime | timedelta | None, Query(description="Only what was submitted since, or in so long.")
+]
+States = Annotated[list[JobState], Query(default_factory=list, alias="status", max_length=len(JobState))]
+Verdicts = Annotated[list[Verdict], Query(default_factory=list, alias="verdict", max_length=len(Verdict))]
+Ids = Annotated[
+    list[UUID],
+    Query(
+        default_factory=list,
+        alias="id",
+        max_length=_MOST_LISTED,
+        description="These, as far as they are there.",
+    ),
+]
+After = Annotated[
+    str | None,
+    Query(
+        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]{1,9}$",
+        description="The last page of those before, as `JOB:NUMBER`.",
+    ),
+]
+Before = Annotated[UUID | None, Query(description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
+Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
+
+
+def _pairs(metadata: Sequence[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
+
+
+@router.get("/jobs", responses=documented())
+async def list_jobs(  # noqa: PLR0917  FastAPI names them
+    bearer: Reader,
+    ids: Ids,
+    states: States,
+    metadata: Metadata,
+    kind: str | None = None,
+    since: Since = None,
+    before: Before = None,
+    limit: Limit = 100,
+) -> Jobs:
+    """List jobs, newest first."""
+    store = bearer.client.connections.store
+    if ids:
+        known = await store.views(ids)
+        return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
+    listing = asking.listing(status=states, kind=kind, metadata=_pairs(metadata), since=since)
+    views = await store.page(listing, before=before, size=limit)
+    return Jobs(jobs=[Job.seen(view) for view in views], next=views[-1].id if len(views) == limit else None)
+
+
+@router.get("/jobs/{job_id}", responses=documented(404, 409))
+async def look_at_job(bearer: Reader, job_id: UUID, wait: Wait = 0) -> Job:
+    """See how a job is; with `wait`, once it is over."""
+    job = await bearer.client.job(job_id)
+    return Job.of(await job.wait(wait) if wait else job)
+
+
+@router.get("/jobs/{job_id}/result", responses=documented(404, 409, 410) | _WRITTEN, response_class=Response)
+async def write_result(
+    bearer: Reader,
+    job_id: UUID,
+    form: Annotated[Format, Query(alias="format")] = Format.JSON,
+    wait: Wait = 0,
+) -> Response:
+    """Get the result of a job that is over, in any form that `pecia result` writes."""
+    job = await bearer.client.job(job_id)
+    media_type = _MEDIA_TYPES[form]
+    if form.is_binary:
+        scratch = tempfile.TemporaryDirectory(prefix="pecia-gateway-")
+        try:
+            path = await job.save(Path(scratch.name) / "result", form, timeout=wait)
+        except BaseException:
+            scratch.cleanup()
+            raise
+        return FileResponse(path, media_type=media_type, background=BackgroundTask(scratch.cleanup))
+    result = await job.result(timeout=wait)
+    return Response(await finish_in_thread(formats.render, result, form), media_type=media_type)
+
+
+@router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=Parts)
+async def list_pages(  # noqa: PLR0917  FastAPI names them
+    bearer: Reader,
+    job_id: UUID,
+    request: Request,
+    skip: Annotated[str | None, Query(description="Not these, as in `1-3,7`, counted from 1.")] = None,
+    limit: Annotated[int, Query(ge=0, le=FETCH)] = FETCH,
+    whole: Annotated[bool, Query(description="For the audit trail: the result is read as a whole.")] = False,
+    as_completed: Annotated[bool, Query(description="In a stream: each as soon as it is read.")] = False,
+    last_event_id: LastEventId = None,
+) -> Response | Parts:
+    """Get the pages (of a video: segments) that have been read; as `text/event-stream` each as it comes.
+
+    In a stream `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why,
+    and `end`, the last, the job. Of a stream that broke off, `error` is the last.
+    """
+    job = await bearer.client.job(job_id)
+    connections = bearer.client.connections
+    if sending.is_wanted(request):
+        read = ReadParts(sending.read_before(last_event_id))
+        ended = streaming.parts(
+            connections, job.id, sending.over(job), Deadline(None), in_order=not as_completed, read=read
+        )
+        return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
+    first_open = await connections.store.first_unfinished(job.id)
+    found: Sequence[PartOutcome] = ()
+    if limit:
+        asked = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
+        before = sending.read_before(skip)
+        found = await connections.store.outcomes(job.id, skip=before, limit=limit, read_as=asked)
+    return Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
+
+
+@router.get("/jobs/{job_id}/events", responses=documented(404) | _STREAM, response_model=list[JobEvent])
+async def list_events(
+    bearer: Reader,
+    job_id: UUID,
+    request: Request,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a greater `sequence`.")] = 0,
+    last_event_id: LastEventId = None,
+) -> Response | list[JobEvent]:
+    """Get what has happened to a job and its parts; as `text/event-stream` from the first event until it is over.
+
+    After a stream that broke off, some of the last ones come again: they have the same `sequence`.
+    """
+    job = await bearer.client.job(job_id)
+    connections = bearer.client.connections
+    if not sending.is_wanted(request):
+        return await connections.store.events(job.id, after=after, skip=())
+    read = ReadEvents(sending.number_of(last_event_id))
+    told = streaming.events(connections, job.id, sending.over(job), Deadline(None), read=read)
+    return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(told, read))
+
+
+@router.get("/jobs/{job_id}/usage", responses=documented(404))
+async def look_at_usage(bearer: Reader, job_id: UUID) -> UsageFigures:
+    """See what a job has taken so far."""
+    return await (await bearer.client.job(job_id)).usage()
+
+
+@router.get("/jobs/{job_id}/lacks", responses=documented(404))
+async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
+    """See what a job needs that no worker on duty can do; empty if it only waits for its turn."""
+    job = await bearer.client.job(job_id)
+    return await bearer.client.connections.store.lacking([job.id])
+
+
+@router.post("/jobs/{job_id}/cancel", responses=documented(400, 404))
+async def cancel_job(bearer: Submitter, job_id: UUID, why: Cancellation | None = None) -> Cancelled:
+    """End a job now. Pages that are read stay."""
+    job = await bearer.client.job(job_id)
+    cancelled = await job.cancel(reason=why.reason if why else None)
+    return Cancelled(cancelled=cancelled, job=Job.of(job))
+
+
+@router.post("/jobs/{job_id}/retry", responses=documented(400, 404, 409))
+async def retry_job(bearer: Submitter, job_id: UUID, what: Retry | None = None) -> Job:
+    """Run again what failed or was cancelled in a job that is over."""
+    job = await bearer.client.job(job_id)
+    return Job.of(await job.retry(what.parts if what else None))
+
+
+@router.delete("/jobs/{job_id}", responses=documented(400, 404))
+async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | None = None) -> Erasure | None:
+    """Erase the document, results, metadata and callbacks of a job at once and for good. Null: that was done before."""
+    erased = await bearer.client.purge([job_id], reason=why.reason if why else None)
+    return erased[0] if erased else None
+
+
+@router.get("/pages", responses=documented(), tags=["review"])
+async def find_pages(  # noqa: PLR0917  FastAPI names them
+    bearer: Reviewer,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    since: Since = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> FoundPages:
+    """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
+    listing = asking.listing(status=(), kind=None, metadata=_pairs(metadata), since=since)
+    store, last = bearer.client.connections.store, None
+    if after is not None:
+        job, _, number = after.partition(":")
+        last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
+    return FoundPages(
+        pages=await store.found_pages(asking.verdicts(verdicts), listing, after=last, size=limit)
+    )
+
+
+@router.get("/key", responses=documented(), tags=["key"])
+async def look_at_key(bearer: Anyone) -> Own:
+    """See what this key may do, and what of its limits is taken."""
+    load: Load = await bearer.client.connections.access.load(bearer.key)
+    return Own(key=bearer.key, **load.model_dump())

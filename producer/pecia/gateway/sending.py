@@ -1,0 +1,163 @@
+"""Server-sent events: what a job's followers are sent, and how a stream that broke off goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from pecia.aio.job import AsyncJob
+from pecia.errors import InvalidOptionError, PeciaError
+from pecia.gateway.bodies import Job
+from pecia.gateway.identity import Bearer
+from pecia.gateway.problems import of_error
+from pecia.records import PartOutcome
+from pecia.streaming import ReadEvents, ReadParts
+from pecia_schemas import lengths
+from pecia_schemas.events import JobEvent
+from pecia_schemas.page_ranges import PageRanges, written
+from pecia_schemas.settings.gateway import GatewaySettings
+from pecia_schemas.states import Stage
+
+MEDIA_TYPE: Final = "text/event-stream"
+_BEAT_S: Final = 15.0
+"""A comment goes out after so long a silence, so that nothing between both ends takes it for dead."""
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_MOST_PARTS: Final = 1_000_000
+_NAMES: Final = {Stage.READ: "page", Stage.CAPTION: "segment", Stage.SUMMARIZE: "summary"}
+
+
+def is_wanted(request: Request) -> bool:
+    """Whether who asks takes events rather than JSON."""
+    return MEDIA_TYPE in request.headers.get("accept", "")
+
+
+def over(job: AsyncJob[Any]) -> Callable[[], Awaitable[bool]]:
+    """Return what looks whether a job is over."""
+
+    async def look() -> bool:
+        return (await job.refresh()).done
+
+    return look
+
+
+def read_before(last: str | None) -> set[int]:
+    """Return the ordinals of the parts that a `Last-Event-ID` names. Raises `InvalidOptionError`."""
+    if not last:
+        return set()
+    try:
+        ranges = PageRanges.parse(last)
+    except ValueError:
+        raise _no_id() from None
+    if ranges.last is None or ranges.last > _MOST_PARTS:
+        raise _no_id()
+    return set(ranges.indices(ranges.last))
+
+
+def number_of(last: str | None) -> int:
+    """Return the sequence that a `Last-Event-ID` names. Raises `InvalidOptionError`."""
+    if not last:
+        return 0
+    if not (last.isascii() and last.isdigit() and len(last) <= 18):  # noqa: PLR2004  as a bigint has
+        raise _no_id()
+    return int(last)
+
+
+def _no_id() -> InvalidOptionError:
+    return InvalidOptionError("Last-Event-ID is the id of an event of this stream.")
+
+
+async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) -> AsyncGenerator[bytes, None]:
+    """Yield an event for each part that has ended."""
+    sent = set(read.ordinals)
+    async with aclosing(parts) as outcomes:
+        async for outcome in outcomes:
+            sent.add(outcome.ordinal)
+            name: str = _NAMES[outcome.stage]
+            data: Any = outcome.content
+            if outcome.failure is not None:
+                name, data = (
+                    "failed",
+                    {
+                        "number": outcome.ordinal + 1,
+                        "stage": outcome.stage,
+                        "failure": outcome.failure.model_dump(mode="json"),
+                    },
+                )
+            if data is not None:
+                yield _event(name, data, written(sent, lengths.PAGES))
+
+
+async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:
+    """Yield an event for each of the job's."""
+    async with aclosing(events) as told:
+        async for one in told:
+            yield _event("event", one, str(read.floor))
+
+
+def stream(
+    bearer: Bearer, settings: GatewaySettings, job: AsyncJob[Any], sent: AsyncGenerator[bytes, None]
+) -> StreamingResponse:
+    """Return the response that sends all of it, and then how the job is."""
+
+    async def whole() -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(sent) as events:
+                async for event in events:
+                    yield event
+            yield _event("end", Job.of(await job.refresh()))
+        except PeciaError as error:
+            yield _event("error", of_error(error))
+
+    bearer.open_stream(settings.gateway_streams)
+    return _Streaming(bearer, _beating(whole()))
+
+
+class _Streaming(StreamingResponse):
+    """A response that counts as one of its key's streams until it ends, however that is."""
+
+    def __init__(self, bearer: Bearer, content: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(content, media_type=MEDIA_TYPE, headers=_HEADERS)
+        self._bearer, self._content = bearer, content
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            async with aclosing(self._content):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._bearer.streams -= 1
+
+
+async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events, and a comment whenever none comes for long."""
+    async with aclosing(events):
+        coming: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(events))
+                done, _ = await asyncio.wait([coming], timeout=_BEAT_S)
+                if not done:
+                    yield b":\n\n"
+                    continue
+                try:
+                    event = coming.result()
+                except StopAsyncIteration:
+                    return
+                coming = None
+                yield event
+        finally:
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait([coming])
+
+
+def _event(name: str, data: BaseModel | Any, identifier: str | None = None) -> bytes:
+    text = data.model_dump_json() if isinstance(data, BaseModel) else json.dumps(data, ensure_ascii=False)
+    named = f"id: {identifier}\n" if identifier is not None else ""
+    return f"{named}event: {name}\ndata: {text}\n\n".encode()

@@ -1,0 +1,188 @@
+"""`POST /v1/jobs`: documents come in a form, or as URLs in JSON; their bytes never lie in memory as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+
+from pecia.errors import InvalidSourceError, SubmitManyError
+from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
+from pecia.gateway.identity import Submitter, bearers_of
+from pecia.gateway.problems import ProblemError, documented, of_error
+from pecia_schemas import lengths
+from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task, UrlRef
+
+router = APIRouter(tags=["jobs"])
+
+_JSON: Final = "application/json"
+_FORM: Final = "multipart/form-data"
+_MOST_JSON: Final = 16 * 1024**2
+_KINDS: Final = {task.kind: task for task in (ReadDocument, CaptionVideo)}
+_REF: Final = {"$ref": "#/components/schemas/Submission"}
+_BODY: Final = {
+    "required": True,
+    "content": {
+        _JSON: {"schema": _REF},
+        _FORM: {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "file": {
+                        "type": "array",
+                        "minItems": 1,
+                        "maxItems": MOST_TASKS,
+                        "items": {"type": "string", "contentMediaType": "application/octet-stream"},
+                        "description": "One document each.",
+                    },
+                    "request": _REF,
+                },
+            },
+            "encoding": {"request": {"contentType": _JSON}},
+        },
+    },
+}
+_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The same key with the same tasks returns the jobs that are there. Of several tasks the n-th has "
+    "`KEY/n`, counted from 0.",
+    "schema": {"type": "string", "pattern": "^[!-~]+$", "minLength": 1, "maxLength": IDEMPOTENCY_KEY},
+}
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    summary="Submit documents",
+    responses=documented(400, 409, 413, 415)
+    | {200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}},
+    openapi_extra={"requestBody": _BODY, "parameters": [_KEY]},
+)
+async def submit(bearer: Submitter, request: Request, response: Response) -> Submitted:
+    """Submit one document or many: as `file` parts of a form, or as URLs that the fleet fetches.
+
+    Answers once the jobs are safe. If some tasks are refused the others are accepted, and `refused` says why.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == _JSON:
+        return await _accept(bearer, request, response, await _json(request), [])
+    if media_type != _FORM:
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "media_type",
+            f"Documents come as {_FORM}, or by URL as {_JSON}.",
+            headers={"Accept-Post": f"{_JSON}, {_FORM}"},
+        )
+    try:
+        form = request.form(max_files=MOST_TASKS, max_fields=1, max_part_size=_MOST_JSON)
+        async with form as parts:
+            files, asked = _parts(parts)
+            return await _accept(bearer, request, response, asked, files)
+    except (HTTPException, FormParserError):
+        raise ProblemError(
+            HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
+        ) from None
+
+
+def _parts(parts: FormData) -> tuple[list[UploadFile], Submission]:
+    files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
+    asked = parts.get("request", "{}")
+    if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(asked, str):
+        raise ProblemError(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "form",
+            "A form has `file` parts, each with a file name, and one `request`.",
+        )
+    return files, _meant(asked)
+
+
+def _meant(text: str | bytes) -> Submission:
+    try:
+        return Submission.model_validate_json(text)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False, include_input=False)) from None
+
+
+async def _json(request: Request) -> Submission:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_JSON:
+            raise ProblemError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"JSON has at most {_MOST_JSON:,} bytes."
+            )
+    return _meant(bytes(body))
+
+
+async def _accept(
+    bearer: Submitter, request: Request, response: Response, asked: Submission, files: Sequence[UploadFile]
+) -> Submitted:
+    tasks = list(_tasks(asked, files))
+    await bearer.admit(asked.priority, len(tasks))
+    failures: dict[int, Any] = {}
+    try:
+        async with bearers_of(request).submitting:
+            accepted = await bearer.client.submit_many(
+                tasks,
+                priority=asked.priority,
+                idempotency_keys=_keys(request, asked, len(tasks)),
+                webhook=asked.webhook,
+                metadata=asked.metadata,
+                not_before=asked.not_before,
+                expires=asked.expires,
+            )
+    except SubmitManyError as error:
+        if not len(error.accepted):
+            raise error.failures[min(error.failures)] from None
+        accepted, failures = error.accepted, dict(error.failures)  # type: ignore[assignment]
+    numbers = (number for number in range(len(tasks)) if number not in failures)
+    jobs = [Job.of(job, number=number) for number, job in zip(numbers, accepted, strict=True)]
+    if not failures and not any(job.created for job in jobs):
+        response.status_code = HTTPStatus.OK
+    refused = [RefusedTask(number=number, problem=of_error(error)) for number, error in failures.items()]
+    return Submitted(jobs=jobs, refused=refused)
+
+
+def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[Task[Any]]:
+    """Yield the tasks with their documents. Raises `InvalidSourceError` if there are more of one than of the other."""
+    waiting = iter(files)
+    for body in asked.tasks or [asked.task] * max(1, len(files)):
+        source: Any = UrlRef(url=body.url) if body.url is not None else next(waiting, None)
+        if source is None:
+            raise InvalidSourceError(
+                "There are more tasks than documents: each has a `url`, or a `file` of a form."
+            )
+        given = {name: getattr(body, name) for name in body.model_fields_set if name not in ("kind", "url")}
+        yield _KINDS[body.kind](getattr(source, "file", source), **given)
+    if next(waiting, None) is not None:
+        raise InvalidSourceError("There are more files than tasks without a `url`.")
+
+
+def _keys(request: Request, asked: Submission, count: int) -> list[str] | None:
+    """Return an idempotency key for each task. Raises `ProblemError` for what is none."""
+    shown = request.headers.get("idempotency-key")
+    if shown is None and asked.idempotency_keys is None:
+        return None
+    if shown is not None and asked.idempotency_keys is not None:
+        raise _bad_key("Give the header Idempotency-Key or `idempotency_keys`, not both.")
+    keys = asked.idempotency_keys
+    if shown is not None:
+        keys = [shown] if count == 1 else [f"{shown}/{number}" for number in range(count)]
+    assert keys is not None  # noqa: S101  one of them was given
+    limit = IDEMPOTENCY_KEY + len(f"/{MOST_TASKS}")
+    if len(keys) != count or any(not 0 < len(key) <= limit or not lengths.is_storable(key) for key in keys):
+        raise _bad_key(f"Each task has one idempotency key, of 1 to {IDEMPOTENCY_KEY} characters.")
+    return keys
+
+
+def _bad_key(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency_key", detail)

@@ -1,0 +1,100 @@
+"""Webhooks over HTTP: receivers that are told of the tenant's jobs, and what they were told."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from pecia.errors import InvalidOptionError
+from pecia.gateway.bodies import NewWebhook, Rotation
+from pecia.gateway.identity import Administrator
+from pecia.gateway.problems import ProblemError, documented
+from pecia.records import Delivery, Endpoint
+from pecia_schemas.states import DeliveryState
+
+_MOST: Final = 500
+
+router = APIRouter(tags=["webhooks"])
+
+
+async def _found(bearer: Administrator, endpoint: UUID) -> Endpoint:
+    known = await bearer.client.endpoints()
+    for one in known:
+        if one.id == endpoint:
+            return one
+    raise ProblemError(HTTPStatus.NOT_FOUND, "webhook_not_found", f"There is no webhook {endpoint}.")
+
+
+async def _delivery(bearer: Administrator, delivery: UUID) -> Delivery:
+    try:
+        return await bearer.client.delivery(delivery)
+    except InvalidOptionError:
+        raise ProblemError(
+            HTTPStatus.NOT_FOUND, "delivery_not_found", f"There is no delivery {delivery}."
+        ) from None
+
+
+@router.get("/webhooks", responses=documented())
+async def list_webhooks(bearer: Administrator) -> list[Endpoint]:
+    """List the receivers that are told of the tenant's jobs, and how each does."""
+    return await bearer.client.endpoints()
+
+
+@router.post("/webhooks", status_code=201, responses=documented(400))
+async def add_webhook(bearer: Administrator, asked: NewWebhook) -> Endpoint:
+    """Register a receiver. Its `secret` is told now and never again."""
+    return await bearer.client.add_endpoint(asked.url, events=asked.events)
+
+
+@router.delete("/webhooks/{webhook_id}", status_code=204, responses=documented(404))
+async def remove_webhook(bearer: Administrator, webhook_id: UUID) -> None:
+    """Forget a receiver and what it was told."""
+    await bearer.client.remove_endpoint(await _found(bearer, webhook_id))
+
+
+@router.post("/webhooks/{webhook_id}/rotate", responses=documented(400, 404))
+async def rotate_webhook(bearer: Administrator, webhook_id: UUID, asked: Rotation | None = None) -> Endpoint:
+    """Give a receiver a fresh secret; for `overlap` notices bear both signatures."""
+    found = await _found(bearer, webhook_id)
+    return await bearer.client.rotate_endpoint(found, overlap=(asked or Rotation()).overlap)
+
+
+@router.post("/webhooks/{webhook_id}/test", status_code=202, responses=documented(404))
+async def test_webhook(bearer: Administrator, webhook_id: UUID) -> Delivery:
+    """Have a test sent now. Look at the delivery for what came of it."""
+    return await bearer.client.test_endpoint(await _found(bearer, webhook_id))
+
+
+@router.get("/deliveries", responses=documented())
+async def list_deliveries(  # noqa: PLR0917  FastAPI names them
+    bearer: Administrator,
+    job_id: UUID | None = None,
+    webhook_id: UUID | None = None,
+    state: DeliveryState | None = None,
+    since: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
+) -> list[Delivery]:
+    """List what the tenant's webhooks were told or are to be told, newest first."""
+    return await bearer.client.deliveries(
+        job=job_id, endpoint=webhook_id, state=state, since=since, limit=limit
+    )
+
+
+@router.get("/deliveries/{delivery_id}", responses=documented(404))
+async def look_at_delivery(bearer: Administrator, delivery_id: UUID) -> Delivery:
+    """See a delivery with every try."""
+    return await _delivery(bearer, delivery_id)
+
+
+@router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 409))
+async def replay_delivery(bearer: Administrator, delivery_id: UUID) -> Delivery:
+    """Send a delivery that is over once more."""
+    found = await _delivery(bearer, delivery_id)
+    if not found.state.is_terminal:
+        raise ProblemError(HTTPStatus.CONFLICT, "delivery_not_over", "It is still on its way.")
+    await bearer.client.replay([found])
+    return await _delivery(bearer, delivery_id)

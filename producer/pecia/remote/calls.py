@@ -1,0 +1,161 @@
+"""Calls of a gateway: what takes the place of a database's transactions, for both kinds of client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import httpx2
+from sqlalchemy.util import await_, greenlet_spawn
+
+from pecia.errors import (
+    AccessError,
+    GatewayUnavailableError,
+    IdempotencyConflictError,
+    InvalidFormatError,
+    InvalidOptionError,
+    InvalidSourceError,
+    JobErasedError,
+    JobNotFoundError,
+    PeciaError,
+    RetryRefusedError,
+    SubmitError,
+)
+from pecia_schemas.settings import ClientSettings
+
+T = TypeVar("T")
+
+_TRIES: Final = 4
+_PAUSE_S: Final = 0.25
+_READ_S: Final = 120.0
+_OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], PeciaError]]] = {
+    "job_not_found": lambda job_id, _: JobNotFoundError(job_id),
+    "job_erased": lambda job_id, said: JobErasedError(job_id, datetime.fromisoformat(said["erased_at"])),
+    "retry_refused": lambda job_id, said: RetryRefusedError(job_id, said["detail"]),
+}
+_REFUSED: Final[Mapping[str, Callable[[Any], PeciaError]]] = {
+    "idempotency_conflict": lambda said: IdempotencyConflictError(UUID(said["existing_job_id"])),
+    "invalid_source": lambda said: InvalidSourceError(said["detail"]),
+    "invalid_format": lambda said: InvalidFormatError(said["detail"]),
+    "refused": lambda said: SubmitError(said["detail"]),
+}
+
+
+class Caller:
+    """A gateway, as the work of a transaction calls it."""
+
+    def __init__(
+        self, send: Callable[..., httpx2.Response], sleep: Callable[[float], None], tries: int
+    ) -> None:
+        self._send = send
+        self._sleep = sleep
+        self._tries = tries
+
+    def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
+        """Return what is answered. Raises what its problem stands for."""
+        asked = {name: value for name, value in params.items() if value is not None}
+        return self.ask("GET", path, job_id=of, params=asked, headers={"Accept": "application/json"})
+
+    def ask(self, method: str, path: str, *, job_id: UUID | None = None, **given: Any) -> Any:
+        """Return what is answered, None for nothing. Raises what its problem stands for."""
+        answer = self._sent(method, path, given)
+        if not answer.is_success:
+            raise error_of(_said(answer), answer.status_code, job_id, _wait_of(answer))
+        return answer.json() if answer.content else None
+
+    def _sent(self, method: str, path: str, given: Any) -> httpx2.Response:
+        for left in range(self._tries - 1, -1, -1):
+            try:
+                answer = self._send(method, path, **given)
+            except httpx2.TransportError as error:
+                if not left:
+                    raise GatewayUnavailableError(
+                        f"The gateway does not answer ({type(error).__name__}): check its URL."
+                    ) from None
+                self._sleep(_PAUSE_S)
+                continue
+            if not left or answer.status_code != HTTPStatus.TOO_MANY_REQUESTS or problem_of(answer) != "rate":
+                return answer
+            self._sleep(_wait_of(answer))
+        raise AssertionError  # the last try returns or raises
+
+
+def problem_of(answer: httpx2.Response) -> str:
+    """Return the code of a problem."""
+    return str(_said(answer).get("code", ""))
+
+
+def _said(answer: httpx2.Response) -> dict[str, Any]:
+    is_problem = answer.headers.get("content-type", "").startswith("application/problem+json")
+    return answer.json() if is_problem else {}
+
+
+def _wait_of(answer: httpx2.Response) -> float:
+    said = answer.headers.get("retry-after", "")
+    return float(said) if said.isdigit() else 1.0
+
+
+def error_of(said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0) -> PeciaError:
+    """Return the error that a problem stands for."""
+    code, detail = said.get("code", ""), said.get("detail", f"The gateway answered {status}.")
+    if job_id is not None and code in _OF_JOBS:
+        return _OF_JOBS[code](job_id, said)
+    if code in _REFUSED:
+        return _REFUSED[code](said)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
+        return AccessError(detail, code, retry_after=wait if status == HTTPStatus.TOO_MANY_REQUESTS else None)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or not said:
+        return GatewayUnavailableError(detail)
+    more = "; ".join(f"{one['where']}: {one['message']}" for one in said.get("errors", ()))
+    return InvalidOptionError(more or detail)
+
+
+class _Http:
+    def __init__(self, settings: ClientSettings) -> None:
+        self._options: dict[str, Any] = {
+            "base_url": settings.gateway_url.rstrip("/") + "/v1",
+            "headers": {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"},
+            "timeout": httpx2.Timeout(_READ_S, connect=settings.connect_timeout.total_seconds()),
+        }
+
+
+class HttpDatabase(_Http):
+    """A gateway, where a database would be."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self._http = httpx2.Client(**self._options)
+
+    def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        """Run `work` and return what it returns."""
+        return work(Caller(self._http.request, time.sleep, _TRIES if repeatable else 1))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+
+class AsyncHttpDatabase(_Http):
+    """The same on a loop."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self._http = httpx2.AsyncClient(**self._options)
+
+    async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        """Run `work`, whose calls are awaited, and return what it returns."""
+
+        def send(method: str, path: str, **given: Any) -> httpx2.Response:
+            return await_(self._http.request(method, path, **given))
+
+        caller = Caller(send, lambda seconds: await_(asyncio.sleep(seconds)), _TRIES if repeatable else 1)
+        return await greenlet_spawn(work, caller)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()

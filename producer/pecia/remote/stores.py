@@ -1,0 +1,394 @@
+"""What a client writes and reads of jobs behind a gateway: `pecia.store` and its like without SQL."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from itertools import chain
+from operator import itemgetter
+from typing import IO, Any, Final
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from pecia import bulk, sources
+from pecia.bulk import Item, Outcome
+from pecia.errors import (
+    AccessError,
+    ConfigurationError,
+    InvalidSourceError,
+    QueueFullError,
+    SubmitError,
+)
+from pecia.originals import Original
+from pecia.records import (
+    AuditAction,
+    Delivery,
+    Endpoint,
+    Erasure,
+    FoundPage,
+    Listing,
+    PartOutcome,
+    Selection,
+    UsageFigures,
+)
+from pecia.remote.calls import Caller, error_of
+from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.submission import Options
+from pecia.view import Accepted, JobView
+from pecia_schemas import lengths
+from pecia_schemas.duty import Lack
+from pecia_schemas.events import JobEvent, Webhook
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.page_ranges import written
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import DeliveryState
+from pecia_schemas.tasks import PayloadRef, Task, UrlRef, task_to_json
+
+_AT_ONCE: Final = 500
+"""Jobs or parts in one answer."""
+_FILES: Final = 100
+_BYTES: Final = 32 * 1024**2
+"""Where a request of many documents ends."""
+_VIEW: Final = TypeAdapter(JobView)
+_OUTCOMES: Final = TypeAdapter(list[PartOutcome])
+_PAGES: Final = TypeAdapter(list[FoundPage])
+_LACKS: Final = TypeAdapter(list[Lack])
+_EVENTS: Final = TypeAdapter(list[JobEvent])
+_MOMENT: Final = TypeAdapter(datetime | timedelta | None)
+
+
+class RemoteStore(Statements[D_co]):
+    """The jobs of a key's tenant, as a client sees and writes them."""
+
+    @transaction
+    def submit(self, http: Caller, items: Sequence[Item], asked: Options) -> list[Outcome]:
+        """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
+        found = [outcome for batch in _batches(items) for outcome in _submitted(http, batch, asked)]
+        return sorted(found, key=itemgetter(0))
+
+    @transaction
+    def views(self, http: Caller, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
+        """Return what is known about each of the jobs that exist."""
+        found = http.get("/jobs", id=[str(one) for one in job_ids])["jobs"] if job_ids else []
+        return {view.id: view for view in map(_VIEW.validate_python, found)}
+
+    @transaction
+    def page(self, http: Caller, listing: Listing, *, before: UUID | None, size: int) -> list[JobView]:
+        """Return up to `size` jobs older than `before`, newest first."""
+        found: list[JobView] = []
+        while len(found) < size:
+            answer = http.get(
+                "/jobs", status=list(listing.states), kind=listing.kind, before=before and str(before),
+                limit=min(size - len(found), _AT_ONCE), **_of(listing)
+            )  # fmt: skip
+            found += [_VIEW.validate_python(one) for one in answer["jobs"]]
+            if (before := answer["next"]) is None:
+                break
+        return found
+
+    @transaction
+    def found_pages(
+        self,
+        http: Caller,
+        verdicts: Collection[Verdict],
+        listing: Listing,
+        *,
+        after: FoundPage | None,
+        size: int,
+    ) -> list[FoundPage]:
+        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
+        follows = after and f"{after.job_id}:{after.number}"
+        asked = {"verdict": list(verdicts), "after": follows, "limit": min(size, _AT_ONCE), **_of(listing)}
+        return _PAGES.validate_python(http.get("/pages", **asked)["pages"])
+
+    @transaction
+    def lacking(self, http: Caller, job_ids: Collection[UUID]) -> list[Lack]:
+        """Return what the jobs' queued parts need and no worker on duty can do."""
+        return [lack for one in job_ids for lack in _LACKS.validate_python(http.get(f"/jobs/{one}/lacks"))]
+
+    @transaction
+    def outcomes(
+        self,
+        http: Caller,
+        job_id: UUID,
+        *,
+        skip: Collection[int] = (),
+        limit: int | None = None,
+        read_as: AuditAction | None = None,
+    ) -> list[PartOutcome]:
+        """Return the parts that have ended, in order. The gateway notes who has read them."""
+        found: list[PartOutcome] = []
+        seen = set(skip)
+        while limit is None or len(found) < limit:
+            whole = read_as is AuditAction.RESULT
+            answer = http.get(
+                f"/jobs/{job_id}/pages", job_id, skip=written(seen, lengths.PAGES) or None, whole=whole
+            )
+            fresh = [one for one in _OUTCOMES.validate_python(answer["parts"]) if one.ordinal not in seen]
+            found += fresh
+            seen.update(one.ordinal for one in fresh)
+            if not answer["more"] or not fresh:
+                break
+        return found[:limit]
+
+    @transaction
+    def original(self, http: Caller, job_id: UUID) -> Original:  # noqa: ARG002  that of the store
+        """Raise what says how a PDF is had."""
+        raise ConfigurationError(
+            f"Through a gateway PDFs are written there: GET /v1/jobs/{job_id}/result?format=pdf."
+        )
+
+    @transaction
+    def first_unfinished(self, http: Caller, job_id: UUID) -> int | None:
+        """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
+        answer = http.get(f"/jobs/{job_id}/pages", job_id, limit=0)
+        return None if answer["first_open"] is None else int(answer["first_open"])
+
+    @transaction
+    def events(self, http: Caller, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
+        """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
+        told = _EVENTS.validate_python(http.get(f"/jobs/{job_id}/events", after=after))
+        return [event for event in told if event.sequence not in skip]
+
+
+class RemoteTransitions(Statements[D_co]):
+    """What a client may do to jobs behind a gateway, which hands their parts to the fleet itself."""
+
+    @unrepeatable
+    def cancel(self, http: Caller, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
+        """Cancel those of the jobs that are not over, and return them."""
+        why = {"reason": reason}
+        return [
+            one
+            for one in job_ids
+            if http.ask("POST", f"/jobs/{one}/cancel", job_id=one, json=why)["cancelled"]
+        ]
+
+    @unrepeatable
+    def retry(self, http: Caller, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
+        """Run the failed and cancelled parts of a job that is over again, or those of them."""
+        chosen = {"parts": None if parts is None else [str(part) for part in parts]}
+        http.ask("POST", f"/jobs/{job_id}/retry", job_id=job_id, json=chosen)
+        return []
+
+
+class RemoteAccounts(Statements[D_co]):
+    """The accounts of a tenant's jobs."""
+
+    @transaction
+    def of_job(self, http: Caller, job_id: UUID) -> UsageFigures:
+        """Return the sums over one job's parts."""
+        return UsageFigures.model_validate(http.get(f"/jobs/{job_id}/usage"))
+
+    @transaction
+    def since(self, http: Caller, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
+        """Raise what says that it is not to be had."""
+        raise not_offered("the usage of a whole fleet")
+
+
+class RemoteEndpoints(Statements[D_co]):
+    """The endpoints of a tenant."""
+
+    @unrepeatable
+    def add(self, http: Caller, asked: Webhook) -> Endpoint:
+        """Register an endpoint; return it with its secret."""
+        return Endpoint.model_validate(http.ask("POST", "/webhooks", json=asked.model_dump(mode="json")))
+
+    @transaction
+    def all(self, http: Caller) -> list[Endpoint]:
+        """Return all endpoints, the oldest first."""
+        return [Endpoint.model_validate(one) for one in http.get("/webhooks")]
+
+    @transaction
+    def remove(self, http: Caller, endpoint: UUID) -> None:
+        """Forget an endpoint, and what it was told or was to be told."""
+        http.ask("DELETE", f"/webhooks/{endpoint}")
+
+    @unrepeatable
+    def rotate(self, http: Caller, endpoint: UUID, overlap: timedelta) -> Endpoint:
+        """Give an endpoint a fresh secret, beside which the former one signs for so long."""
+        body = {"overlap": overlap.total_seconds()}
+        return Endpoint.model_validate(http.ask("POST", f"/webhooks/{endpoint}/rotate", json=body))
+
+    @unrepeatable
+    def test(self, http: Caller, endpoint: UUID) -> UUID:
+        """Promise a test, to go before all else; return its delivery."""
+        return UUID(http.ask("POST", f"/webhooks/{endpoint}/test")["id"])
+
+
+class RemoteDeliveries(Statements[D_co]):
+    """What a tenant's webhooks were told, or are to be told."""
+
+    @transaction
+    def latest(
+        self,
+        http: Caller,
+        *,
+        job_id: UUID | None,
+        endpoint_id: UUID | None,
+        state: DeliveryState | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[Delivery]:
+        """Return those that fit with their attempts, newest first: 500 at most."""
+        asked: dict[str, Any] = {
+            "job_id": job_id and str(job_id),
+            "webhook_id": endpoint_id and str(endpoint_id),
+            "state": state,
+        }
+        since_text = since and since.isoformat()
+        found = http.get("/deliveries", **asked, since=since_text, limit=min(limit or _AT_ONCE, _AT_ONCE))
+        return [Delivery.model_validate(one) for one in found]
+
+    @transaction
+    def one(self, http: Caller, delivery_id: UUID) -> Delivery:
+        """Return a delivery with its attempts."""
+        return Delivery.model_validate(http.get(f"/deliveries/{delivery_id}"))
+
+    @unrepeatable
+    def replay(self, http: Caller, delivery_ids: Collection[UUID]) -> None:
+        """Have deliveries that are over tried again."""
+        for one in delivery_ids:
+            http.ask("POST", f"/deliveries/{one}/replay")
+
+
+class RemotePurging(Statements[D_co]):
+    """What a client may erase behind a gateway: jobs that it names."""
+
+    @transaction
+    def fitting(self, http: Caller, selection: Selection) -> list[UUID]:  # noqa: ARG002  that of a purge
+        """Return the jobs that are named."""
+        if selection.job_ids is None or selection.before is not None or selection.metadata:
+            raise not_offered("erasing by time or metadata")
+        return list(selection.job_ids)
+
+    @transaction
+    def look(self, http: Caller, job_ids: Sequence[UUID]) -> list[Erasure]:  # noqa: ARG002  as above
+        """Raise what says that it is not to be had."""
+        raise not_offered("a look at what would be erased")
+
+    @transaction
+    def erase(
+        self, http: Caller, job_ids: Sequence[UUID], reason: str | None, _remove: Callable[[str], Any]
+    ) -> tuple[list[Erasure], list[UUID]]:
+        """Erase what these jobs hold; return what that was."""
+        why = {"reason": reason}
+        found = [http.ask("DELETE", f"/jobs/{one}", job_id=one, json=why) for one in job_ids]
+        return [Erasure.model_validate(one) for one in found if one is not None], []
+
+
+def not_offered(what: str) -> AccessError:
+    """Return what is raised for what only operators have."""
+    return AccessError(f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered")
+
+
+def _of(listing: Listing) -> dict[str, Any]:
+    """Return what filters jobs, as parameters."""
+    pairs = [f"{key}={value}" for key, value in (listing.metadata or {}).items()]
+    return {"metadata": pairs, "since": listing.since and listing.since.isoformat()}
+
+
+def _batches(items: Sequence[Item]) -> Iterator[list[tuple[Item, IO[bytes] | SubmitError | None]]]:
+    """Yield the tasks as many at a time as go in one request, with their open documents."""
+    batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
+    size = 0
+    with ExitStack() as stack:
+        for item in items:
+            document = _opened(stack, item)
+            batch.append((item, document))
+            size += (
+                0 if document is None or isinstance(document, SubmitError) else document.seek(0, os.SEEK_END)
+            )
+            if size >= _BYTES or len(batch) == _FILES:
+                yield batch
+                stack.close()
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+def _opened(stack: ExitStack, item: Item) -> IO[bytes] | SubmitError | None:
+    """Return a task's document from its start; None if the fleet fetches it."""
+    try:
+        bulk.check(item)
+        source = item.task.source
+        if isinstance(source, PayloadRef):
+            raise InvalidSourceError(
+                "Through a gateway a document is sent, not named: submit the file itself."
+            )
+        return (
+            None if isinstance(source, UrlRef) else _from_start(stack.enter_context(sources.opened(source)))
+        )
+    except SubmitError as error:
+        return error
+    except (OSError, TypeError) as error:
+        return sources.unreadable(error)
+
+
+def _from_start(file: IO[bytes]) -> IO[bytes]:
+    """Return a file whose start is where this one stands."""
+    if not isinstance(file.read(0), bytes):
+        raise TypeError
+    return io.BytesIO(file.read()) if file.tell() else file
+
+
+def _submitted(
+    http: Caller, batch: Sequence[tuple[Item, IO[bytes] | SubmitError | None]], asked: Options
+) -> Iterator[Outcome]:
+    good = [(item, document) for item, document in batch if not isinstance(document, SubmitError)]
+    yield from ((item.number, document) for item, document in batch if isinstance(document, SubmitError))
+    if not good:
+        return
+    request = json.dumps(_request([item for item, _ in good], asked))
+    files = [("file", (str(item.number), document)) for item, document in good if document is not None]
+    body: dict[str, Any] = {"files": files, "data": {"request": request}}
+    if not files:
+        body = {"content": request, "headers": {"Content-Type": "application/json"}}
+    try:
+        answer = http.ask("POST", "/jobs", **body)
+    except AccessError as error:
+        if error.retry_after is None:
+            raise
+        full = QueueFullError(asked.lane, 0, retry_after=error.retry_after)
+        full.args = error.args
+        raise full from None
+    except SubmitError as error:
+        if len(good) > 1:  # all of them are refused: each has its own reason
+            yield from chain.from_iterable(_submitted(http, [one], asked) for one in batch if one in good)
+        else:
+            yield good[0][0].number, error
+        return
+    for made in answer["jobs"]:
+        view = _VIEW.validate_python(made)
+        yield good[made["number"]][0].number, Accepted(view=view, created=made["created"], flow=view.id)
+    for refused in answer["refused"]:
+        problem = refused["problem"]
+        said = error_of(problem, problem["status"])
+        assert isinstance(said, SubmitError)  # noqa: S101  of a task nothing else is said
+        yield good[refused["number"]][0].number, said
+
+
+def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
+    return {
+        "tasks": [_task(item.task) for item in items],
+        "priority": asked.lane,
+        "metadata": dict(asked.metadata),
+        "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
+        "not_before": _MOMENT.dump_python(asked.not_before, mode="json"),
+        "expires": _MOMENT.dump_python(asked.expires, mode="json"),
+        "idempotency_keys": [item.key or str(item.job_id) for item in items],
+    }
+
+
+def _task(task: Task[Any]) -> dict[str, Any]:
+    url = task.source.url if isinstance(task.source, UrlRef) else None
+    stored = task_to_json(task, UrlRef(url=url or ""))
+    return {name: value for name, value in stored.items() if name != "source"} | {
+        "url": url,
+        "kind": task.kind,
+    }

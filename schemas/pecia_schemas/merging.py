@@ -1,0 +1,165 @@
+"""The fields of a document's pages as one object, with every leaf's pages, places and conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pecia_schemas.grounding import Grounding, MergeRule, Standing
+
+_ESCAPES: Final = (("~", "~0"), ("/", "~1"))
+
+
+class Filled(NamedTuple):
+    """What one page has of a property."""
+
+    page: int
+    value: Any
+    grounding: Mapping[str, Grounding]
+    """Of the page's leaves, by path."""
+    path: str
+    """Where on that page."""
+
+    def inner(self, name: str | int) -> Filled:
+        """Return one of its properties, or items."""
+        return self._replace(value=self.value[name], path=pointer(self.path, name))
+
+    def leaf(self, path: str) -> Grounding:
+        """Return a leaf's grounding at another path."""
+        known = self.grounding.get(self.path) or Grounding(path=path, value=self.value)
+        return known.model_copy(update={"path": path, "value": self.value, "pages": (self.page,)})
+
+
+def pointer(path: str, name: str | int) -> str:
+    """Return the JSON pointer to a property or an item."""
+    text = str(name)
+    for sign, escape in _ESCAPES:
+        text = text.replace(sign, escape)
+    return f"{path}/{text}"
+
+
+def merged(
+    pages: Sequence[tuple[int, dict[str, Any], Sequence[Grounding]]], rules: Mapping[str, MergeRule]
+) -> tuple[dict[str, Any] | None, tuple[Grounding, ...]]:
+    """Return the pages' fields as one object, and its leaves. `rules`: by JSON pointer, other than the usual ones.
+
+    Objects are merged by property, lists are laid end to end, of single values that stands which most pages have.
+    """
+    if not pages:
+        return None, ()
+    filled = [
+        Filled(number, fields, {one.path: one for one in leaves}, "") for number, fields, leaves in pages
+    ]
+    value, leaves = _merged("", filled, rules)
+    return value, tuple(leaves)
+
+
+def _merged(
+    path: str, filled: Sequence[Filled], rules: Mapping[str, MergeRule]
+) -> tuple[Any, list[Grounding]]:
+    given = [one for one in filled if one.value is not None]
+    rule = rules.get(path)
+    if not given:
+        return None, [Grounding(path=path, value=None, pages=tuple(one.page for one in filled))]
+    if rule is MergeRule.FIRST:
+        return given[0].value, [leaf for one in given[:1] for leaf in _leaves(one, path)]
+    if rule is MergeRule.SUM:
+        return _sum(path, given)
+    if all(isinstance(one.value, dict) for one in given) and rule is None:
+        names = dict.fromkeys(name for one in given for name in one.value)
+        inner = {
+            name: _merged(pointer(path, name), [one.inner(name) for one in given if name in one.value], rules)
+            for name in names
+        }
+        return {name: value for name, (value, _) in inner.items()}, [
+            leaf for _, leaves in inner.values() for leaf in leaves
+        ]
+    if rule is MergeRule.ALL or (rule is None and all(isinstance(one.value, list) for one in given)):
+        return _all(path, given)
+    return _agreed(path, given)
+
+
+def _all(path: str, given: Sequence[Filled]) -> tuple[list[Any], list[Grounding]]:
+    values: list[Any] = []
+    leaves: list[Grounding] = []
+    for one in given:
+        items = (
+            [one.inner(number) for number in range(len(one.value))]
+            if isinstance(one.value, list)
+            else [one] * (one.value not in values)
+        )
+        for item in items:
+            leaves += _leaves(item, pointer(path, len(values)))
+            values.append(item.value)
+    return values, leaves
+
+
+def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
+    """Add the numbers; what stands for the sum is the least sure of them."""
+    leaves = [leaf for one in given for leaf in _leaves(one, path) if _is_number(leaf.value)]
+    total = sum(leaf.value for leaf in leaves)
+    if not leaves:
+        return None, [Grounding(path=path, value=None)]
+    weakest = min(leaves, key=_trust)
+    summed = {
+        "value": total,
+        "pages": tuple(dict.fromkeys(page for leaf in leaves for page in leaf.pages)),
+        "places": tuple(place for leaf in leaves for place in leaf.places),
+    }
+    return total, [weakest.model_copy(update=summed)]
+
+
+def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
+    groups: list[list[Filled]] = []
+    for one in given:
+        same = next((group for group in groups if _same(group[0].value, one.value)), None)
+        if same is None:
+            groups.append([one])
+        else:
+            same.append(one)
+    groups.sort(key=lambda group: (-sum(_weight(one) for one in group), group[0].page))
+    chosen, *others = groups
+    leaves = list(_leaves(max(chosen, key=_weight), path))
+    if len(leaves) == 1 and leaves[0].path == path:
+        alike = [one.leaf(path) for one in chosen]
+        leaves[0] = leaves[0].model_copy(
+            update={
+                "pages": tuple(one.page for one in chosen),
+                "places": tuple(place for leaf in alike for place in leaf.places),
+                "conflicts": tuple(group[0].leaf(path) for group in others),
+            }
+        )
+    return chosen[0].value, leaves
+
+
+def _weight(one: Filled) -> int:
+    """Return what a page's word counts: as many as all other pages if a witness agrees, less if it does not."""
+    leaf = one.grounding.get(one.path)
+    standing = leaf.standing if leaf else None
+    return {Standing.AGREES: 10_000, Standing.DIFFERS: 1, Standing.NOT_ON_PAGE: 1, None: 2}[standing]
+
+
+def _trust(leaf: Grounding) -> tuple[bool, float]:
+    return leaf.standing is Standing.AGREES, -1.0 if leaf.confidence is None else leaf.confidence
+
+
+def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
+    """Yield what a page has there, leaf by leaf, at another path."""
+    if isinstance(one.value, dict):
+        for name in one.value:
+            yield from _leaves(one.inner(name), pointer(path, name))
+    elif isinstance(one.value, list):
+        for number in range(len(one.value)):
+            yield from _leaves(one.inner(number), pointer(path, number))
+    else:
+        yield one.leaf(path)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        return " ".join(one.casefold().split()) == " ".join(other.casefold().split())
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,107 @@
+"""The gateway of `pecia up --gateway` as a user has it: keys by the command, curl as the page has it, a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import run_pecia
+from http_doubles import free_port
+from limits import WAIT_S
+from pecia import AccessError, Client, GatewayUnavailableError, ReadDocument, Verdict
+from snippets import ROOT, blocks
+
+pytestmark = pytest.mark.gate
+
+
+@pytest.fixture(scope="module")
+def fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+    with run_fleet("gateway", gateway=True, gateway_port=free_port(), engine="simulated") as fleet:
+        yield fleet
+
+
+def made(fleet: Any, *words: str) -> dict[str, Any]:
+    """Return the key that the command makes."""
+    completed = run_pecia("access", "create", *words, "--json", env=fleet.environment)
+    assert completed.returncode == 0, completed.stderr
+    key: dict[str, Any] = json.loads(completed.stdout)
+    return key
+
+
+def test_a_client_over_http_reads_as_any_other(
+    fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path
+) -> None:
+    key = made(fleet, "intake", "--tenant", "clinic")
+    scan = tmp_path / "scan.png"
+    scan.write_bytes(drawn("Ward 7"))
+    with Client(fleet.fleet.gateway, api_key=key["key"]) as client:
+        job = client.submit(ReadDocument(scan), metadata={"ward": "7"})
+        assert [page.number for page in job.pages(timeout=WAIT_S)] == [1]
+        assert job.result(timeout=WAIT_S).pages[0].verdict is Verdict.OK
+        assert client.job(job.id).metadata == {"ward": "7"}
+    assert run_pecia("access", "revoke", key["id"], env=fleet.environment).returncode == 0
+    with (
+        Client(fleet.fleet.gateway, api_key="pecia_x_y") as client,
+        pytest.raises(AccessError, match="no such key"),
+    ):
+        client.job(job.id)
+    listed = run_pecia("access", "list", "--tenant", "clinic", env=fleet.environment).stdout
+    assert (key["id"] in listed, "revoked" in listed, key["key"] in listed) == (True, True, False)
+
+
+def test_every_verb_of_a_client_goes_through_the_gateway(
+    fleet: Any, drawn: Callable[[str], bytes], tmp_path: Path
+) -> None:
+    shown = made(fleet, "verbs", "--tenant", "clinic")["key"]
+    env = {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown}
+    scan = tmp_path / "scan.png"
+    scan.write_bytes(drawn("Ward 8"))
+    read = run_pecia("read", scan, "--wait", "--json", env=env)
+    assert (read.returncode, json.loads(read.stdout)["state"]) == (0, "succeeded"), read.stderr
+    (listed,) = (
+        json.loads(line) for line in run_pecia("list", "--json", "--limit", "1", env=env).stdout.splitlines()
+    )
+    assert listed["job"] == json.loads(read.stdout)["job"]
+
+
+def test_what_the_page_shows_of_curl_works(fleet: Any, tmp_path: Path) -> None:
+    shown = made(fleet, "curl", "--tenant", "curl")["key"]
+    run_pecia("sample", tmp_path / "papers")
+    page = (ROOT / "docs/gateway.md").read_text()
+    (job,) = (str(one.id) for one in [_submitted(fleet, shown)])
+    env = os.environ | {"PECIA_GATEWAY_URL": fleet.fleet.gateway, "PECIA_API_KEY": shown, "JOB": job}
+    snippets = [block for block in blocks(page, "sh") if block.startswith("curl")]
+    assert len(snippets) == 3
+    printed = ""
+    for snippet in snippets:
+        done = subprocess.run(
+            ["sh", "-e", "-c", snippet.replace("curl ", "curl -sSf ")],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (snippet, done.stdout, done.stderr)
+        printed = done.stdout
+    assert "event: end" in printed
+
+
+def _submitted(fleet: Any, key: str) -> Any:
+    with Client(fleet.fleet.gateway, api_key=key) as client:
+        return client.submit(ReadDocument(b"%PDF-1.7"))
+
+
+def test_a_gateway_that_is_away_is_said_to_be() -> None:
+    with (
+        Client(f"http://127.0.0.1:{free_port()}", api_key="x") as client,
+        pytest.raises(GatewayUnavailableError),
+    ):
+        client.submit(ReadDocument(b"%PDF-1.7"))

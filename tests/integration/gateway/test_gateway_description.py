@@ -1,0 +1,86 @@
+"""The gateway's description of itself: it validates, and no request has an answer that it does not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateways import Gateway
+from pecia.gateway.app import make_app
+from pecia.gateway.identity import GatewayConfiguration
+
+SETTINGS = GatewayConfiguration().with_stores(
+    database_url="postgresql://x/x", redis_url="redis://x", payload_url="x"
+)
+DESCRIPTION: dict[str, Any] = make_app(SETTINGS).openapi()
+"""It is the same for every fleet."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+OPERATIONS = [(path, method) for path, methods in DESCRIPTION["paths"].items() for method in methods]
+
+
+def test_it_is_openapi_3_1() -> None:
+    assert DESCRIPTION["openapi"].startswith("3.1")
+    OpenAPIV31SpecValidator(DESCRIPTION).validate()
+
+
+def test_its_examples_are_of_their_schemas() -> None:
+    examples = [
+        (name, example)
+        for name, schema in DESCRIPTION["components"]["schemas"].items()
+        for example in schema.get("examples", ())
+    ]
+    assert {"Submission", "Submitted", "Job", "Problem"} <= {name for name, _ in examples}
+    for name, example in examples:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": DESCRIPTION["components"]}
+        Draft202012Validator(schema).validate(example)
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_operation_says_what_it_does_and_who_may(path: str, method: str) -> None:
+    operation = DESCRIPTION["paths"][path][method]
+    assert operation["summary"]
+    assert operation["description"] if path.startswith("/v1") else True
+    assert ("security" in operation) == path.startswith("/v1")
+
+
+@pytest.mark.parametrize(("path", "method"), [one for one in OPERATIONS if one[0] != "/healthz"])
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_no_request_is_answered_otherwise_than_it_says(
+    gateway: Gateway, path: str, method: str, mode: GenerationMode
+) -> None:
+    """Whatever fits the description and whatever does not: no fault, no status, media type or body but those it has."""
+    operation = schemathesis.openapi.from_dict(DESCRIPTION)[path][method]
+    _, shown = gateway.key()
+    with requests.Session() as session:
+
+        @given(operation.as_strategy(mode))
+        @settings(suppress_health_check=tuple(HealthCheck.__members__.values()))
+        def ask(case: Case[Any]) -> None:
+            case.call_and_validate(
+                base_url=gateway.url,
+                session=session,
+                headers={"Authorization": f"Bearer {shown}"},
+                checks=CHECKS,
+            )
+
+        ask()

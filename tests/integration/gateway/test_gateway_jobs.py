@@ -1,0 +1,194 @@
+"""Jobs over HTTP: documents in, states, pages and results out, errors as problems."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateways import Gateway, serving
+from pecia import Document, FailureCode, ReadDocument
+from pecia_schemas.media import MediaType
+from real_fleet import RealFleet
+
+PDF = b"%PDF-1.7"
+
+
+def submitted(bearer: Any, *files: bytes, **request: Any) -> list[dict[str, Any]]:
+    form = [("file", (f"{number}.pdf", content)) for number, content in enumerate(files or (PDF,))]
+    answer = bearer.post("/v1/jobs", files=form, data={"request": json.dumps(request)})
+    assert answer.status_code == 201, answer.text
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
+
+
+def events_of(text: str) -> list[tuple[str, str | None, Any]]:
+    found = []
+    for block in text.strip().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
+        if lines:
+            found.append((lines["event"], lines.get("id"), json.loads(lines["data"])))
+    return found
+
+
+def test_documents_of_a_form_become_jobs(gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    first, second = submitted(
+        bearer,
+        PDF + b" one",
+        PDF + b" two",
+        priority="urgent",
+        metadata={"ward": "7"},
+        task={"language": "de"},
+    )
+    assert (first["number"], second["number"], first["created"]) == (0, 1, True)
+    seen = bearer.get(f"/v1/jobs/{second['id']}").json()
+    assert (seen["state"], seen["lane"], seen["metadata"]) == ("queued", "urgent", {"ward": "7"})
+
+
+def test_a_url_becomes_a_job(gateway: Gateway) -> None:
+    answer = gateway.bearer().post("/v1/jobs", json={"tasks": [{"url": "https://example.org/a.pdf"}]})
+    assert (answer.status_code, answer.json()["jobs"][0]["kind"]) == (201, "document.read")
+
+
+def test_a_result_comes_in_the_form_that_is_asked_for(fleet: RealFleet, gateway: Gateway) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    path = f"/v1/jobs/{job['id']}/result"
+    early = bearer.get(path)
+    assert (early.status_code, early.json()["code"]) == (409, "job_not_over")
+    assert early.headers["content-type"] == "application/problem+json"
+    fleet.finish()
+    assert Document.model_validate_json(bearer.get(path).content).text == "one\ftwo"
+    text = bearer.get(path, params={"format": "text"})
+    assert (text.text.split(), text.headers["content-type"]) == (["one", "two"], "text/plain; charset=utf-8")
+    none = bearer.get(path, params={"format": "srt"})
+    assert (none.status_code, none.json()["code"]) == (422, "invalid_format")
+
+
+def test_a_failed_job_says_why(fleet: RealFleet, gateway: Gateway) -> None:
+    fleet.fails(ReadDocument, FailureCode.ENCRYPTED)
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    fleet.finish()
+    problem = bearer.get(f"/v1/jobs/{job['id']}/result").json()
+    assert (problem["code"], problem["failure"]) == ("job_failed", "encrypted")
+
+
+def test_pages_come_as_events_and_a_stream_goes_on_where_it_broke_off(
+    fleet: RealFleet, gateway: Gateway
+) -> None:
+    fleet.answers(ReadDocument, pages=["one", FailureCode.TOO_LARGE, "three"])
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    path = f"/v1/jobs/{job['id']}/pages"
+    with bearer.stream("GET", path) as answer:
+        coming = answer.iter_lines()
+        fleet.finish()
+        told = events_of("\n".join(coming))
+    assert [name for name, _, _ in told] == ["page", "failed", "page", "end"]
+    assert told[1][2] == {
+        "number": 2,
+        "stage": "read",
+        "failure": {**told[1][2]["failure"], "code": "too_large"},
+    }
+    assert told[-1][2]["state"] == "partial"
+    again = events_of(bearer.get(path, headers={"Last-Event-ID": str(told[1][1])}).text)
+    assert [(name, data.get("number")) for name, _, data in again[:-1]] == [("page", 3)]
+
+
+def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    fleet.finish()
+    told = events_of(bearer.get(f"/v1/jobs/{job['id']}/events").text)
+    states = [data["state"] for name, _, data in told if name == "event" and data["part_id"] is None]
+    assert states == ["queued", "running", "succeeded"]
+    last = max(data["sequence"] for name, _, data in told if name == "event")
+    rest = bearer.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": str(last)})
+    assert [name for name, _, _ in events_of(rest.text)] == ["end"]
+
+
+def test_the_same_key_is_the_same_job(gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit-1"}}
+    first, again = bearer.post("/v1/jobs", **ask), bearer.post("/v1/jobs", **ask)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["jobs"][0]["id"] == again.json()["jobs"][0]["id"]
+    ask["files"] = [("file", ("a.pdf", PDF + b" other"))]
+    other = bearer.post("/v1/jobs", **ask)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
+    assert other.json()["existing_job_id"] == first.json()["jobs"][0]["id"]
+
+
+def test_a_task_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> None:
+    answer = gateway.bearer().post(
+        "/v1/jobs", json={"tasks": [{"url": "https://a.example/1.pdf"}, {"url": "ftp://a.example/2.pdf"}]}
+    )
+    assert answer.status_code == 201
+    assert [job["number"] for job in answer.json()["jobs"]] == [0]
+    (refused,) = answer.json()["refused"]
+    assert (refused["number"], refused["problem"]["code"]) == (1, "invalid_source")
+
+
+def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
+    task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
+    answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
+def test_jobs_are_cancelled_and_run_again(gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    path = f"/v1/jobs/{job['id']}"
+    answer = bearer.post(f"{path}/cancel", json={"reason": "wrong file"}).json()
+    assert (answer["cancelled"], answer["job"]["state"]) == (True, "cancelled")
+    assert bearer.post(f"{path}/retry").json()["state"] == "queued"
+    refused = bearer.post(f"{path}/retry")
+    assert (refused.status_code, refused.json()["code"]) == (409, "retry_refused")
+
+
+def test_jobs_are_listed_page_by_page(gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    jobs = submitted(bearer, PDF, PDF, PDF, metadata={"ward": "7"})
+    first = bearer.get("/v1/jobs", params={"limit": 2, "metadata": "ward=7"}).json()
+    rest = bearer.get("/v1/jobs", params={"limit": 2, "before": first["next"]}).json()
+    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == [job["id"] for job in reversed(jobs)]
+    assert rest["next"] is None
+    assert bearer.get("/v1/jobs", params={"metadata": "ward=8"}).json()["jobs"] == []
+
+
+def test_an_erased_job_is_gone(fleet: RealFleet, gateway: Gateway) -> None:
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer, metadata={"ward": "7"})
+    fleet.finish()
+    path = f"/v1/jobs/{job['id']}"
+    assert bearer.request("DELETE", path, json={"reason": "by request"}).json()["document"] == "erased"
+    assert (bearer.get(f"{path}/result").json()["code"], bearer.get(path).json()["metadata"]) == (
+        "job_erased",
+        {},
+    )
+
+
+def test_what_is_too_large_is_refused(fleet: RealFleet) -> None:
+    with serving(fleet.settings, gateway_max_bytes=100_000) as small:
+        bearer = small.bearer()
+        answer = bearer.post("/v1/jobs", files=[("file", ("a.pdf", bytes(200_000)))])
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"content": b"x", "headers": {"Content-Type": "text/plain"}}, 415),
+        ({"content": b"{", "headers": {"Content-Type": "application/json"}}, 422),
+        ({"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 400),
+        ({"json": {}}, 422),
+        ({"json": {"tasks": [{"url": "https://a.example/", "language": "xxx"}]}}, 422),
+    ],
+)
+def test_a_request_without_form_is_a_problem(gateway: Gateway, given: dict[str, Any], status: int) -> None:
+    answer = gateway.bearer().post("/v1/jobs", **given)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")

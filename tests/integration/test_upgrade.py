@@ -1,0 +1,171 @@
+"""A fleet of the release before dies; the tables move, and a new fleet ends all that it left in both stores."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from PIL import Image
+from redis import Redis
+
+import pecia_migrations
+from forking import Program, Programs
+from house import House
+from limits import WAIT_S
+from pecia import Client, Document, Job, ReadDocument
+from pecia_schemas import JobState
+from pecia_schemas.messages import marker, rest_name
+from pecia_schemas.payloads import PayloadStore
+from pecia_workers.broker.lists import EARLIER
+from pecia_workers.upkeep.differences import Difference, Scene, differences
+from pecia_workers.upkeep.mending import mend
+from pecia_workers.upkeep.steps import open_stores
+
+BEFORE = "0005"
+"""The tables of the release before: parts were leased in Redis, and waited without bounds."""
+QUEUE = "read.normal"
+
+
+@pytest.fixture
+def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+    """Submits a picture, or several as one document, which is to be cut."""
+
+    def submit_pages(*shades: int, **options: Any) -> Job[Document]:
+        if len(shades) == 1:
+            return client.submit(ReadDocument(picture(shade=shades[0])), **options)
+        first, *others = (Image.open(io.BytesIO(picture(shade=shade))).convert("RGB") for shade in shades)
+        file = io.BytesIO()
+        first.save(file, "PDF", save_all=True, append_images=others)
+        return client.submit(ReadDocument(file.getvalue()), **options)
+
+    return submit_pages
+
+
+@pytest.fixture
+def finish(
+    stores: dict[str, str], programs: Programs, tmp_path: Path, eventually: Callable[..., Any]
+) -> Iterator[Callable[..., None]]:
+    """Starts workers of this version, with a short lease, and waits until they have done these jobs."""
+    started: list[Program] = []
+    own = {"PECIA_ENGINE": "simulated:instant", "PECIA_DECODE_PROCESSES": "1", "PECIA_LEASE": "PT2S"}
+
+    def start_and_wait(*jobs: Job[Any]) -> None:
+        for role in ("upkeep", "ingest", "engine"):
+            command = ("-m", "pecia_workers", "worker", role)
+            started.append(
+                programs.start(*command, environment=os.environ | stores | own, log=tmp_path / role)
+            )
+        eventually(lambda: all(job.refresh().state is JobState.SUCCEEDED for job in jobs), timeout=2 * WAIT_S)
+
+    yield start_and_wait
+    for program in started:
+        program.end()
+
+
+class OldFleet:
+    """What a worker of the release before has written when its machine dies."""
+
+    name = "engine@gone:7:abcdef"
+
+    def __init__(self, house: House, redis: Redis) -> None:
+        self._house = house
+        self._redis = redis
+        house.query(
+            "INSERT INTO workers (name, role, stages, host, pid) VALUES (%s, 'engine', '{read}', 'gone', 7)",
+            self.name,
+        )
+
+    def lose(self, job: Job[Any]) -> tuple[UUID, str]:
+        """Take the part's message out of its list, and return both."""
+        part = self._house.part_of(job)
+        (message,) = [str(raw) for raw in self._redis.lrange(QUEUE, 0, -1) if str(part) in str(raw)]
+        self._redis.lrem(QUEUE, 1, message)
+        return part, message
+
+    def lease(self, job: Job[Any]) -> None:
+        """Hold the part in Redis, before it is begun in Postgres."""
+        part, message = self.lose(job)
+        self._redis.hset("pecia:leased", str(part), f"{QUEUE}\n{message}")
+        self._redis.zadd("pecia:leases", {str(part): self._redis.time()[0]})
+        self._redis.hset("pecia:owners", str(part), "gone:7:abcdef")
+
+    def run(self, job: Job[Any]) -> None:
+        """Begin what was leased."""
+        self.lease(job)
+        self._house.query(
+            "UPDATE parts SET state = 'running', worker = %s, attempt = 1, started_at = now() WHERE job_id = %s",
+            self.name,
+            job.id,
+        )
+        self._house.query("UPDATE jobs SET state = 'running', started_at = now() WHERE id = %s", job.id)
+
+    def put_apart(self, job: Job[Any]) -> None:
+        """Move the part to quarantine: a worker died on it. Its message does not say so."""
+        part, message = self.lose(job)
+        self._redis.lpush("read.quarantine", message)
+        self._redis.hset("pecia:deliveries", str(part), 1)
+        self._house.query("UPDATE parts SET deaths = 1, attempt = 1 WHERE id = %s", part)
+
+    def stand_behind(self, job: Job[Any]) -> None:
+        """Let the part wait behind a turn of its job."""
+        _, message = self.lose(job)
+        self._redis.lpush(QUEUE, marker(job.id))
+        self._redis.rpush(rest_name(QUEUE, job.id), message)
+        self._redis.hdel(f"pecia:standing:{QUEUE}", str(job.id))
+
+
+@pytest.fixture
+def old(house: House, redis: Redis) -> OldFleet:
+    return OldFleet(house, redis)
+
+
+def test_all_that_the_release_before_left_is_done(
+    house: House,
+    old: OldFleet,
+    scribe: Any,
+    submit: Callable[..., Job[Document]],
+    finish: Callable[..., None],
+) -> None:
+    done, waiting, behind, leased, running, suspect, unpublished, lost = map(submit, range(8))
+    later = submit(16, not_before=timedelta(seconds=2))
+    uncut, cut = submit(9, 10, 11), submit(12, 13, 14)
+    scribe.read(done.id, text="read before")
+    scribe.cut(cut.id, 3)
+    old.lose(lost)
+    old.stand_behind(behind)
+    old.lease(leased)
+    old.run(running)
+    old.put_apart(suspect)
+    house.query("UPDATE parts SET published_at = NULL WHERE job_id = %s", unpublished.id)
+    house.query("UPDATE parts SET published_at = published_at - interval '1 minute'")
+    house.query("UPDATE jobs SET flow = %s", uuid4())
+    pecia_migrations.downgrade(house.database_url, BEFORE)
+
+    pecia_migrations.upgrade(house.database_url)
+    unlike = "SELECT parts.state FROM parts JOIN jobs ON jobs.id = job_id WHERE parts.flow IS DISTINCT FROM jobs.flow"
+    assert house.query(unlike) == [("done",)] * 2
+    finish(waiting, behind, leased, running, suspect, unpublished, lost, later, uncut, cut)
+
+    assert done.refresh().result().text == "read before"
+    deaths = house.query("SELECT job_id, deaths FROM parts WHERE deaths > 0 ORDER BY job_id")
+    assert deaths == sorted([(running.id, 1), (suspect.id, 1)])
+    assert len(house.query("SELECT part_id FROM results")) == 9 + 6
+
+
+async def test_keys_of_the_release_before_are_found_and_forgotten(house: House, redis: Redis) -> None:
+    for key in EARLIER:
+        redis.hset(key, "part", "message")
+    settings = house.settings()
+    async with open_stores(settings) as stores:
+        scene = Scene(stores=stores, payloads=PayloadStore.open(house.payload_url), settings=settings)
+        found = await differences(scene, second_look=timedelta())
+
+        assert found == {Difference.EARLIER_KEYS: frozenset(EARLIER)}
+        await mend(scene, found)
+        assert await differences(scene, second_look=timedelta()) == {}

@@ -1,0 +1,73 @@
+"""A gateway before real stores, and keys for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+
+from limits import WAIT_S
+from pecia import ClientSettings, Lane
+from pecia.access import AccessKey, Scope
+from pecia.connections import Connections
+from pecia.gateway.app import make_app
+from pecia.gateway.identity import GatewayConfiguration
+from pecia_workers.local.process import wait_until
+
+ALL = tuple(Scope)
+
+
+@dataclass
+class Gateway:
+    """One that listens on this machine."""
+
+    app: FastAPI
+    url: str
+    connections: Connections
+    open_clients: ExitStack = field(default_factory=ExitStack)
+
+    def key(
+        self, tenant: str = "clinic", name: str = "app", *, scopes: tuple[Scope, ...] = ALL, **limits: Any
+    ) -> tuple[AccessKey, str]:
+        """Make a key; return it and what its bearer shows."""
+        usual = {"lanes": tuple(Lane), "pages_per_day": None, "pages_in_flight": None, "expires_at": None}
+        return self.connections.access.add(tenant=tenant, name=name, scopes=scopes, **(usual | limits))
+
+    def bearer(self, *about: str, **limits: Any) -> httpx2.Client:
+        """Return a client that shows a fresh key."""
+        _, shown = self.key(*about, **limits)
+        return self.showing(shown)
+
+    def showing(self, key: str | None) -> httpx2.Client:
+        """Return a client that shows this key."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        client = httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_S)
+        return self.open_clients.enter_context(client)
+
+
+@contextmanager
+def serving(settings: ClientSettings, **changes: Any) -> Iterator[Gateway]:
+    """Serve a gateway before these stores."""
+    given: dict[str, Any] = settings.model_dump(exclude={"home"}) | {"gateway_rate": 10_000} | changes
+    app = make_app(GatewayConfiguration(**given))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    connections = Connections(settings)
+    try:
+        wait_until(lambda: server.started or not thread.is_alive(), WAIT_S)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        gateway = Gateway(app, f"http://127.0.0.1:{port}", connections)
+        with ExitStack() as gateway.open_clients:
+            yield gateway
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_S)
+        connections.close()

@@ -1,0 +1,186 @@
+"""Which page is prepared next, what those that are ready may take, and how one is made to fit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from pecia_schemas import DocumentType
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines import EngineRefusedError, EngineRequest
+from pecia_workers.engines.base import ClipTimes
+from pecia_workers.engines.fitting import Room
+from pecia_workers.engines.preparing import Preparation, Prepared, preparers
+
+PAGE_BYTES = 100
+WORDS = 10
+WIDE = Room(context=10_000, item=10_000)
+
+
+@dataclass
+class Prompt:
+    """What a renderer makes of pictures that cost a token for each 28 x 28 pixels."""
+
+    request: EngineRequest
+    size: int = PAGE_BYTES
+
+    @property
+    def _items(self) -> list[int]:
+        pixels = [image.shape[0] * image.shape[1] for image in self.request.images]
+        return [sum(pixels) // 784] if self.request.clip else [one // 784 for one in pixels]
+
+    @property
+    def image_tokens(self) -> int:
+        return sum(self._items)
+
+    @property
+    def largest_item(self) -> int:
+        return max(self._items, default=0)
+
+    @property
+    def tokens(self) -> int:
+        return WORDS + self.image_tokens
+
+
+class Desk:
+    """A renderer that takes a turn of the loop for each page, and what it rendered."""
+
+    def __init__(self, most_bytes: int = 10 * PAGE_BYTES, places: int = 1) -> None:
+        self.rendered: list[str] = []
+        self.preparation = Preparation(self._render, places, most_bytes)
+
+    async def _render(self, request: EngineRequest) -> Any:
+        self.rendered.append(request.id)
+        await asyncio.sleep(0)
+        return Prompt(request)
+
+    async def prepared(self, request: EngineRequest, room: Room = WIDE) -> EngineRequest:
+        return await self.preparation.prepare(request, room)
+
+
+def page(name: str = "page", rank: int = 2, side: int = 280, **changes: Any) -> EngineRequest:
+    request = EngineRequest(
+        id=name,
+        images=(np.zeros((side, side, 3), np.uint8),),
+        workload=DocumentType.LAB_RESULT,
+        priority=rank,
+        max_output_tokens=20,
+    )
+    return replace(request, **changes)
+
+
+def prompt_of(request: EngineRequest) -> Prepared:
+    return cast("Prepared", request.prepared)
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_an_urgent_page_is_prepared_before_those_that_came_first() -> None:
+    desk = Desk()
+
+    await asyncio.gather(*(desk.prepared(page(name, rank)) for name, rank in [("a", 2), ("b", 2), ("u", 0)]))
+
+    assert desk.rendered == ["a", "u", "b"]
+
+
+async def test_pages_that_are_ready_leave_no_more_than_their_budget_but_an_urgent_one_passes() -> None:
+    desk = Desk(most_bytes=2 * PAGE_BYTES)
+    bulk = [asyncio.create_task(desk.prepared(page(str(number)))) for number in range(4)]
+    await settled()
+    assert desk.rendered == ["0", "1"]
+
+    urgent = await desk.prepared(page("urgent", 0))
+    assert desk.rendered == ["0", "1", "urgent"]
+    assert desk.preparation.ready_bytes == 3 * PAGE_BYTES
+
+    for ready in (urgent, bulk[0].result()):
+        with prompt_of(ready):
+            """As the batcher leaves one that is given up."""
+    await settled()
+    assert desk.rendered == ["0", "1", "urgent", "2"]
+    assert prompt_of(bulk[1].result()).take()
+    await settled()
+    assert desk.rendered[-1] == "3"
+
+
+async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
+    """The engine had no memory for it, and those that are ready wait for its room."""
+    desk = Desk(most_bytes=PAGE_BYTES)
+    ready = await desk.prepared(page("ready", 0))
+
+    again = await desk.preparation.prepare(page("again", 2), WIDE, admitted=True)
+
+    assert prompt_of(ready).take()
+    assert prompt_of(again).take()
+    assert desk.preparation.ready_bytes == 0
+
+
+async def test_a_prompt_is_taken_once() -> None:
+    desk = Desk()
+    ready = prompt_of(await desk.prepared(page()))
+
+    assert ready.take()
+    assert ready.take() is None
+    assert ready.tokens == WORDS + 100
+    assert desk.preparation.ready_bytes == 0
+
+
+async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place() -> None:
+    desk = Desk()
+    tasks = [asyncio.create_task(desk.prepared(page(str(number)))) for number in range(3)]
+    await asyncio.sleep(0)
+    for task in tasks[:2]:
+        task.cancel()
+
+    assert prompt_of(await tasks[2]).take()
+    assert desk.rendered == ["0", "2"]
+    assert desk.preparation.ready_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "most"),
+    [(Room(context=200, item=10_000), 200 - WORDS - 20), (Room(context=10_000, item=90), 90)],
+    ids=["context", "encoder"],
+)
+async def test_a_page_is_shrunk_to_what_the_engine_takes_and_not_far_below(room: Room, most: int) -> None:
+    fitted = await Desk().prepared(page(side=560), room)
+
+    tokens = prompt_of(fitted).tokens - WORDS
+    assert 0.9 * most < tokens <= most
+
+
+async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
+    frames = 40
+    times = ClipTimes(fps=2.0, indices=tuple(range(frames)), duration=frames / 2)
+    clip = page(images=(np.zeros((280, 280, 3), np.uint8),) * frames, clip=times)
+
+    fitted = await Desk().prepared(clip, Room(context=1_000, item=10_000))
+
+    assert fitted.clip
+    assert 0.8 * 970 < prompt_of(fitted).tokens - WORDS <= 970
+    assert (fitted.clip.indices[0], fitted.clip.indices[-1]) == (0, frames - 1)
+    assert len(fitted.clip.indices) == len(fitted.images)
+
+
+@pytest.mark.parametrize("context", [WORDS + 16, WORDS + 17], ids=["words alone", "a pixel or two"])
+async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes_on(context: int) -> None:
+    desk = Desk()
+
+    with pytest.raises(EngineRefusedError, match="beside the words"):
+        await desk.prepared(page(), Room(context=context, item=10_000))
+
+    assert prompt_of(await desk.prepared(page("next"))).take()
+    assert desk.preparation.ready_bytes == 0
+
+
+def test_the_settings_say_how_many_there_are_or_else_the_cores() -> None:
+    assert preparers(WorkerSettings(preparers=7)) == 7
+    assert preparers(WorkerSettings(preparers=0)) == 0
+    assert 0 <= preparers(WorkerSettings()) <= 4

@@ -1,0 +1,236 @@
+"""Where a page's fields stand, and how those of many pages become one object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from pecia_schemas.blocks import Block, BlockKind, Box, Doubt, DoubtReason, Line, Source, Word
+from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing
+from pecia_schemas.results import Document, Page, Verdict
+from pecia_workers.reading.fields import closed, merge_rules
+from pecia_workers.witness.grounding import Heard
+from pecia_workers.witness.leaves import with_grounded_fields
+
+LINES = (
+    "Invoice 4711 Date 12.03.2024",
+    "Gloves 20 1.50 30.00",
+    "Masks 100 0.20 20.00",
+    "Total 1,250.00 EUR",
+    "Refills 2 Repeats 20",
+    "Customer Eva Brandt",
+)
+
+
+def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> Heard:
+    placed = []
+    for number, text in enumerate(lines):
+        top, left, words = 40 * number, 0, []
+        for word in text.split():
+            words.append(
+                Word(text=word, box=Box(left=left, top=top, right=left + 10 * len(word), bottom=top + 20))
+            )
+            left += 10 * len(word) + 10
+        whole = Box(left=0, top=top, right=left, bottom=top + 20)
+        placed.append(Line(text=text, box=whole, words=tuple(words)))
+    return Heard(
+        [Block(kind=BlockKind.TEXT, text="\n".join(lines), lines=tuple(placed), source=source)], source
+    )
+
+
+def page(fields: dict[str, Any], number: int = 1, **given: Any) -> Page:
+    return Page(
+        number=number, verdict=Verdict.OK, width=800, height=600, engine="vllm", fields=fields, **given
+    )
+
+
+def grounded(fields: dict[str, Any]) -> Page:
+    return with_grounded_fields(page(fields), heard())
+
+
+def leaves(fields: dict[str, Any]) -> dict[str, Grounding]:
+    return {leaf.path: leaf for leaf in grounded(fields).grounding}
+
+
+def top(leaf: Grounding) -> int:
+    return leaf.places[0].box.top
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        (1250, 3),
+        (1250.0, 3),
+        ("1250.00", 3),
+        ("1250.00 EUR", 3),
+        ("2024-03-12", 0),
+        ("12.03.2024", 0),
+        ("Eva Brandt", 5),
+        ("eva brandt", 5),
+        (0.2, 2),
+        (4711, 0),
+    ],
+)
+def test_a_value_agrees_in_whatever_way_it_is_written(value: object, row: int) -> None:
+    leaf = leaves({"value": value})["/value"]
+
+    assert (leaf.standing, leaf.witness, leaf.confidence) == (Standing.AGREES, Source.LAYER, 1.0)
+    assert top(leaf) == 40 * row
+
+
+@pytest.mark.parametrize(
+    ("value", "standing", "other"),
+    [
+        (1280, Standing.DIFFERS, "1,250.00"),
+        ("Eva Brandl", Standing.DIFFERS, "Eva Brandt"),
+        (7777.5, Standing.NOT_ON_PAGE, None),
+        ("Haloperidol", Standing.NOT_ON_PAGE, None),
+        ("2024-04-12", Standing.NOT_ON_PAGE, None),
+    ],
+)
+def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing, other: str | None) -> None:
+    result = grounded({"value": value})
+    (leaf,) = result.grounding
+
+    assert (leaf.standing, leaf.other) == (standing, other) or value == 1280
+    assert leaf.standing is not Standing.AGREES
+    (doubt,) = result.doubts
+    assert doubt.reason in (DoubtReason.DISAGREES, DoubtReason.NOT_ON_PAGE)
+    if doubt.on_value:
+        assert result.verdict is Verdict.REVIEW
+
+
+def test_null_and_truth_values_are_on_no_page() -> None:
+    result = grounded({"a": None, "b": True})
+
+    assert [leaf.standing for leaf in result.grounding] == [None, None]
+    assert (result.doubts, result.verdict) == ((), Verdict.OK)
+
+
+def test_of_equal_numbers_that_of_the_row_or_beside_the_label_is_meant() -> None:
+    found = leaves(
+        {
+            "refills": 2,
+            "repeats": 20,
+            "items": [{"article": "Gloves", "pieces": 20}, {"article": "Masks", "amount": 20.0}],
+        }
+    )
+
+    rows = {path: top(leaf) // 40 for path, leaf in found.items()}
+    assert rows == {
+        "/refills": 4,
+        "/repeats": 4,
+        "/items/0/article": 1,
+        "/items/0/pieces": 1,
+        "/items/1/article": 2,
+        "/items/1/amount": 2,
+    }
+
+
+# Of a document
+
+
+class Item(BaseModel):
+    article: str
+    amount: float
+
+
+class Invoice(BaseModel):
+    number: str | None = None
+    total: float | None = Field(None, json_schema_extra={"x-merge": "sum"})
+    date: str | None = Field(None, json_schema_extra={"x-merge": "first"})
+    remarks: str | None = Field(None, json_schema_extra={"x-merge": "all"})
+    items: list[Item] = []
+
+
+def test_rules_stand_in_the_schema_and_the_model_does_not_see_them() -> None:
+    schema = Invoice.model_json_schema()
+
+    assert merge_rules(schema) == {
+        "/total": MergeRule.SUM,
+        "/date": MergeRule.FIRST,
+        "/remarks": MergeRule.ALL,
+    }
+    assert "x-merge" not in str(closed(schema))
+
+
+def standing(path: str, value: object, standing: Standing, number: int) -> Grounding:
+    place = Place(page=number, box=Box(left=0, top=number, right=9, bottom=9))
+    return Grounding(path=path, value=value, standing=standing, places=(place,), pages=(number,))
+
+
+def test_pages_become_one_object_by_their_rules_and_keep_their_conflicts() -> None:
+    rules = merge_rules(Invoice.model_json_schema())
+    document = Document(
+        pages=(
+            page(
+                {
+                    "number": "4711",
+                    "total": 10.5,
+                    "date": None,
+                    "remarks": "urgent",
+                    "items": [{"article": "Gloves", "amount": 1.5}],
+                },
+                merge=rules,
+            ),
+            page(
+                {"number": "4712", "total": None, "date": "1.2.", "remarks": "urgent", "items": []},
+                2,
+                merge=rules,
+            ),
+            page(
+                {
+                    "number": "4711",
+                    "total": 2,
+                    "date": "3.4.",
+                    "remarks": "late",
+                    "items": [{"article": "Masks", "amount": 2.5}],
+                },
+                3,
+                merge=rules,
+            ),
+        )
+    )
+
+    assert document.fields == {
+        "number": "4711",
+        "total": 12.5,
+        "date": "1.2.",
+        "remarks": ["urgent", "late"],
+        "items": [{"article": "Gloves", "amount": 1.5}, {"article": "Masks", "amount": 2.5}],
+    }
+    found = {leaf.path: leaf for leaf in document.grounding}
+    assert found["/number"].pages == (1, 3)
+    assert [(one.value, one.pages) for one in found["/number"].conflicts] == [("4712", (2,))]
+    assert found["/total"].pages == (1, 3)
+    assert found["/items/1/article"].pages == (3,)
+    assert document.model_validate_json(document.model_dump_json()).fields == document.fields
+
+
+def test_a_value_that_a_witness_read_too_stands_before_others() -> None:
+    document = Document(
+        pages=(
+            page({"dose": 5}, 1, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 1),)),
+            page({"dose": 5}, 2, grounding=(standing("/dose", 5, Standing.NOT_ON_PAGE, 2),)),
+            page({"dose": 50}, 3, grounding=(standing("/dose", 50, Standing.AGREES, 3),)),
+        )
+    )
+
+    (leaf,) = document.grounding
+    assert document.fields == {"dose": 50}
+    assert (leaf.standing, leaf.places[0].page) == (Standing.AGREES, 3)
+    assert [one.value for one in leaf.conflicts] == [5]
+
+
+def test_a_document_without_fields_has_none() -> None:
+    plain = Page(number=1, verdict=Verdict.OK, width=1, height=1, engine="cpu")
+
+    assert (Document(pages=(plain,)).fields, Document(pages=(plain,)).grounding) == (None, ())
+
+
+def test_a_doubt_says_what_it_is_about() -> None:
+    (doubt,) = grounded({"dose": 777.25}).doubts
+
+    assert doubt == Doubt(reason=DoubtReason.NOT_ON_PAGE, text="777.25", on_value=True)

@@ -1,0 +1,171 @@
+"""Who is heard beside the model, in which order, and what becomes of a page whose witness is not."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID, uuid4
+
+import numpy as np
+import pytest
+
+from pecia import Page, ReadDocument, Verdict, Witness
+from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, plain_blocks
+from pecia_workers.engines.base import EngineError, EngineRequest, Generation
+from pecia_workers.media.pages import PageImage
+from pecia_workers.witness.witnesses import Hearing, Witnesses
+from scripted_engine import Answer, ScriptedEngine
+
+TEXT = "Sodium 140 mmol/l"
+PIXELS = np.full((100, 300, 3), 255, np.uint8)
+SEEN = (
+    Block(
+        kind=BlockKind.TEXT,
+        text=TEXT,
+        lines=(Line(text=TEXT, box=Box(left=0, top=0, right=170, bottom=20)),),
+        source=Source.OCR,
+    ),
+)
+READ = Generation(text=TEXT, verdict=Verdict.OK, blocks=SEEN)
+
+
+def request(priority: int = 1) -> EngineRequest:
+    return EngineRequest(id=str(uuid4()), part=uuid4(), images=(PIXELS,), workload="mixed", priority=priority)
+
+
+def page(text: str = TEXT, source: Source = Source.MODEL) -> Page:
+    return Page(
+        number=1,
+        blocks=plain_blocks(text, source=source),
+        verdict=Verdict.OK,
+        width=300,
+        height=100,
+        engine="vllm",
+    )
+
+
+def task(**options: str) -> ReadDocument:
+    return ReadDocument(b"", **options)  # type: ignore[arg-type]  # names of choices
+
+
+def hear(witnesses: Witnesses, image: PageImage | None = None, **options: str) -> Hearing:
+    return witnesses.hear(task(**options), request(), image or PageImage(pixels=PIXELS))
+
+
+class Slow(ScriptedEngine):
+    """Reads one page after another, each when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: READ)
+        self.let = asyncio.Semaphore(0)
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        answer = await super().generate(request)
+        await self.let.acquire()
+        return answer
+
+
+async def test_a_page_is_held_against_what_the_cpu_engine_reads_of_it() -> None:
+    witnesses = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: READ), 1)
+
+    right = await hear(witnesses).held_against(page())
+    wrong = await hear(witnesses).held_against(page("Sodium 146 mmol/l"))
+
+    assert (right.verdict, wrong.verdict) == (Verdict.OK, Verdict.REVIEW)
+    assert right.witness
+    assert (right.witness.source, right.witness.values_agree) == (Source.OCR, right.witness.values)
+    assert [(doubt.reason, doubt.text, doubt.other) for doubt in wrong.doubts] == [
+        (DoubtReason.DISAGREES, "146", "140")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "asked", "layer", "source"),
+    [
+        (Witness.AUTO, None, True, Source.LAYER),
+        (Witness.AUTO, None, False, Source.OCR),
+        (Witness.AUTO, "layer", False, None),
+        (Witness.AUTO, "ocr", True, Source.OCR),
+        (Witness.AUTO, "none", True, None),
+        (Witness.NONE, None, True, None),
+        (Witness.NONE, "auto", True, Source.LAYER),
+    ],
+)
+async def test_the_layer_is_heard_first_and_a_task_may_choose(
+    fleet: Witness, asked: str | None, layer: bool, source: Source | None
+) -> None:
+    witnesses = Witnesses(fleet, ScriptedEngine(lambda _: READ), 1)
+    image = PageImage(pixels=PIXELS, witness=SEEN if layer else ())
+
+    heard = await hear(witnesses, image, **({"witness": asked} if asked else {})).held_against(page())
+
+    assert (heard.witness.source if heard.witness else None) is source
+
+
+async def test_the_cpu_engine_is_no_witness_of_itself_nor_of_a_language_that_it_does_not_read() -> None:
+    engine = ScriptedEngine(lambda _: READ)
+    witnesses = Witnesses(Witness.AUTO, engine, 1)
+
+    own = await hear(witnesses).held_against(page(source=Source.OCR))
+
+    assert (own.witness, own.verdict, own.doubts) == (None, Verdict.OK, ())
+
+
+@pytest.mark.parametrize("answer", [EngineError("broken")])
+async def test_without_the_witness_that_was_due_no_value_is_ok(answer: Answer) -> None:
+    failing = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: answer), 1)
+    missing = Witnesses(Witness.NONE)
+
+    pages = [
+        await hear(failing).held_against(page()),
+        await hear(missing, witness="ocr").held_against(page()),
+    ]
+    prose = await hear(failing).held_against(page("without any"))
+
+    assert {one.verdict for one in pages} == {Verdict.REVIEW}
+    assert {doubt.reason for one in pages for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
+    assert prose.verdict is Verdict.OK
+
+
+async def test_urgent_pages_are_read_first_and_before_them_what_the_model_has_read() -> None:
+    engine = Slow()
+    witnesses = Witnesses(Witness.AUTO, engine, 1)
+    image = PageImage(pixels=PIXELS)
+    first, bulk, late, urgent = (request(priority) for priority in (1, 2, 2, 0))
+    hearings = [witnesses.hear(task(), one, image) for one in (first, bulk, late, urgent)]
+    waiting = asyncio.create_task(hearings[2].held_against(page()))
+    for _ in range(4):
+        await asyncio.sleep(0)
+        engine.let.release()
+    await waiting
+    await asyncio.gather(*(one.held_against(page()) for one in hearings))
+
+    assert [one.id for one in engine.asked] == [one.id for one in (first, late, urgent, bulk)]
+
+
+async def test_where_too_many_wait_the_latest_goes_without_and_the_engine_is_free() -> None:
+    engine, freed = Slow(), list[UUID]()
+    witnesses = Witnesses(Witness.AUTO, engine, 1, freed.append)
+    requests = [request() for _ in range(witnesses.spare + 1)]
+    hearings = [witnesses.hear(task(), one, PageImage(pixels=PIXELS)) for one in requests]
+    waiting = [asyncio.create_task(one.held_against(page())) for one in hearings]
+    done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    assert freed == [one.part for one in requests]
+    assert [one.result().witness for one in done] == [None]
+    for _ in others:
+        engine.let.release()
+    assert all([(await one).witness for one in others])
+    assert len(engine.asked) == len(others)
+
+
+async def test_a_page_that_is_given_up_is_not_read() -> None:
+    engine = Slow()
+    witnesses = Witnesses(Witness.AUTO, engine, 1)
+    first, second = hear(witnesses), hear(witnesses)
+
+    second.close()
+    engine.let.release()
+    await first.held_against(page())
+    await asyncio.sleep(0)
+
+    assert len(engine.asked) == 1

@@ -1,0 +1,270 @@
+"""Requests as vLLM's engine takes them: rendered by its own chat template and processor, and passed between processes.
+
+Imports vLLM. A rendered prompt crosses in a sealed memory, by vLLM's typed msgpack: nothing in it is unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import torch
+from blake3 import blake3
+from PIL import Image
+from vllm.exceptions import VLLMClientError
+from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItems, PlaceholderRange
+from vllm.renderers import ChatParams, renderer_from_config
+from vllm.v1.serial_utils import (
+    CUSTOM_TYPE_RAW_VIEW,
+    MMF_CLASS_TO_FACTORY,
+    MsgpackDecoder,
+    MsgpackEncoder,
+)
+
+from pecia_schemas.failures import FailureCode
+from pecia_workers.media.errors import MediaError
+from pecia_workers.media.frames import Sealed
+from pecia_workers.sealed import InvalidMemoryError, aligned, mapped, sealed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pecia_workers.engines.base import ClipTimes, EngineRequest
+
+_CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+_COUNT: Final = struct.Struct("<I")
+_MOST_BUFFERS: Final = 4096
+_NEAR: Final = 1e-2
+_MOST_PIXELS: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A request as the engine takes it: tokens and prepared pictures."""
+
+    prompt: Any = field(repr=False)
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt, pictures included."""
+        return len(self.prompt["prompt_token_ids"])
+
+    @property
+    def image_tokens(self) -> int:
+        """Those of its pictures."""
+        return sum(self._items())
+
+    @property
+    def largest_item(self) -> int:
+        """Those of the largest of them."""
+        return max(self._items(), default=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the prepared pictures."""
+        return sum(tensor.nbytes for tensor in _tensors(self.prompt.get("mm_kwargs")))
+
+    def _items(self) -> Iterator[int]:
+        for places in self.prompt.get("mm_placeholders", {}).values():
+            yield from (place.get_num_embeds() for place in places)
+
+    def differs_in(self, other: Rendered) -> str:
+        """Return in what the engine would see a difference; empty: in nothing."""
+        for name in ("prompt_token_ids", "mm_placeholders", "mm_hashes"):
+            if self.prompt.get(name) != other.prompt.get(name):
+                return name
+        ours, theirs = (list(_tensors(one.prompt.get("mm_kwargs"))) for one in (self, other))
+        if len(ours) != len(theirs) or not all(map(_are_close, ours, theirs)):
+            return "mm_kwargs"
+        return ""
+
+
+class Renderer:
+    """Renders one request at a time."""
+
+    def __init__(self, renderer: Any, *, takes_clips: bool) -> None:
+        """`takes_clips`: whether the frames of a clip go in as one video."""
+        self._renderer = renderer
+        self._takes_clips = takes_clips
+
+    def render(self, request: EngineRequest, name: str) -> Rendered:
+        """Return the request by the checkpoint's own chat template and processor; `name` is what its pixels go by.
+
+        Raises `MediaError` for a request that is more than the engine takes.
+        """
+        try:
+            clip = request.clip if self._takes_clips else None
+            prompt = self._clip(request, clip) if clip else self._pictures(request, name)
+        except VLLMClientError:  # its text may quote the request
+            raise MediaError(FailureCode.TOO_LARGE, "The prompt does not fit into the engine.") from None
+        return named(prompt, name)
+
+    def _pictures(self, request: EngineRequest, name: str) -> Any:
+        pictures = [
+            {"type": "image_pil", "image_pil": Image.fromarray(image), "uuid": f"{name}-{number}"}
+            for number, image in enumerate(request.images)
+        ]
+        _, (prompt,) = self._renderer.render_chat([request.messages(pictures)], _CHAT)
+        return prompt
+
+    def _clip(self, request: EngineRequest, times: ClipTimes) -> Any:
+        words = self._renderer.get_tokenizer().apply_chat_template(
+            request.messages([{"type": "video"}]), add_generation_prompt=True, tokenize=False
+        )
+        # Chat messages have no way to carry frames that are in memory.
+        prompt = {"prompt": words, "multi_modal_data": {"video": [_video(request, times)]}}
+        (rendered,) = self._renderer.render_cmpl([prompt])
+        return rendered
+
+
+def named(prompt: Any, name: str) -> Rendered:
+    """Return a prompt whose pictures go by this name in the engine's caches.
+
+    Not by what a preparer calls them: under the name of another page the engine would answer with that page's text.
+    """
+    if hashes := prompt.get("mm_hashes"):
+        prompt["mm_hashes"] = {
+            kind: [f"{name}-{kind}-{number}" for number in range(len(of))] for kind, of in hashes.items()
+        }
+    return Rendered(prompt)
+
+
+def name_of(request: EngineRequest) -> str:
+    """Return what the request's pixels go by: the same for the same pixels, sizes and times of frames."""
+    digest = blake3(repr(([image.shape for image in request.images], request.clip)).encode())
+    for image in request.images:
+        digest.update(np.ascontiguousarray(image).data)
+    return str(digest.hexdigest())
+
+
+def _video(request: EngineRequest, times: ClipTimes) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
+    """Return the frames and what the processors want to know of them; nothing is sampled again."""
+    return np.stack(request.images), {
+        "fps": times.fps,
+        "duration": times.duration,
+        "total_num_frames": max(round(times.duration * times.fps), times.indices[-1] + 1),
+        "frames_indices": list(times.indices),
+        "video_backend": "opencv",
+        "do_sample_frames": False,
+    }
+
+
+def _tensors(nested: Any) -> Iterator[torch.Tensor]:
+    if isinstance(nested, torch.Tensor):
+        yield nested
+    elif isinstance(nested, MultiModalFieldElem):
+        yield from _tensors(nested.data)
+    elif isinstance(nested, Mapping):
+        yield from _tensors([nested[key] for key in sorted(nested)])  # two processes order them otherwise
+    elif isinstance(nested, Sequence):
+        for one in nested:
+            yield from _tensors(one)
+
+
+def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether they are equal but for the last bits, which depend on how many threads computed them."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool(torch.allclose(one.double(), other.double(), rtol=_NEAR, atol=_NEAR))
+
+
+# Between processes
+
+
+class _Wire(msgspec.Struct):  # type: ignore[misc]  # it is not installed where types are checked
+    """What of vLLM's `EngineInput` crosses: names and types are vLLM's own."""
+
+    prompt_token_ids: list[int]
+    prompt: str | None = None
+    mm_kwargs: MultiModalKwargsItems | None = None
+    mm_hashes: dict[str, list[str]] | None = None
+    mm_placeholders: dict[str, list[PlaceholderRange]] | None = None
+
+
+class _Decoder(MsgpackDecoder):  # type: ignore[misc]
+    """Opens no pickle, whatever the environment allows vLLM, and makes no fields but those that there are."""
+
+    def ext_hook(self, code: int, data: memoryview) -> Any:
+        if code != CUSTOM_TYPE_RAW_VIEW:
+            raise InvalidMemoryError
+        return data
+
+    def _decode_mm_field_elem(self, obj: dict[str, Any]) -> Any:
+        if obj["field"][0] not in MMF_CLASS_TO_FACTORY.values():
+            raise InvalidMemoryError
+        return super()._decode_mm_field_elem(obj)
+
+
+def packed(rendered: Rendered) -> Sealed:
+    """Return a prompt as sealed memory: how many buffers there are, their lengths, and the buffers."""
+    buffers = _encoded(rendered)
+    head = _COUNT.pack(len(buffers)) + struct.pack(f"<{len(buffers)}Q", *(one.nbytes for one in buffers))
+    return Sealed(sealed([memoryview(head), *buffers]))
+
+
+def unpacked(memory: memoryview) -> Any:
+    """Return the prompt in such a memory, whose tensors lie in it. Raises `InvalidMemoryError`."""
+    try:
+        wire = _Decoder(t=_Wire).decode(list(_buffers(memory)))
+    except Exception:  # noqa: BLE001  whatever was made of it may fail anywhere
+        raise InvalidMemoryError from None
+    prompt = {name: told for name in _Wire.__struct_fields__ if (told := getattr(wire, name)) is not None}
+    return {"type": "multimodal" if wire.mm_kwargs else "token", **prompt}
+
+
+def _encoded(rendered: Rendered) -> list[memoryview]:
+    wire = _Wire(**{name: rendered.prompt.get(name) for name in _Wire.__struct_fields__})
+    return [memoryview(buffer) for buffer in MsgpackEncoder().encode(wire)]
+
+
+def _buffers(memory: memoryview) -> Iterator[memoryview]:
+    (count,) = _COUNT.unpack_from(memory)
+    if count > _MOST_BUFFERS:
+        raise InvalidMemoryError
+    lengths = struct.Struct(f"<{count}Q")
+    at = aligned(_COUNT.size + lengths.size)
+    for length in lengths.unpack_from(memory, _COUNT.size):
+        if at + length > memory.nbytes:
+            raise InvalidMemoryError
+        yield memory[at : at + length]
+        at = aligned(at + length)
+
+
+# In a preparer
+
+_renderer: Renderer | None = None
+
+
+def load_renderer(config: Any, takes_clips: bool) -> None:
+    """Make this process, and those forked from it, ready to render as the engine with this configuration does."""
+    global _renderer  # noqa: PLW0603  the processes that are forked find it there
+    if _renderer is None:
+        torch.set_num_threads(1)
+        renderer = renderer_from_config(config)
+        renderer.warmup(_CHAT)
+        _renderer = Renderer(renderer, takes_clips=takes_clips)
+
+
+def render_words(request: EngineRequest, name: str) -> Sealed:
+    """Return a request without pictures as sealed memory. Raises `MediaError`."""
+    assert _renderer is not None  # noqa: S101  it is loaded before any process is forked
+    return packed(_renderer.render(request, name))
+
+
+def render_pictures(
+    pixels: int, shapes: Sequence[tuple[int, int, int]], request: EngineRequest, name: str
+) -> Sealed:
+    """Return a request as sealed memory; its pictures lie in another one, in these shapes. Raises `MediaError`."""
+    return render_words(replace(request, images=tuple(_pictures(mapped(pixels, _MOST_PIXELS), shapes))), name)
+
+
+def _pictures(memory: memoryview, shapes: Sequence[tuple[int, int, int]]) -> Iterator[NDArray[np.uint8]]:
+    at = 0
+    for shape in shapes:
+        yield np.frombuffer(memory, np.uint8, math.prod(shape), at).reshape(shape)
+        at = aligned(at + math.prod(shape))

@@ -1,0 +1,428 @@
+"""Which tokens of what was written are which tokens of what a witness saw, in whatever order either has them.
+
+1. Lines that are the same, then lines that have most in common, are laid upon each other; a token counts the more the
+   rarer it is. So are runs of five, then three tokens that occur once on either side, and all that is equal around.
+2. Two lines, and what lies between two runs, are aligned in order, at the least cost: tokens that are the same but for
+   spaces and for what a recogniser confuses; else two readings of one place, if they are alike.
+3. What is left is looked for where the rest of its line stands, and words that are long enough anywhere.
+
+Each token of the witness serves once, so that what is written twice must be seen twice. Lines that have too little in
+common are let go of again: rows of a table are alike by their nature.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import groupby
+from typing import Final
+
+from pecia_workers.witness.tokens import Comparison, Token, at_least, distance
+
+_RUNS: Final = (5, 3)
+_JOINED: Final = 4
+"""Most tokens that are one on the other side."""
+_JOIN: Final = 0.1
+"""What it costs that two readings are the same but for spaces, or for what is easily confused."""
+_MOST_WINDOW: Final = 10_000
+"""Places of a table of costs; larger windows are cut at what is equal in them, and else left."""
+_REACH: Final = 40
+"""Tokens of the witness beyond a run that are looked at where what was written goes on otherwise."""
+_ALIKE: Final = 0.67
+"""Share of its signs that may differ in two readings of one place."""
+_ROUNDS: Final = 2
+_OF_A_NUMBER: Final = 0.5
+_COMMON: Final = 0.35
+"""Of the weight of their tokens, what two lines must have in common to be the same."""
+_TELLING: Final = 0.1
+"""Weight of a token by which lines are found that may be the same."""
+_LONG: Final = 4
+"""Signs of a word that is known wherever it stands."""
+
+
+@dataclass(slots=True)
+class Alignment:
+    """For each token on either side, those on the other, in order; empty: there is none."""
+
+    written: Sequence[Token]
+    seen: Sequence[Token]
+    to_seen: list[tuple[int, ...]] = field(default_factory=list)
+    to_written: list[tuple[int, ...]] = field(default_factory=list)
+    differs: set[int] = field(default_factory=set)
+    """Tokens of what was written that the witness read otherwise."""
+
+    def __post_init__(self) -> None:
+        self.to_seen = [()] * len(self.written)
+        self.to_written = [()] * len(self.seen)
+
+    def match(self, written: Sequence[int], seen: Sequence[int], *, differs: bool = False) -> None:
+        """Lay tokens that stand in a row upon each other."""
+        for one in written:
+            self.to_seen[one] = tuple(seen)
+        for one in seen:
+            self.to_written[one] = tuple(written)
+        if differs:
+            self.differs.update(written)
+
+
+def align(written: Sequence[Token], seen: Sequence[Token], comparison: Comparison) -> Alignment:
+    """Return which tokens are which."""
+    found = Alignment(written, seen)
+    weights = _weights(seen)
+    _whole_lines(found)
+    _like_lines(found, weights, comparison)
+    for length in _RUNS:
+        _unique_runs(found, length)
+    for _ in range(_ROUNDS):
+        _gaps(found, comparison)
+        _let_go(found, weights)
+    _whole_lines(found, unique=False)
+    _beside_their_line(found, comparison)
+    _long_words(found)
+    return found
+
+
+def _whole_lines(found: Alignment, *, unique: bool = True) -> None:
+    """Match lines that are the same and free; of several, unless they are to be `unique`, the first with the first."""
+    ours, theirs = (
+        _free_lines(*side) for side in ((found.written, found.to_seen), (found.seen, found.to_written))
+    )
+    for keys, lines in ours.items():
+        others = theirs.get(keys, [])
+        if not unique or (len(lines) == len(others) == 1 and len(keys) > 1):
+            for one, other in zip(lines, others, strict=False):
+                _match_all(found, one, other)
+
+
+def _free_lines(
+    tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]
+) -> dict[tuple[str, ...], list[range]]:
+    lines: defaultdict[tuple[str, ...], list[range]] = defaultdict(list)
+    for _, group in groupby(range(len(tokens)), key=lambda one: tokens[one].line):
+        places = list(group)
+        if not any(taken[one] for one in places):
+            lines[tuple(tokens[one].key for one in places)].append(range(places[0], places[-1] + 1))
+    return lines
+
+
+def _weights(seen: Sequence[Token]) -> dict[str, float]:
+    """Return what each token tells about where it is from: less the more there are, and little if a short number."""
+    counts = Counter(token.key for token in seen)
+    return {
+        key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
+        for key, count in counts.items()
+    }
+
+
+@dataclass(slots=True)
+class _Weight:
+    """What tokens weigh, and what of that is of words: a row is another one if its words are, whatever its numbers."""
+
+    whole: float = 0.0
+    words: float = 0.0
+
+    def add(self, token: Token, weight: float) -> None:
+        self.whole += weight
+        self.words += 0.0 if token.is_number else weight
+
+    def is_much_of(self, one: _Weight, other: _Weight, pick: Callable[[float, float], float]) -> bool:
+        """Return whether it is enough of two lines, of the smaller or the larger one, for them to be the same."""
+        words = pick(one.words, other.words) if min(one.words, other.words) >= _TELLING else 0.0
+        return self.whole >= _COMMON * pick(one.whole, other.whole) and self.words >= _COMMON * words
+
+
+def _totals(tokens: Sequence[Token], weights: Mapping[str, float]) -> defaultdict[int, _Weight]:
+    totals: defaultdict[int, _Weight] = defaultdict(_Weight)
+    for token in tokens:
+        totals[token.line].add(token, weights.get(token.key, 1.0))
+    return totals
+
+
+def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comparison) -> None:
+    """Lay lines upon each other that have most in common, the most alike first, and align them."""
+    ours, theirs = (
+        [line for lines in _free_lines(*side).values() for line in lines]
+        for side in ((found.written, found.to_seen), (found.seen, found.to_written))
+    )
+    totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
+    having: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for number, line in enumerate(theirs):
+        for place in line:
+            having[found.seen[place].key][number] += 1
+    alike: list[tuple[float, int, int]] = []
+    for number, line in enumerate(ours):
+        for other, weight in _in_common([found.written[place] for place in line], having, weights).items():
+            both = totals[0][found.written[line[0]].line], totals[1][found.seen[theirs[other][0]].line]
+            if weight.is_much_of(*both, max):
+                alike.append((-weight.whole / max(one.whole for one in both), number, other))
+    taken: set[int] = set()
+    for _, number, other in sorted(alike):
+        if other not in taken and not any(found.to_seen[place] for place in ours[number]):
+            taken.add(other)
+            _window(found, ours[number], theirs[other], comparison)
+
+
+def _in_common(
+    line: Sequence[Token], having: Mapping[str, Counter[int]], weights: Mapping[str, float]
+) -> dict[int, _Weight]:
+    """Return what a line has in common with each line of the witness, by the tokens that tell something."""
+    common: defaultdict[int, _Weight] = defaultdict(_Weight)
+    used: Counter[tuple[int, str]] = Counter()
+    for token in line:
+        for other, times in having[token.key].items() if weights.get(token.key, 0) >= _TELLING else ():
+            used[other, token.key] += 1
+            if used[other, token.key] <= times:
+                common[other].add(token, weights[token.key])
+    return common
+
+
+def _match_all(found: Alignment, written: Sequence[int], seen: Sequence[int]) -> None:
+    for one, other in zip(written, seen, strict=True):
+        found.match((one,), (other,))
+
+
+def _unique_runs(found: Alignment, length: int) -> None:
+    ours = _runs(found.written, found.to_seen, length)
+    theirs = _runs(found.seen, found.to_written, length)
+    for keys, start in ours.items():
+        other = theirs.get(keys)
+        if start is None or other is None:
+            continue
+        pairs = [(start + step, other + step) for step in range(length)]
+        if any(found.to_seen[one] or found.to_written[two] for one, two in pairs):
+            continue
+        for one, two in pairs:
+            found.match((one,), (two,))
+        _grow(found, start + length, other + length, 1)
+        _grow(found, start - 1, other - 1, -1)
+
+
+def _runs(
+    tokens: Sequence[Token], taken: Sequence[tuple[int, ...]], length: int
+) -> dict[tuple[str, ...], int | None]:
+    """Return where each run of free tokens starts; None if it occurs more than once."""
+    runs: dict[tuple[str, ...], int | None] = {}
+    free = 0
+    for number in range(len(tokens)):
+        free = 0 if taken[number] else free + 1
+        if free >= length:
+            start = number - length + 1
+            keys = tuple(token.key for token in tokens[start : number + 1])
+            runs[keys] = None if keys in runs else start
+    return runs
+
+
+def _grow(found: Alignment, one: int, other: int, step: int) -> None:
+    while (
+        0 <= one < len(found.written)
+        and 0 <= other < len(found.seen)
+        and not found.to_seen[one]
+        and not found.to_written[other]
+        and found.written[one].key == found.seen[other].key
+    ):
+        found.match((one,), (other,))
+        one, other = one + step, other + step
+
+
+def _gaps(found: Alignment, comparison: Comparison) -> None:
+    """Align what is free between two matched tokens, after the one and before the other if they are not neighbours."""
+    free = [number for number, to in enumerate(found.to_seen) if not to]
+    for run in _in_a_row(free):
+        before = found.to_seen[run.start - 1][-1] if run.start else -1
+        after = found.to_seen[run.stop][0] if run.stop < len(found.written) else len(found.seen)
+        reach = len(run) + _REACH
+        forth, back = _free_after(found, before, reach), _free_before(found, after, reach)
+        if forth.stop == back.stop or (forth and back and back.start <= forth.start < back.stop):
+            _window(found, run, range(min(forth.start, back.start), back.stop), comparison)
+        else:
+            _window(found, run, forth, comparison)
+            for rest in _in_a_row([number for number in run if not found.to_seen[number]]):
+                _window(found, rest, back, comparison)
+
+
+def _free_after(found: Alignment, place: int, most: int) -> range:
+    end = place + 1
+    while end < len(found.seen) and not found.to_written[end] and end - place <= most:
+        end += 1
+    return range(place + 1, end)
+
+
+def _free_before(found: Alignment, place: int, most: int) -> range:
+    start = place
+    while start > 0 and not found.to_written[start - 1] and place - start < most:
+        start -= 1
+    return range(start, place)
+
+
+def _in_a_row(numbers: Sequence[int]) -> Iterator[range]:
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            yield range(numbers[start], numbers[end - 1] + 1)
+            start = end
+
+
+def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
+    if not ours or not theirs:
+        return
+    if len(ours) * len(theirs) <= _MOST_WINDOW:
+        _at_least_cost(found, ours, theirs, comparison)
+        return
+    keys = [found.written[one].key for one in ours], [found.seen[one].key for one in theirs]
+    one = other = 0
+    for block in SequenceMatcher(None, *keys, autojunk=True).get_matching_blocks():
+        if (block.a - one) * (block.b - other) <= _MOST_WINDOW:
+            _window(found, ours[one : block.a], theirs[other : block.b], comparison)
+        one, other = block.a + block.size, block.b + block.size
+        _match_all(found, ours[block.a : one], theirs[block.b : other])
+
+
+def _at_least_cost(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
+    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
+    rows, columns = len(ours) + 1, len(theirs) + 1
+    written = [found.written[one] for one in ours]
+    seen = [found.seen[one] for one in theirs]
+    costs = [[0.0] * columns for _ in range(rows)]
+    steps: list[list[tuple[int, int, bool]]] = [[(0, 0, False)] * columns for _ in range(rows)]
+    for row in range(rows):
+        for column in range(columns):
+            if row or column:
+                costs[row][column], steps[row][column] = min(
+                    (costs[row - down][column - across] + cost, (down, across, differs))
+                    for down, across, differs, cost in _steps(written, seen, row, column, comparison)
+                )
+    row, column = len(ours), len(theirs)
+    while row or column:
+        down, across, differs = steps[row][column]
+        row, column = row - down, column - across
+        if down and across:
+            found.match(ours[row : row + down], theirs[column : column + across], differs=differs)
+
+
+def _steps(
+    written: Sequence[Token], seen: Sequence[Token], row: int, column: int, comparison: Comparison
+) -> Iterator[tuple[int, int, bool, float]]:
+    """Yield the ways to a place: tokens of either side, whether they differ, and the cost."""
+    if row:
+        yield 1, 0, False, 1.0
+    if column:
+        yield 0, 1, False, 1.0
+    if not (row and column):
+        return
+    ours, theirs = written[row - 1], seen[column - 1]
+    if ours.key == theirs.key:
+        yield 1, 1, False, 0.0
+        return
+    if comparison.same((ours,), (theirs,)):
+        yield 1, 1, False, _JOIN
+    elif (unlike := _unlike(ours, theirs)) <= _ALIKE:
+        yield 1, 1, True, 0.5 + 1.5 * unlike
+    for count in range(2, _JOINED + 1):
+        several, others = (
+            written[row - count : row] if row >= count else (),
+            seen[max(0, column - count) : column],
+        )
+        if several and _may_join(theirs, several[0], ours) and comparison.same(several, (theirs,)):
+            yield count, 1, False, _JOIN
+        if column >= count and _may_join(ours, others[0], theirs) and comparison.same((ours,), others):
+            yield 1, count, False, _JOIN
+
+
+def _may_join(whole: Token, first: Token, last: Token) -> bool:
+    """Return whether a token may be several from the first to the last; cheap, for most are not."""
+    return len(whole.key) > 1 and (whole.key[0] == first.key[0] or whole.key[-1] == last.key[-1])
+
+
+def _unlike(ours: Token, theirs: Token) -> float:
+    """Return the share of signs that differ; a number is no reading of a word."""
+    if ours.is_number != theirs.is_number and not (ours.is_value and theirs.is_value):
+        return 1.0
+    longer = max(len(ours.key), len(theirs.key))
+    if longer > 2 * min(len(ours.key), len(theirs.key)) + 1:
+        return 1.0
+    if longer == 1 or at_least(ours.key, theirs.key) > _ALIKE * longer:
+        return _ALIKE if longer == 1 else 1.0
+    return distance(ours.key, theirs.key) / longer
+
+
+def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
+    """Let go of tokens where a written line and one of the witness have too little in common: by chance."""
+    totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
+    common: defaultdict[tuple[int, int], _Weight] = defaultdict(_Weight)
+    for one, other in _pairs(found):
+        if one not in found.differs:
+            seen = found.seen[other]
+            common[_lines_of(found, one, other)].add(seen, weights[seen.key])
+    pairs = list(_pairs(found))
+    kept = {
+        (one, other)
+        for one, other in pairs
+        for lines in (_lines_of(found, one, other),)
+        if common[lines].is_much_of(totals[0][lines[0]], totals[1][lines[1]], min)
+    }
+    for step in (1, -1):  # a line may begin, or end, in another one of the witness
+        kept |= _that_follow(pairs[::step], kept, step, found.differs)
+    kept_of = {one for one, _ in kept}, {other for _, other in kept}
+    for one, other in pairs:
+        if one not in kept_of[0] and other not in kept_of[1]:
+            found.to_seen[one] = found.to_written[other] = ()
+            found.differs.discard(one)
+
+
+def _that_follow(
+    pairs: Sequence[tuple[int, int]], kept: Collection[tuple[int, int]], step: int, differs: Collection[int]
+) -> set[tuple[int, int]]:
+    """Return the pairs that stand in a row with one that is kept; a reading that differs ends it."""
+    following: set[tuple[int, int]] = set()
+    for one, other in pairs:
+        before = one - step, other - step
+        if one not in differs and (before in kept or before in following):
+            following.add((one, other))
+    return following
+
+
+def _pairs(found: Alignment) -> Iterator[tuple[int, int]]:
+    return ((one, other) for one, to in enumerate(found.to_seen) for other in to)
+
+
+def _lines_of(found: Alignment, one: int, other: int) -> tuple[int, int]:
+    return found.written[one].line, found.seen[other].line
+
+
+def _beside_their_line(found: Alignment, comparison: Comparison) -> None:
+    """Look for what is left of a written line in the lines of the witness on which the rest of it stands."""
+    free = defaultdict(list)
+    for number, token in enumerate(found.seen):
+        if not found.to_written[number]:
+            free[token.line].append(number)
+    for _, group in groupby(range(len(found.written)), key=lambda one: found.written[one].line):
+        places = list(group)
+        left = [one for one in places if not found.to_seen[one]]
+        if not left or len(left) == len(places):
+            continue
+        lines = {found.seen[other].line for one in places for other in found.to_seen[one]}
+        near = [other for line in sorted(lines) for other in free[line]]
+        for one in left:
+            same = next(
+                (
+                    other
+                    for other in near
+                    if not found.to_written[other]
+                    and comparison.same((found.written[one],), (found.seen[other],))
+                ),
+                None,
+            )
+            if same is not None:
+                found.match((one,), (same,))
+
+
+def _long_words(found: Alignment) -> None:
+    free = defaultdict(list)
+    for number in reversed(range(len(found.seen))):
+        if not found.to_written[number]:
+            free[found.seen[number].key].append(number)
+    for number, token in enumerate(found.written):
+        if not found.to_seen[number] and not token.is_value and len(token.key) >= _LONG and free[token.key]:
+            found.match((number,), (free[token.key].pop(),))

@@ -1,0 +1,371 @@
+"""A page's text held against a witness of the same page: places for words and cells, doubts, and the verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from pecia_schemas.blocks import (
+    Block,
+    BlockKind,
+    Box,
+    Doubt,
+    DoubtReason,
+    Line,
+    Source,
+    Table,
+    Word,
+    mean_confidence,
+)
+from pecia_schemas.grounding import Witnessed
+from pecia_schemas.results import Page, Verdict
+from pecia_workers.reading.lines import around, middle
+from pecia_workers.reading.verdicts import rank
+from pecia_workers.witness.alignment import align
+from pecia_workers.witness.ink import placed_words
+from pecia_workers.witness.tokens import Comparison, Token, tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_ASIDE: Final = frozenset(
+    {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
+)
+"""What some models leave out by their makers' will: a doubt, and no reason to call a page incomplete."""
+_WHOLE: Final = 0.5
+"""Share of a line's signs from which the line is missing, rather than words of it."""
+_SURE, _SURE_SIGN = 0.7, 0.9
+"""Confidence of a witness's words, and of a single sign, below which they are specks."""
+_INVENTED_ROW, _INVENTED = 4, 0.05
+"""Words in a row, and share of a page's words, that are not on the page, from which it is to be looked at."""
+_NOISE: Final = 0.5
+"""Share of words that are not on the page from which it is no reading of it."""
+_FOREIGN: Final = 0.2
+"""Share of words in scripts that the witness does not know from which it says nothing about what is missing."""
+_UNKNOWN: Final = re.compile(
+    r"[^\W\d_\u0000-\u024f\u1e00-\u1eff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
+)
+"""Letters of scripts that the CPU engine does not read."""
+_HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A token of the witness, and where it stands."""
+
+    token: Token
+    box: Box
+    confidence: float
+    row: int
+    word: str
+
+
+class Heard:
+    """What a witness read of a page."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        source: Source,
+        *,
+        pixels: NDArray[np.uint8] | None = None,
+        language: str | None = None,
+    ) -> None:
+        """`pixels`: the page, where the witness is not sure of its places. `language`: what it took the page for."""
+        self.source = source
+        self.comparison = Comparison(exact=source is Source.LAYER)
+        self.seen: list[Seen] = []
+        self.kinds: list[BlockKind] = []
+        """Of each line, or row of a table: what it is of."""
+        self._pixels = pixels
+        self._reads_hangul = language == "ko"
+        for block in blocks:
+            for row in _rows(block):
+                self._hear(block.kind, row)
+
+    def _hear(self, kind: BlockKind, row: Sequence[Line]) -> None:
+        number = len(self.kinds)
+        self.kinds.append(kind)
+        for line in row:
+            for word in placed_words(line, self._pixels):
+                self._hear_word(word, number)
+
+    def _hear_word(self, word: Word, row: int) -> None:
+        """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
+        sure = 1.0 if word.confidence is None else word.confidence
+        tokens = [*tokens_of(word.text, row, before=self._before(row))]
+        pitch = (word.box.right - word.box.left) / max(1, len(word.text))
+        for number, token in enumerate(tokens):
+            start = token.start if number else 0
+            end = token.end if number < len(tokens) - 1 else len(word.text)
+            left, right = round(word.box.left + start * pitch), round(word.box.left + end * pitch)
+            box = word.box.model_copy(update={"left": left, "right": max(left + 1, right)})
+            self.seen.append(Seen(token, box, sure, row, word.text))
+
+    def _before(self, row: int) -> str:
+        """Return the words of the row so far, as many as tell a name."""
+        return " ".join(one.word for one in self.seen[-3:] if one.row == row)
+
+    def can_read(self, token: Token) -> bool:
+        """Return whether the witness knows the script of a token."""
+        if self.comparison.exact or not _UNKNOWN.search(token.text):
+            return True
+        return self._reads_hangul and _HANGUL.search(token.text) is not None
+
+
+def _rows(block: Block) -> Iterator[list[Line]]:
+    """Yield a block's lines, those of a table that are of one row together."""
+    if block.table is None:
+        yield from ([line] for line in block.lines)
+        return
+    cells = [(cell.row, cell.box) for cell in block.table.cells if cell.box]
+
+    def row_of(line: Line) -> int:
+        across, down = middle(line.box)
+        return next(
+            (row for row, box in cells if box.left <= across <= box.right and box.top <= down <= box.bottom),
+            -1,
+        )
+
+    for _, lines in groupby(block.lines, key=row_of):
+        yield list(lines)
+
+
+def grounded(page: Page, heard: Heard) -> Page:
+    """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them."""
+    held = _Held(page.blocks, heard)
+    return page.model_copy(
+        update={
+            "blocks": tuple(held.placed()),
+            "doubts": (*page.doubts, *held.doubts),
+            "verdict": min(page.verdict, held.verdict(), key=rank),
+            "witness": held.report(),
+        }
+    )
+
+
+class _Held:
+    """The blocks of a page beside what the witness saw."""
+
+    def __init__(self, blocks: Sequence[Block], heard: Heard) -> None:
+        self.blocks, self.heard = blocks, heard
+        self.lines: list[tuple[int, str]] = []
+        """Of each line of text: its block, and itself."""
+        tokens: list[Token] = []
+        for number, block in enumerate(blocks):
+            for text in block.text.split("\n"):
+                tokens += tokens_of(text, len(self.lines))
+                self.lines.append((number, text))
+        self.aligned = align(tokens, [one.token for one in heard.seen], heard.comparison)
+        self.of_line: dict[int, list[int]] = {}
+        for one, token in enumerate(tokens):
+            self.of_line.setdefault(token.line, []).append(one)
+        self.judged = [one for one, token in enumerate(tokens) if self._is_judged(one, token)]
+        self.missing = list(self._missing())
+        only_witness = (self._only_witness(row, run) for row, run, _ in self.missing)
+        self.doubts = (*self._doubts(), *only_witness)
+
+    def _is_judged(self, one: int, token: Token) -> bool:
+        return bool(self.aligned.to_seen[one]) or self.heard.can_read(token)
+
+    # Where it stands
+
+    def box(self, tokens: Iterable[int]) -> Box | None:
+        """Return where tokens stand; None if none of them is on the page."""
+        seen = [self.heard.seen[other].box for one in tokens for other in self.aligned.to_seen[one]]
+        return around(seen) if seen else None
+
+    def confidence(self, tokens: Sequence[int]) -> float | None:
+        """Return how sure the least sure of these is, by the witness: 0 for what it does not see."""
+        return min((self._sure(one) for one in tokens), default=None)
+
+    def _sure(self, one: int) -> float:
+        sure = min((self.heard.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0)
+        return 1 - sure if one in self.aligned.differs else sure
+
+    def placed(self) -> Iterator[Block]:
+        """Yield the blocks with the places of their lines, words and cells."""
+        numbers = iter(range(len(self.lines)))
+        for block in self.blocks:
+            own = [next(numbers) for _ in block.text.split("\n")]
+            lines = tuple(line for number in own for line in self._lines(number))
+            box = around(line.box for line in lines) if lines else None
+            table = (
+                self._table(block.table, own)
+                if block.table and block.text == block.table.text
+                else block.table
+            )
+            yield block.model_copy(
+                update={"lines": block.lines or lines, "box": block.box or box, "table": table}
+            )
+
+    def _table(self, table: Table, own: Sequence[int]) -> Table:
+        cells = list(table.cells)
+        for place, cell in enumerate(cells):
+            number = own[cell.row]
+            columns = self.lines[number][1].split("\t")
+            start = sum(len(text) + 1 for text in columns[: cell.column])
+            end = start + len(columns[cell.column])
+            tokens = self._between(number, start, end)
+            update = {"box": cell.box or self.box(tokens), "confidence": self.confidence(tokens)}
+            cells[place] = cell.model_copy(update=update)
+        return table.model_copy(update={"cells": tuple(cells)})
+
+    def _between(self, line: int, start: int, end: int) -> list[int]:
+        written = self.aligned.written
+        return [one for one in self.of_line.get(line, ()) if start <= written[one].start < end]
+
+    def _lines(self, number: int) -> Iterator[Line]:
+        """Yield a line of text as the witness has it: cut where it goes on in another line, or cell."""
+        text = self.lines[number][1]
+        run: list[tuple[str, Box | None, list[int]]] = []
+        last: int | None = None
+        for start, end in _words(text):
+            tokens = self._between(number, start, end)
+            row = next(
+                (self.heard.seen[to[0]].row for one in tokens if (to := self.aligned.to_seen[one])), None
+            )
+            cut = "\t" in text[start - 1 : start] or (row is not None and last is not None and row != last)
+            if cut:
+                yield from self._line(run)
+                run, last = [], None
+            run.append((text[start:end], self.box(tokens), tokens))
+            last = last if row is None else row
+        yield from self._line(run)
+
+    def _line(self, run: Sequence[tuple[str, Box | None, list[int]]]) -> Iterator[Line]:
+        words = tuple(
+            Word(text=text, box=box, confidence=self.confidence(tokens)) for text, box, tokens in run if box
+        )
+        if words:
+            yield Line(
+                text=" ".join(text for text, _, _ in run),
+                box=around(word.box for word in words),
+                confidence=mean_confidence(words),
+                words=words,
+            )
+
+    # Doubts
+
+    def _doubts(self) -> Iterator[Doubt]:
+        """Yield what the witness reads otherwise or does not see, in the order of the text."""
+        written, judged = self.aligned.written, set(self.judged)
+        for line, tokens in self.of_line.items():
+            text = self.lines[line][1]
+            for standing, group in groupby(tokens, key=lambda one: self._standing(one, one in judged)):
+                run = list(group)
+                if standing is DoubtReason.NOT_ON_PAGE:
+                    yield Doubt(
+                        reason=standing,
+                        text=text[written[run[0]].start : written[run[-1]].end],
+                        on_value=any(written[one].is_value for one in run),
+                    )
+                elif standing is DoubtReason.DISAGREES:
+                    for one in run:
+                        yield self._differing(one)
+
+    def _standing(self, one: int, is_judged: bool) -> DoubtReason | None:
+        if one in self.aligned.differs:
+            return DoubtReason.DISAGREES
+        return None if self.aligned.to_seen[one] or not is_judged else DoubtReason.NOT_ON_PAGE
+
+    def _differing(self, one: int) -> Doubt:
+        token = self.aligned.written[one]
+        seen = [self.aligned.seen[other] for other in self.aligned.to_seen[one]]
+        return Doubt(
+            reason=DoubtReason.DISAGREES,
+            box=self.box([one]),
+            text=token.text,
+            other=" ".join(other.text for other in seen),
+            on_value=token.is_value or any(other.is_value for other in seen),
+        )
+
+    def _missing(self) -> Iterator[tuple[int, list[int], bool]]:
+        """Yield what the witness alone reads: its row, the tokens, and whether that is a line whole or nearly."""
+        if len(self.aligned.written) - len(self.judged) > _FOREIGN * len(self.aligned.written):
+            return
+        seen = self.heard.seen
+        for row, group in groupby(range(len(seen)), key=lambda other: seen[other].row):
+            places = list(group)
+            left = [other for other in places if not self.aligned.to_written[other]]
+            is_whole = self._is_whole(left, places)
+            for run in [left] if is_whole else _runs(left):
+                if run and self._is_text(run):
+                    yield row, run, is_whole
+
+    def _is_whole(self, left: Sequence[int], places: Sequence[int]) -> bool:
+        signs = [sum(len(self.aligned.seen[other].key) for other in some) for some in (left, places)]
+        return signs[0] >= _WHOLE * signs[1]
+
+    def _is_text(self, run: Sequence[int]) -> bool:
+        """Return whether these are text, rather than specks that the witness took for it."""
+        seen = [self.heard.seen[other] for other in run]
+        signs = sum(len(one.token.key) for one in seen)
+        sure = sum(one.confidence * len(one.token.key) for one in seen) / signs
+        return sure >= (_SURE if signs > 1 else _SURE_SIGN)
+
+    def _only_witness(self, row: int, run: Sequence[int]) -> Doubt:
+        seen = [self.heard.seen[other] for other in run]
+        is_value = any(one.token.is_value for one in seen)
+        return Doubt(
+            reason=DoubtReason.ONLY_WITNESS,
+            box=around(one.box for one in seen),
+            other=" ".join(word for word, _ in groupby(one.word for one in seen)),
+            on_value=is_value and self.heard.kinds[row] not in _ASIDE,
+        )
+
+    def verdict(self) -> Verdict:
+        """Return the worst that the doubts say."""
+        lost = [one for one in self.judged if not self.aligned.to_seen[one]]
+        if lost and len(lost) >= _NOISE * len(self.judged):
+            return Verdict.LOW_CONFIDENCE
+        if any(whole and self.heard.kinds[row] not in _ASIDE for row, _, whole in self.missing):
+            return Verdict.INCOMPLETE
+        is_invented = len(lost) > _INVENTED * len(self.judged) or any(
+            len(run) >= _INVENTED_ROW for run in _runs(lost)
+        )
+        return Verdict.REVIEW if is_invented or any(one.on_value for one in self.doubts) else Verdict.OK
+
+    def report(self) -> Witnessed:
+        """Return how many words stand how."""
+        to_seen, differs = self.aligned.to_seen, len(self.aligned.differs)
+        found = sum(bool(to) for to in to_seen)
+        values = [one for one in self.judged if self.aligned.written[one].is_value]
+        return Witnessed(
+            source=self.heard.source,
+            words=len(to_seen),
+            agrees=found - differs,
+            differs=differs,
+            not_on_page=len(self.judged) - found,
+            only_witness=sum(not to for to in self.aligned.to_written),
+            values=len(values),
+            values_agree=sum(bool(to_seen[one]) and one not in self.aligned.differs for one in values),
+        )
+
+
+def _words(text: str) -> list[tuple[int, int]]:
+    """Return where words begin and end, one without a letter or digit with the next, or with the last."""
+    words: list[tuple[int, int]] = []
+    start: int | None = None
+    for found in re.finditer(r"[^\s]+", text):
+        begin = found.start() if start is None or "\t" in text[start : found.start()] else start
+        if any(map(str.isalnum, found.group())):
+            words.append((begin, found.end()))
+            start = None
+        else:
+            start = begin
+    return words
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs

@@ -1,0 +1,250 @@
+"""The values of a page's `fields`, looked for in what a witness read of the page."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Text
+from pecia_schemas.grounding import Grounding, Place, Standing
+from pecia_schemas.merging import pointer
+from pecia_schemas.results import Page, Verdict
+from pecia_workers.reading.lines import around, middle
+from pecia_workers.reading.verdicts import rank
+from pecia_workers.witness.grounding import Heard
+from pecia_workers.witness.tokens import Token, distance, tokens_of
+
+_MONTHS: Final = {
+    name: number
+    for number, names in enumerate(
+        ("jan", "feb", "mar mär", "apr", "may mai", "jun", "jul", "aug", "sep", "oct okt", "nov", "dec dez"),
+        1,
+    )
+    for name in names.split()
+}
+_ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
+_LONGEST_DATE: Final = 5
+"""Tokens of a date, as in `12 th of March 2024`."""
+_ALIKE: Final = 0.34
+"""Share of its signs in which another reading of a value may differ."""
+_LONG: Final = 3
+"""Signs of a value that is taken for another reading of one that stands anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    path: str
+    value: Any
+    group: str
+    """The object, or list, that it is of: its siblings stand near it."""
+    names: frozenset[str]
+    """Words of its name, which may be its label on the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a value may stand: tokens of the witness."""
+
+    tokens: range
+    box: Box
+    standing: Standing
+
+
+def with_grounded_fields(page: Page, told: Heard) -> Page:
+    """Return the page with a grounding for each leaf of its fields, and a doubt for each that no witness confirms."""
+    if page.fields is None:
+        return page
+    found = tuple(_Search(told, page.number).ground(page.fields))
+    doubts = tuple(_doubt(leaf) for leaf in found if leaf.standing not in (None, Standing.AGREES))
+    verdict = Verdict.REVIEW if any(doubt.on_value for doubt in doubts) else Verdict.OK
+    return page.model_copy(
+        update={
+            "grounding": found,
+            "doubts": (*page.doubts, *doubts),
+            "verdict": min(page.verdict, verdict, key=rank),
+        }
+    )
+
+
+def _doubt(leaf: Grounding) -> Doubt:
+    text = str(leaf.value)
+    return Doubt(
+        reason=DoubtReason.DISAGREES if leaf.standing is Standing.DIFFERS else DoubtReason.NOT_ON_PAGE,
+        box=leaf.places[0].box if leaf.places else None,
+        text=text,
+        other=leaf.other,
+        on_value=not isinstance(leaf.value, str) or any(token.is_value for token in tokens_of(text)),
+    )
+
+
+class _Search:
+    """Finds leaves on a page: those that stand in one place first, then the others, nearest to these or their label."""
+
+    def __init__(self, told: Heard, page: int) -> None:
+        self._told, self._page = told, page
+        self._seen = [one.token for one in told.seen]
+        self._starts: defaultdict[str, list[int]] = defaultdict(list)
+        for number, token in enumerate(self._seen):
+            self._starts[token.key].append(number)
+
+    def ground(self, fields: Mapping[str, Any]) -> Iterator[Grounding]:
+        leaves = list(_leaves(fields, "", ""))
+        spots = {leaf.path: self._spots(leaf.value) for leaf in leaves}
+        chosen: dict[str, _Spot] = {}
+        taken: set[int] = set()
+        for leaf in sorted(leaves, key=lambda leaf: len(spots[leaf.path])):
+            if spots[leaf.path]:
+                near = [
+                    chosen[other.path].box
+                    for other in leaves
+                    if other.group == leaf.group and other.path in chosen
+                ]
+                near += self._labels(leaf)
+                spot = min(
+                    spots[leaf.path], key=lambda spot: (spot.tokens.start in taken, _distance(spot.box, near))
+                )
+                chosen[leaf.path] = spot
+                taken.add(spot.tokens.start)
+        for leaf in leaves:
+            yield self._grounding(leaf, chosen.get(leaf.path))
+
+    def _grounding(self, leaf: _Leaf, spot: _Spot | None) -> Grounding:
+        known: dict[str, Any] = {"path": leaf.path, "value": leaf.value, "pages": (self._page,)}
+        if leaf.value is None or isinstance(leaf.value, bool) or not list(tokens_of(str(leaf.value))):
+            return Grounding(**known)
+        known["witness"] = self._told.source
+        if spot is None:
+            return Grounding(**known, standing=Standing.NOT_ON_PAGE, confidence=0)
+        seen = [self._told.seen[number] for number in spot.tokens]
+        sure = min(one.confidence for one in seen)
+        agrees = spot.standing is Standing.AGREES
+        return Grounding(
+            **known,
+            standing=spot.standing,
+            places=(Place(page=self._page, box=spot.box),),
+            other=None if agrees else self._text(spot.tokens),
+            confidence=sure if agrees else 1 - sure,
+        )
+
+    def _text(self, tokens: range) -> Text:
+        return " ".join(dict.fromkeys(self._told.seen[number].word for number in tokens))
+
+    def _labels(self, leaf: _Leaf) -> list[Box]:
+        return [self._told.seen[number].box for name in leaf.names for number in self._starts.get(name, ())]
+
+    def _spots(self, value: Any) -> list[_Spot]:
+        """Return where a value stands; if nowhere, where something stands that is nearly the same."""
+        if value is None or isinstance(value, bool):
+            return []
+        if isinstance(value, str):
+            same = list(self._runs([*tokens_of(value)])) or list(self._dates(value))
+        else:
+            same = [range(n, n + 1) for n, token in enumerate(self._seen) if _equals(token, value)]
+        if same:
+            return [self._spot(tokens, Standing.AGREES) for tokens in same]
+        tokens = [*tokens_of(str(value))]
+        return [self._spot(one, Standing.DIFFERS) for one in self._nearly(tokens)]
+
+    def _spot(self, tokens: range, standing: Standing) -> _Spot:
+        return _Spot(tokens, around(self._told.seen[number].box for number in tokens), standing)
+
+    def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
+        """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
+        if not tokens:
+            return
+        same = self._told.comparison.same
+        firsts = {tokens[0].key} | {
+            key for key in self._starts if same(tokens[:1], [self._seen[self._starts[key][0]]])
+        }
+        for start in sorted(number for key in firsts for number in self._starts.get(key, ())):
+            end = start + len(tokens)
+            pairs = zip(tokens, self._seen[start:end], strict=False)
+            if end <= len(self._seen) and all(same([one], [other]) for one, other in pairs):
+                yield range(start, end)
+        joined = "".join(token.key for token in tokens)
+        for start, token in enumerate(self._seen):
+            if token.key != tokens[0].key and joined.startswith(token.key):
+                for end in range(start + 1, min(start + len(tokens) + 3, len(self._seen) + 1)):
+                    if "".join(one.key for one in self._seen[start:end]) == joined:
+                        yield range(start, end)
+
+    def _dates(self, value: str) -> Iterator[range]:
+        """Yield where a date stands that is written `YYYY-MM-DD` here, and in any way there."""
+        found = _ISO_DATE.fullmatch(value)
+        if not found:
+            return
+        with suppress(ValueError):
+            day = date(*map(int, found.groups()))
+            for start, token in enumerate(self._seen):
+                for end in range(start + 1, start + 1 + _LONGEST_DATE):
+                    begins = token.is_number or token.key[:3] in _MONTHS
+                    if begins and _is_date(self._seen[start:end], day):
+                        yield range(start, end)
+                        break
+
+    def _nearly(self, tokens: Sequence[Token]) -> Iterator[range]:
+        """Yield where as many tokens stand that are another reading of these."""
+        ours = "".join(token.key for token in tokens)
+        if len(ours) < _LONG:
+            return
+        most = int(_ALIKE * len(ours))
+        for start in range(len(self._seen) - len(tokens) + 1):
+            window = self._seen[start : start + len(tokens)]
+            theirs = "".join(token.key for token in window)
+            same_kind = [one.is_number for one in window] == [one.is_number for one in tokens]
+            if same_kind and abs(len(theirs) - len(ours)) <= most and distance(ours, theirs) <= most:
+                yield range(start, start + len(tokens))
+
+
+def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, pointer(path, name), path)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, pointer(path, number), path)
+    else:
+        names = frozenset(token.key for token in tokens_of(re.sub(r"[_\W]+|(?<=[a-z])(?=[A-Z])", " ", path)))
+        yield _Leaf(path, value, group, names)
+
+
+def _equals(token: Token, value: float) -> bool:
+    """Return whether a token is this number, with a point or a comma before its decimals."""
+    if not token.is_number:
+        return False
+    texts = {token.key, token.key.replace(".", ""), token.text.replace(".", "").replace(",", ".")}
+    for text in texts if re.fullmatch(r".*[.,]\d{3}", token.text) else {token.key}:
+        with suppress(ValueError):
+            if float(text) == value:
+                return True
+    return False
+
+
+def _is_date(tokens: Sequence[Token], day: date) -> bool:
+    numbers = [int(part) for token in tokens for part in re.findall(r"\d+", token.key)]
+    months = [_MONTHS[token.key[:3]] for token in tokens if token.key[:3] in _MONTHS]
+    years = {day.year, day.year % 100}
+    if months:
+        return months == [day.month] and len(numbers) == 2 and numbers[0] == day.day and numbers[1] in years  # noqa: PLR2004
+    if len(numbers) != 3:  # noqa: PLR2004  of a date
+        return False
+    first, second, third = numbers
+    return ({first, second} == {day.day, day.month} and third in years) or numbers == [
+        day.year,
+        day.month,
+        day.day,
+    ]
+
+
+def _distance(box: Box, others: Sequence[Box]) -> float:
+    """Return how far it is to the nearest of others; what stands in its row is nearer than what stands above."""
+    across, down = middle(box)
+    return min(
+        (abs(across - x) + 5 * abs(down - y) for x, y in map(middle, others)),
+        default=0.0,
+    )

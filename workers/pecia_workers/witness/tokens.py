@@ -1,0 +1,144 @@
+"""A page's text as tokens, and which of them say the same.
+
+A token is a number with its sign and its points, a run of letters, one sign of Chinese, or one of few symbols. All else
+is punctuation and markup, and is not compared.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pecia_workers.reading.values import is_value
+
+_HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_TOKEN: Final = re.compile(
+    rf"(?:(?<![\w.,)\]])[-+\u2212](?=\d))?\d+(?:[.,:/]\d+)*|[{_HAN}]|(?:(?![{_HAN}])[^\W\d_])+|[<>≤≥±%‰€£$¥₩]"
+)
+_SEPARATOR: Final = re.compile(r"[.,:/]")
+_THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_CODE: Final = re.compile(r"\S*\d\S*")
+_DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
+"""What a recogniser of characters takes for a digit, and the digit that it takes for it."""
+_SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
+_SHAPE: Final = str.maketrans("01ij|58μß", "olllls8ub")
+_BEFORE: Final = 40
+"""Characters of its line by which a word may turn out to be a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token where it stands in a text."""
+
+    text: str
+    start: int
+    end: int
+    line: int
+    """Which line of which text it is of, counted over all."""
+    before: str
+    """The point or stroke that parts it from the token before, if that is all but spaces."""
+    key: str
+    """What equal tokens have in common."""
+    is_value: bool
+    """Whether it is a number, unit, date, code or name, or a part of one."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number, which must be right to the digit."""
+        return self.key[-1:].isdigit() and self.key[:1] in "-+0123456789"
+
+
+def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
+    """Yield the tokens of one line; `start` and `end` are places in its text. `before`: what stands before it there."""
+    values, last = _values(text, before), 0
+    for found in _TOKEN.finditer(text):
+        written = found.group()
+        key = _key(written)
+        if key and text[found.start() - 1 : found.start()] != "\\":  # a command of LaTeX
+            between = text[last : found.start()].strip()
+            parted = between.replace(",", ".") if _SEPARATOR.fullmatch(between) else ""
+            of_value = any(start < found.end() and found.start() < end for start, end in values)
+            yield Token(written, *found.span(), line, parted, key, of_value or key[-1].isdigit())
+            last = found.end()
+
+
+def _values(text: str, before: str) -> list[tuple[int, int]]:
+    """Return where there are values: whole words, for a code is as strict in its letters as in its digits."""
+    return [
+        found.span()
+        for found in re.finditer(r"\S+", text)
+        if _CODE.fullmatch(found.group())
+        or is_value(found.group(), f"{before} {text[: found.start()]}"[-_BEFORE:])
+    ]
+
+
+def _key(written: str) -> str:
+    key = unicodedata.normalize("NFKD", written).casefold()
+    key = "".join(sign for sign in key if not unicodedata.combining(sign)).replace("\u2212", "-")
+    if _THOUSANDS.fullmatch(key):
+        return key.replace(",", "")
+    return key.replace(",", ".") if key[-1:].isdigit() else key
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two readings are compared. Numbers, units, dates, codes and names are never excused a sign."""
+
+    exact: bool
+    """Whether the witness makes no mistakes of its own, as a text layer does not."""
+
+    def same(self, written: Sequence[Token], seen: Sequence[Token]) -> bool:
+        """Return whether both say the same, as far as the witness can tell, but for the spaces between tokens."""
+        one, other = _joined(written), _joined(seen)
+        if one == other:
+            return True
+        if self.exact:
+            return False
+        if any(map(str.isdigit, one)):
+            return all(token.is_number for token in written) and one == _key(
+                "".join(token.text for token in seen).translate(_DIGITS)
+            )
+        one, other = _shape(one), _shape(other)
+        if one == other:
+            return True
+        most = len(one) // 5
+        if not most or at_least(one, other) > most or any(token.is_value for token in (*written, *seen)):
+            return False
+        return distance(one, other) <= most
+
+
+def _joined(tokens: Sequence[Token]) -> str:
+    """Return tokens as one, with the point that stood between two numbers."""
+    first, *rest = tokens
+    return first.key + "".join(
+        token.before + token.key if token.is_number and before.is_number else token.key
+        for before, token in zip(tokens, rest, strict=False)
+    )
+
+
+def _shape(key: str) -> str:
+    key = key.translate(_SHAPE)
+    for signs, one in _SHAPES:
+        key = key.replace(signs, one)
+    return key
+
+
+def at_least(one: str, other: str) -> int:
+    """Return what their distance cannot be below, by the signs that both have."""
+    return max(len(one), len(other)) - sum(min(one.count(sign), other.count(sign)) for sign in set(one))
+
+
+def distance(one: str, other: str) -> int:
+    """Return the signs to insert, delete or replace."""
+    row = list(range(len(other) + 1))
+    for number, sign in enumerate(one, 1):
+        before, row[0] = row[0], number
+        for place, against in enumerate(other, 1):
+            before, row[place] = (
+                row[place],
+                min(row[place] + 1, row[place - 1] + 1, before + (sign != against)),
+            )
+    return row[-1]
