@@ -133,6 +133,7 @@ def _report(answers: dict[str, list[Answer]], arguments: argparse.Namespace) -> 
         ),
         "drifted": sum(one.drifted or 0 for one in ours),
         "packing": [one.packing for one in ours],
+        "preemptions": [one.preemptions for one in ours],
     }
     return Report(tables=[_table(answers, arguments)], notes=_facts(told), figures=told)
 
@@ -157,7 +158,7 @@ def _facts(told: dict[str, Any]) -> list[str]:
     ]
     alike = "the same for all" if told["prompts_alike"] else "NOT the same for all"
     lines.append(f"Prompt tokens of every page: {alike}; predicted wrongly by the fleet: {told['drifted']}")
-    lines.append(f"Packing while pages waited: {told['packing']}")
+    lines.append(f"KV cache in use while pages waited: {told['packing']}; put back: {told['preemptions']}")
     return lines
 
 

@@ -64,6 +64,7 @@ def _run(job: Job, home: Path) -> Answer:
         prompt_tokens=[page.usage.prompt for page in pages],
         output_tokens=[page.usage.output for page in pages],
         packing=use["packing"],
+        preemptions=use["preemptions"],
         drifted=use["drifted"],
     )
 

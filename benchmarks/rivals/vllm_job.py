@@ -57,6 +57,8 @@ class Answer:
     prompt_tokens: list[int]
     output_tokens: list[int]
     packing: float | None = None
+    """Share of the KV cache in use while pages waited."""
+    preemptions: int | None = None
     drifted: int | None = None
 
     def write(self, path: Path) -> None:

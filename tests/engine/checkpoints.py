@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -59,6 +59,20 @@ _CORPUS = (
     "| test | value | unit | reference |\n|---|---|---|---|\n| Glucose | 5.4 | mmol/L | 3.9 - 5.6 |",
     "0 1 2 3 4 5 6 7 8 9 mg ml twice daily for ten days. Diagnosis: J20.9 acute bronchitis, 2026-03-14",
 )
+_METHODS: dict[str, dict[str, Any]] = {
+    "awq": {
+        "quant_method": "awq",
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": ["visual"],
+    },
+    "gptq": {
+        "quant_method": "gptq",
+        "desc_act": False,
+        "sym": True,
+        "dynamic": {r"-:.*visual.*": {}},
+    },
+}
 _PATCH = 14
 _PICTURE: dict[str, Any] = {
     "do_convert_rgb": True,
@@ -226,26 +240,21 @@ def make_smolvlm(directory: Path) -> Path:
     return directory
 
 
-def quantize(source: Path, directory: Path) -> Path:
-    """Write an AWQ copy, 4 bits in groups of 128, and return its directory.
+def quantize(source: Path, directory: Path, method: Literal["awq", "gptq"] = "awq") -> Path:
+    """Write a copy in 4 bits, in groups of 128, as AutoAWQ or AutoGPTQ write it, and return its directory.
 
-    Rounded to nearest, without AWQ's search for scales: the kernels are put to the test here, not the quality.
+    Rounded to nearest, without AWQ's search for scales and GPTQ's corrections: the kernels are put to the test here,
+    not the quality.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.suffix != ".safetensors":
             shutil.copy(path, directory)
     weights = load_file(source / "model.safetensors")
-    save_file(dict(_quantized(weights)), directory / "model.safetensors", {"format": "pt"})
+    write = _as_awq if method == "awq" else _as_gptq
+    save_file(dict(_quantized(weights, write)), directory / "model.safetensors", {"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "awq",
-        "bits": 4,
-        "group_size": _AWQ_GROUP,
-        "zero_point": True,
-        "version": "gemm",
-        "modules_to_not_convert": ["visual"],
-    }
+    config["quantization_config"] = {"bits": 4, "group_size": _AWQ_GROUP, **_METHODS[method]}
     (directory / "config.json").write_text(json.dumps(config, indent=1))
     return directory
 
@@ -388,16 +397,39 @@ def _write_processors(directory: Path) -> None:
         (directory / f"{name}.json").write_text(json.dumps(content, indent=1))
 
 
-def _quantized(weights: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _quantized(
+    weights: dict[str, Any], write: Callable[[str, Any], dict[str, Any]]
+) -> Iterator[tuple[str, Any]]:
     for name, weight in weights.items():
         base = name.removesuffix(".weight")
         if "visual" in name or not name.endswith(".weight") or base.rpartition(".")[2] not in _AWQ_LINEARS:
             yield name, weight.contiguous()
-            continue
-        integers, scales, zeros = _rounded(weight.float())
-        yield f"{base}.qweight", _packed(integers.T)
-        yield f"{base}.qzeros", _packed(zeros.T)
-        yield f"{base}.scales", scales.T.contiguous().half()
+        else:
+            yield from write(base, weight.float()).items()
+
+
+def _as_awq(base: str, weight: Any) -> dict[str, Any]:
+    integers, scales, zeros = _rounded(weight)
+    return {
+        f"{base}.qweight": _packed(integers.T),
+        f"{base}.qzeros": _packed(zeros.T),
+        f"{base}.scales": scales.T.contiguous().half(),
+    }
+
+
+def _as_gptq(base: str, weight: Any) -> dict[str, Any]:
+    """Return symmetric weights, `(integer - 8) * scale`, eight rows of the input in 32 bits, in their order."""
+    groups = weight.reshape(weight.shape[0], -1, _AWQ_GROUP)
+    scales = (groups.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 7).half().float()
+    integers = (torch.round(groups / scales) + 8).clamp(0, 15).reshape(weight.shape).int()
+    zeros = torch.full_like(scales.squeeze(-1), 7).int()  # this format keeps them less one
+    order = torch.arange(8)
+    return {
+        f"{base}.qweight": _packed(integers, order).T.contiguous(),
+        f"{base}.qzeros": _packed(zeros.T, order),
+        f"{base}.scales": scales.squeeze(-1).T.contiguous().half(),
+        f"{base}.g_idx": (torch.arange(weight.shape[1]) // _AWQ_GROUP).int(),
+    }
 
 
 def _rounded(weight: Any) -> tuple[Any, Any, Any]:
@@ -410,9 +442,9 @@ def _rounded(weight: Any) -> tuple[Any, Any, Any]:
     return integers.reshape(weight.shape).int(), scales.squeeze(-1), zeros.squeeze(-1).int()
 
 
-def _packed(integers: Any) -> Any:
-    """Return rows of 4-bit integers, eight in 32 bits, in the order of AutoAWQ's GEMM kernels."""
-    eights = integers.reshape(integers.shape[0], -1, 8)[:, :, _AWQ_ORDER].to(torch.int64)
+def _packed(integers: Any, order: Any = _AWQ_ORDER) -> Any:
+    """Return rows of 4-bit integers, eight in 32 bits, by default in the order of AutoAWQ's GEMM kernels."""
+    eights = integers.reshape(integers.shape[0], -1, 8)[:, :, order].to(torch.int64)
     words = (eights << (4 * torch.arange(8))).sum(-1)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 

@@ -69,6 +69,12 @@ def awq_checkpoint(_avx512: None, checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def gptq_checkpoint(_avx512: None, checkpoint: Path) -> Path:
+    """The same in 4 bits, as AutoGPTQ writes them."""
+    return quantize(checkpoint, checkpoint.with_name("tiny-gptq"), "gptq")
+
+
+@pytest.fixture(scope="session")
 def endless_checkpoint(checkpoint: Path) -> Path:
     """One whose answers are as long as they may be."""
     return make_checkpoint(checkpoint.with_name("endless"), endless=True)

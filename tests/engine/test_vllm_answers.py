@@ -13,9 +13,10 @@ import pytest
 
 from asking_openai import started
 from offline import KV_CACHE_BYTES, MOST_TOKENS, NUMBERS_OF_A_TOKEN, PAGES, asked, picture
-from pecia_schemas import DocumentType, FailureCode, Verdict
+from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
+from pecia_workers.engines.base import Load
 from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
 
@@ -52,7 +53,8 @@ def test_the_engine_says_what_it_runs_and_on_what_and_its_budget_is_what_vllms_o
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "width"), [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2)]
+    ("kind", "dtype", "width"),
+    [("checkpoint", "float32", 4), ("awq_checkpoint", "float16", 2), ("gptq_checkpoint", "float16", 2)],
 )
 def test_pages_read_together_say_what_the_offline_api_says(
     *,
@@ -119,18 +121,21 @@ def test_another_tenant_reads_nothing_out_of_it(reading: tuple[asyncio.Runner, E
 def test_a_cost_is_exact_before_the_engine_has_the_page(reading: tuple[asyncio.Runner, Engine]) -> None:
     runner, engine = reading
 
-    async def story() -> tuple[int, float, int]:
+    async def story() -> tuple[int, Load, TokenUsage]:
         request = await engine.fit(asked(2, max_output_tokens=250))
         cost = engine.cost(request)
         answering = asyncio.create_task(engine.generate(request))
-        while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
+        while not sum((load := engine.load()).written.values()):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.005)
-        return cost, engine.load().kv_used, (await answering).usage.prompt
+        return cost, load, (await answering).usage
 
-    cost, kv_used, prompt = runner.run(story())
+    cost, load, usage = runner.run(story())
 
-    assert cost == prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
-    assert 0 < kv_used < 1
+    assert cost == usage.prompt + EXPECTED_OUTPUT_TOKENS[DocumentType.PRESCRIPTION]
+    assert load.kv_used
+    assert 0 < load.kv_used < 1
+    assert 0 < load.written[asked(2).id] <= usage.output
+    assert engine.load().written == {}
 
 
 def test_a_picture_of_more_tokens_than_one_step_keeps_its_size(

@@ -76,3 +76,27 @@ def test_check_starts_the_engine_and_its_budget_is_the_plans(checkpoint: Path) -
     assert checked["predicted_tokens"] == checked["counted_tokens"] > 100
     # vLLM's blocks hold more tokens than one on the CPU, and it keeps one of them for itself.
     assert plan.kv_tokens == pytest.approx(checked["budget_tokens"], abs=256)
+    assert 0 < checked["kv_used"] < 1, "as vLLM counts its blocks"
+    assert (checked["preemptions"], checked["acceptance"]) == (0, None)
+
+
+def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    model = {"PECIA_MODEL": str(checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
+    model |= {"PECIA_KV_CACHE_BYTES": str(4 * KV_CACHE_BYTES), "PECIA_MAX_NUM_BATCHED_TOKENS": "4096"}
+    path = tmp_path / "tuned.toml"
+
+    done = run("tune", "--json", "--most", "2", "--output", str(path), **model)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = told(done)
+    (point,) = found["points"]
+    assert point == found["best"]
+    assert (point["sequences"], point["batched_tokens"], point["failed"]) == (2, 4096, "")
+    assert point["pages_per_s"] > 0
+    assert found["speed"]["base_s"] > 0
+    settings = WorkerSettings(engine="vllm", profile=str(path))
+    chosen = merged(settings, profile_named(str(path)), 0)
+    assert (chosen.model, chosen.max_num_seqs) == (str(checkpoint), 2)
+    assert chosen.max_num_batched_tokens == found["best"]["batched_tokens"]

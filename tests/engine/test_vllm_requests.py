@@ -218,6 +218,9 @@ def test_a_draft_changes_the_speed_and_not_the_text(
 
     with started(drafting) as other:
         assert [other.run(drafting.generate(asked(number))).text for number in range(4)] == plain
+        told = drafting.load()
+        assert 0 < told.accepted <= told.drafted
+        assert told.acceptance == told.accepted / told.drafted
 
 
 def test_a_page_of_any_family_is_priced_by_its_prompt_and_shrunk_to_the_context(

@@ -89,7 +89,7 @@ def test_load_counts_what_runs_and_waits(running: Running, page: NDArray[np.uint
             task.cancel()
         await asyncio.wait([reading, *waiting])
         idle = engine.load()
-        assert (idle.running, idle.waiting, idle.kv_used) == (0, 0, 0)
+        assert (idle.running, idle.waiting, idle.kv_used or 0.0) == (0, 0, 0)
 
     runner.run(story())
 

@@ -17,7 +17,7 @@ from pecia_workers.batching.lengths import ENOUGH, LearnedLengths, length_of, st
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.output_lengths import FixedLength
+from pecia_workers.engines.output_lengths import DrawnLengths, FixedLength
 from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
 from pecia_workers.working import clocked, waited_s
 
@@ -146,15 +146,16 @@ async def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be(
     assert first - learned == 400 - length_of(step_of(OUTPUT))
 
 
-async def test_packing_is_what_is_used_while_others_wait() -> None:
-    async with opened(Desk(engine(slots=1))) as desk:
+async def test_packing_is_the_kv_cache_in_use_while_others_wait() -> None:
+    model = IterationModel(kv_blocks=BUDGET // BLOCK_TOKENS)
+    async with opened(Desk(SimulatedEngine(model, DrawnLengths(), VirtualClock()))) as desk:
         await desk.batcher.generate(asked(0))
         alone = desk.batcher.packing.share
-        await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 5)))
+        await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 20)))
         crowded = desk.batcher.packing.share
     assert alone is None
     assert crowded is not None
-    assert crowded > 0.5  # by the clock of the wall, which a busy machine holds up between two
+    assert 0.1 < crowded < 1
 
 
 async def test_a_part_that_waits_for_room_does_not_work() -> None:

@@ -20,7 +20,7 @@ def test_each_preemption_makes_it_smaller_and_air_lets_it_grow_again() -> None:
     for now, kv_used in enumerate((0.5, 0.95, 0.5)):
         headroom.look(load(kv_used, preemptions=1), now)
         shares.append(headroom.share)
-    assert shares == pytest.approx([0.8, 0.8, 0.82])
+    assert shares == pytest.approx([0.95, 0.95, 0.97])
 
 
 @given(looks=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.floats(0, 100))))

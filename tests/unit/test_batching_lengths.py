@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,8 +47,28 @@ def test_a_step_is_named_by_its_longest_length_at_most_a_fifth_too_long(tokens: 
 
 @given(weights=st.lists(st.floats(0, 100), min_size=STEPS, max_size=STEPS).filter(any))
 def test_a_larger_share_expects_no_less(weights: list[float]) -> None:
-    found = [quantile(weights, share / 10) for share in range(1, 10)]
+    sums = [0.0, *accumulate(weights)]
+    found = [quantile(sums, share / 10) for share in range(1, 10)]
     assert found == sorted(found)
+
+
+@given(lengths=LENGTHS, share=st.floats(0.05, 0.95), written=st.integers(0, 200_000))
+def test_what_is_still_written_is_expected_to_be_as_long_as_what_was_longer(
+    lengths: list[int], share: float, written: int
+) -> None:
+    learned = having_seen(lengths, share)
+    longer = [length for length in lengths if step_of(length) >= step_of(written + 1)]
+    expected = learned.expected("chart", written)
+
+    assert expected >= written
+    if longer and written < length_of(STEPS - 1):
+        assert min(longer) <= expected <= max(longer) * 2**0.25
+        assert sum(length <= expected for length in longer) >= share * len(longer) - 1e-6
+
+
+def test_what_is_longer_than_all_that_was_seen_goes_on_for_a_quarter() -> None:
+    assert having_seen([10] * ENOUGH).expected("chart", 400) == 500
+    assert having_seen([]).expected("chart", EXPECTED_OUTPUT_TOKENS["chart"]) == 2_500
 
 
 def test_what_was_seen_is_handed_out_once_and_can_be_put_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
 
 
 def item(name: str, tokens: int = 10, rank: int = 1, arrived: float = 0.0, *, output: int = 1) -> Item:
-    return Item(id=name, tokens=tokens, output=output, rank=rank, arrived=arrived)
+    return Item(id=name, prompt=tokens - output, output=output, rank=rank, arrived=arrived)
 
 
 def names(starts: list[Start]) -> list[str]:
@@ -33,10 +34,43 @@ def offered(name: PolicyName, *items: Item) -> Policy:
 
 
 def test_whatever_fits_starts_at_once() -> None:
-    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("b", 40), item("c", 20))
+    policy = offered(PolicyName.CONTINUOUS, item("a", 60), item("b", 40), item("c", 20))  # of equal outputs
     assert names(policy.start(0, ROOM)) == ["a", "b"]
     policy.withdraw("b")
     assert names(policy.start(0, ROOM)) == ["c"]
+
+
+def test_what_ends_early_leaves_its_place_to_what_writes_long() -> None:
+    short, long = item("short", 50, output=10), item("long", 60, output=40)
+    policy = offered(PolicyName.CONTINUOUS, short, long)
+
+    assert short.tokens + long.tokens > 80
+    assert names(policy.start(0, Room(slots=4, tokens=79))) == ["short"]
+    assert names(policy.start(0, Room(slots=4, tokens=80))) == ["long"], "50 and 30 when the short one ends"
+
+
+def test_what_has_been_written_will_not_be_written_again() -> None:
+    policy = offered(PolicyName.CONTINUOUS, item("old", 50, output=40))
+    room = Room(slots=4, tokens=80)
+    policy.start(0, room)
+    policy.offer(item("new", 60, output=40))
+
+    assert names(policy.start(0, room)) == []
+    assert names(policy.start(0, replace(room, written={"old": 29}))) == []
+    assert names(policy.start(0, replace(room, written={"old": 30}))) == ["new"], (
+        "50 and 30 when the old one ends"
+    )
+
+
+def test_what_has_written_more_than_expected_is_expected_to_write_on() -> None:
+    endless = replace(item("old", 20, output=10), longer=lambda written: written + 20)
+    policy = offered(PolicyName.CONTINUOUS, endless)
+    room = Room(slots=4, tokens=60)
+    policy.start(0, room)
+    policy.offer(item("new", 30, output=25))
+
+    assert names(policy.start(0, replace(room, written={"old": 16}))) == [], "46 and 25 when the old one ends"
+    assert names(policy.start(0, replace(room, written={"old": 5}))) == ["new"], "35 and 25"
 
 
 def test_a_small_request_does_not_pass_a_large_one_that_waits() -> None:
@@ -178,8 +212,17 @@ def test_a_stream_of_urgent_requests_starves_no_other(policy: PolicyName, urgent
     pytest.fail("overtaken for ever")
 
 
+def held_at_most(items: list[Item], written: Mapping[str, int]) -> int:
+    """Return the most tokens that the cache holds while these write on, each to its expected end, step by step."""
+    left = {each.id: max(0, each.output - written.get(each.id, 0)) for each in items}
+    return max(
+        sum(each.prompt + written.get(each.id, 0) + step for each in items if left[each.id] >= step)
+        for step in range(max(left.values()) + 1)
+    )
+
+
 class Admission(RuleBasedStateMachine):
-    """Arrivals, ends, cancellations and a changing room, in any order."""
+    """Arrivals, ends, cancellations, progress and a changing room, in any order."""
 
     policy_name: PolicyName
 
@@ -193,10 +236,10 @@ class Admission(RuleBasedStateMachine):
         self.started: list[Item] = []
         self.count = 0
 
-    @rule(tokens=st.integers(1, 130), rank=st.integers(0, 2), output=st.integers(1, 50))
-    def arrive(self, tokens: int, rank: int, output: int) -> None:
+    @rule(prompt=st.integers(1, 80), rank=st.integers(0, 2), output=st.integers(1, 50))
+    def arrive(self, prompt: int, rank: int, output: int) -> None:
         self.count += 1
-        new = item(str(self.count), tokens, rank, self.now, output=output)
+        new = item(str(self.count), prompt + output, rank, self.now, output=output)
         self.waiting[new.id] = new
         self.policy.offer(new)
         self.start()
@@ -224,7 +267,13 @@ class Admission(RuleBasedStateMachine):
 
     @rule(slots=st.integers(1, 6), tokens=st.none() | st.integers(20, 120))
     def resize(self, slots: int, tokens: int | None) -> None:
-        self.room = Room(slots=slots, tokens=tokens)
+        self.room = replace(self.room, slots=slots, tokens=tokens)
+        self.start()
+
+    @rule(steps=st.integers(1, 20))
+    def write(self, steps: int) -> None:
+        written = {name: self.room.written.get(name, 0) + steps for name in self.running}
+        self.room = replace(self.room, written=written)
         self.start()
 
     def start(self) -> None:
@@ -234,7 +283,7 @@ class Admission(RuleBasedStateMachine):
             self.keep_to_the_room(start)
 
     def keep_to_the_room(self, start: Start) -> None:
-        tokens = sum(each.tokens for each in self.running.values())
+        tokens = held_at_most(list(self.running.values()), self.room.written)
         assert len(self.running) <= self.room.slots
         if self.room.tokens is not None and tokens > self.room.tokens:
             assert start.oversize

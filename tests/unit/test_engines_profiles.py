@@ -21,12 +21,16 @@ from pecia_workers.engines.models import local_model
 from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.profiles import (
     GIB,
+    OF_A_PROFILE,
+    Speed,
     known_model,
     merged,
     profile_file,
     profile_named,
     profile_of,
+    profile_toml,
     recommended,
+    speed_in,
     with_profile,
 )
 from pecia_workers.engines.vllm_options import engine_arguments
@@ -340,3 +344,43 @@ def test_gpus_may_be_shared_by_vllms_own_names() -> None:
     options = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
 
     assert gpus_per_worker(WorkerSettings(engine_options=options)) == 4
+
+
+def test_a_profile_is_read_from_the_file_that_was_written_of_it(tmp_path: Path) -> None:
+    speed = Speed(base_s=0.012, prefill_token_s=0.00003, decode_sequence_s=0.0002)
+    sizes = {"model": "Qwen/Qwen3-VL-8B-Instruct-FP8", "max_num_seqs": 48, "max_num_batched_tokens": 4096}
+    options = {"mm_processor_kwargs": {"max_pixels": 100, "a b": [1, 2]}, "enforce_eager": True}
+    profile = L4.model_copy(
+        update={"speed": speed, "engine_options": options, "settings": {**L4.settings, **sizes}}
+    )
+    path = tmp_path / "tuned.toml"
+    path.write_text(profile_toml(profile))
+
+    assert profile_named(str(path)) == profile
+    assert speed_in(path) == speed
+    chosen = merged(WorkerSettings(engine="vllm"), profile_named(str(path)), L4.memory_bytes)
+    assert {name: getattr(chosen, name) for name in sizes} == sizes
+    other = merged(WorkerSettings(engine="vllm", max_num_seqs=9), profile, L4.memory_bytes)
+    assert other.max_num_seqs == 9, "a setting wins"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("title = ", "not TOML"),
+        ("title = 'x'", "memory_gib: Field required"),
+        ("title = 'x'\nmemory_gib = 1\nreserve_gib = 1\n[settings]\nmax_seqs = 1", "no setting 'max_seqs'"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "tuned.toml"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(EngineUnavailableError, match=said):
+        profile_named(str(path))
+
+
+def test_a_tuned_profile_may_hold_whatever_a_shipped_one_does() -> None:
+    assert {name for one in profile_file().profiles.values() for name in one.settings} <= OF_A_PROFILE

@@ -66,10 +66,9 @@ async def measured() -> tuple[Cell, Cell]:
     requests = drawn(poisson(6, 100, 1), PRESCRIPTIONS, 1)
     await engine.start()
     try:
-        return (
-            await measured_cell(requests, engine, limits_of(1, 0, concurrent=1), turn=0),
-            await measured_cell(requests, engine, limits_of(6, 0.05, concurrent=1), turn=1),
-        )
+        one, _ = await measured_cell(requests, engine, limits_of(1, 0, concurrent=1), first=0)
+        six, _ = await measured_cell(requests, engine, limits_of(6, 0.05, concurrent=1), first=6)
+        return one, six
     finally:
         await engine.stop()
 
@@ -91,8 +90,9 @@ def test_the_engine_of_the_settings_is_asked_with_real() -> None:
     assert (cell["tokens_per_s"], cell["failed"]) == (0, 0), "this one writes nothing"
 
 
-def test_no_two_pages_are_the_same_so_that_no_cache_knows_them() -> None:
-    (request,) = drawn([0.0], PRESCRIPTIONS, 0)
+@pytest.mark.parametrize("mix", [PRESCRIPTIONS, Mix()], ids=["prescriptions", "mixed"])
+def test_no_two_pages_are_the_same_so_that_no_cache_knows_them(mix: Mix) -> None:
+    (request,) = drawn([0.0], mix, 0)
     seen = {_asked(request, number).images[0].tobytes() for number in range(20)}
 
     assert len(seen) == 20

@@ -118,12 +118,17 @@ def test_a_request_counts_its_tokens_and_not_its_wait_as_the_engines(grown: Coun
     assert grown("pecia_first_token_seconds_count", engine="mute") == 0
 
 
+LOOK = Load(running=4, waiting=2, preparing=5, kv_used=0.5, preemptions=7, drifted=3, drafted=50, accepted=36)
+
+
 def test_sums_since_an_engines_start_are_added_once(grown: Counts) -> None:
     seen = recording.EngineWatch("test")
     for _ in range(3):
-        seen.saw(Load(running=4, waiting=2, preparing=5, kv_used=0.5, preemptions=7, drifted=3), 0.75)
+        seen.saw(LOOK, 0.75)
     assert grown("pecia_engine_preemptions_total", engine="test") == 7
     assert grown("pecia_engine_mispriced_requests_total", engine="test") == 3
+    assert grown("pecia_engine_draft_tokens_total", engine="test") == 50
+    assert grown("pecia_engine_accepted_draft_tokens_total", engine="test") == 36
     assert REGISTRY.get_sample_value("pecia_engine_running_requests", {"engine": "test"}) == 4
     assert REGISTRY.get_sample_value("pecia_engine_preparing_requests", {"engine": "test"}) == 5
     assert REGISTRY.get_sample_value("pecia_engine_kv_cache_used_ratio", {"engine": "test"}) == 0.5

@@ -12,6 +12,7 @@ from PIL import Image
 from command import run_pecia
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.commands import drawing
+from pecia_workers.engines.profiles import Speed, speed_toml
 from pecia_workers.simulation.plots import _use_over_time
 from pecia_workers.simulation.scenarios import simulated_seed
 
@@ -81,8 +82,21 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(tmp_path: Path) -> None:
         (("--mix", "chart=few"), "no weight"),
         (("--arrivals", str(tmp_path / "none")), "a file that can be read"),
         (("--kv-tokens", "1000", "--pages", "3"), "--kv-tokens"),
-        (("--preset", "seed", "--seed", "7"), "a preset is always the same"),
+        (("--preset", "seed", "--seed", "7"), "--seed changes nothing"),
+        (("--preset", "seed", "--kv-tokens", "70000"), "--kv-tokens changes nothing"),
+        (("--speed", str(tmp_path / "none")), "cannot be read"),
     ):
         result = typed(*words)
         assert result.returncode == 2
         assert said in result.stderr
+
+
+def test_a_measured_speed_is_what_the_engine_takes(tmp_path: Path) -> None:
+    path = tmp_path / "speed.toml"
+    path.write_text(speed_toml(Speed(base_s=0.08, prefill_token_s=0.0002, decode_sequence_s=0.001)))
+    slow, fast = (
+        json.loads(typed("--pages", "20", "--rate", "0.01", "--policy", "continuous", "--json", *more).stdout)
+        for more in (("--speed", str(path)), ())
+    )
+
+    assert slow["service"]["mean"] == pytest.approx(10 * fast["service"]["mean"], rel=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -17,7 +18,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import IterationModel
 from pecia_workers.engines.plan import plan_engine
-from pecia_workers.engines.profiles import known_model, profile_named
+from pecia_workers.engines.profiles import Speed, known_model, profile_named, speed_toml
 from pecia_workers.engines.speed import speed_of
 from pecia_workers.simulation.arrivals import all_at_once, poisson
 from pecia_workers.simulation.capacity import (
@@ -31,7 +32,7 @@ from pecia_workers.simulation.capacity import (
 )
 from pecia_workers.simulation.formulas import in_flight
 from pecia_workers.simulation.requests import Mix, drawn
-from pecia_workers.simulation.scenarios import SHARE, simulated
+from pecia_workers.simulation.scenarios import simulated
 
 pytestmark = pytest.mark.gate
 
@@ -49,7 +50,7 @@ def told(*words: str) -> dict[str, Any]:
 
 
 def load(mix: Mix) -> Load:
-    return load_of(drawn(all_at_once(2_000), mix, 0), SHARE)
+    return load_of(drawn(all_at_once(2_000), mix, 0))
 
 
 MIXED_LOAD = load(MIXED)
@@ -109,7 +110,7 @@ def test_one_engine_fewer_would_be_too_slow() -> None:
 
 def test_a_small_cache_leaves_fewer_places() -> None:
     assert places_in(IterationModel(kv_blocks=100_000), MIXED_LOAD) == 32
-    assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.price)
+    assert places_in(IterationModel(kv_blocks=1_000), MIXED_LOAD) == int(16_000 / MIXED_LOAD.held)
 
 
 def test_a_faster_gpu_is_faster_and_two_that_share_a_model_are_twice_as_fast() -> None:
@@ -169,3 +170,24 @@ def test_what_cannot_be_planned_is_said_in_a_sentence(words: tuple[str, ...], co
 
     assert result.returncode == code
     assert said in result.stderr
+
+
+def test_a_measured_speed_goes_before_the_data_sheets(tmp_path: Path) -> None:
+    path = tmp_path / "speed.toml"
+    path.write_text(speed_toml(Speed(base_s=0.01, prefill_token_s=1e-5, decode_sequence_s=1e-4)))
+    estimated, measured = (told("--rate", "5", "--gpu", "l4", *more) for more in ((), ("--speed", str(path))))
+
+    assert (estimated["measured"], measured["measured"]) == (False, True)
+    assert measured["speed"]["base_s"] == 0.01
+    assert measured["gpus"] < estimated["gpus"]
+
+
+def test_with_ones_own_service_time_littles_law_says_how_many_gpus() -> None:
+    found = told("--rate", "5", "--gpu", "l4", "--service", "87", "--price", "1")
+
+    assert found["in_flight"] == 5 * 87
+    assert found["gpus"] == -(-435 // found["places"])
+    assert found["cost_per_million_pages"] == pytest.approx(found["gpus"] * 1e6 / 5 / 3600)
+    assert (
+        f"{found['places']} pages at a time" in typed("--rate", "5", "--gpu", "l4", "--service", "87").stdout
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,8 +72,29 @@ def test_all_that_arrives_is_served_once_not_before_and_within_the_budget(
     for use in done.use:
         assert use.running <= machine.budget.slots
         if machine.budget.tokens is not None:
-            assert use.price <= machine.budget.tokens or use.running == 1
+            assert use.kv_used is not None
+            assert 0 <= use.kv_used <= 1
         assert use.busy <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "types", [{DocumentType.MIXED: 1}, {DocumentType.PRESCRIPTION: 3, DocumentType.CHART: 1}]
+)
+def test_the_cache_is_filled_as_by_an_engine_that_admits_all_but_hardly_overflows(
+    types: dict[DocumentType, float],
+) -> None:
+    of = drawn(all_at_once(300), Mix(types=types), 1)
+    model = IterationModel(max_num_seqs=256, kv_blocks=65_536 // BLOCK_TOKENS)
+    alone = IterationMachine(model)
+    alone.enter(of, 0.0)
+    passed, ended = 0.0, 0
+    while ended < len(of):
+        done = alone.run(passed, math.inf)
+        passed, ended = done.now, ended + len(done.ended)
+    found = simulated(PolicyName.CONTINUOUS, of, model, ahead=16).figures
+
+    assert found.total < 1.02 * passed
+    assert found.preemptions < alone.load().preemptions / 4
 
 
 @given(of=arriving, policy=st.sampled_from([PolicyName.CONTINUOUS, PolicyName.SHORTEST]))

@@ -506,7 +506,8 @@ def _claimable(budget: Budget, decoding: int, witnessing: int = 0) -> Budget:
 
 def _tell_use(engine: Engine, batcher: Batcher) -> None:
     with suppress(EngineError):
-        log.info("engine_use", packing=batcher.packing.share, drifted=engine.load().drifted)
+        load, packing = engine.load(), batcher.packing.share
+        log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
 
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:

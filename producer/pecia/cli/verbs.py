@@ -126,7 +126,8 @@ PANELS: Final = {
             "Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.",
         ),
         "engine": Verb(
-            "pecia_workers.commands.engine:engine", "Plan which model a GPU can run, and check that it reads."
+            "pecia_workers.commands.engine:engine",
+            "Plan which model a GPU can run, check that it reads, and find its sizes.",
         ),
         "simulate": Verb(
             "pecia_workers.commands.simulate:simulate",

@@ -33,7 +33,8 @@ class EngineSettings(ConnectionSettings):
     the model's name."""
     profile: str = ""
     """Model and sizes for one kind of GPU, as `l4` or `h100`: what `vllm` takes where nothing is set here. Empty: for
-    the GPU that is found, or `cpu`. `none`: vLLM's own choices."""
+    the GPU that is found, or `cpu`. `none`: vLLM's own choices. Ends with `.toml`: the file that `pecia engine tune`
+    wrote."""
     prefer_quality: bool = False
     """Whether the profile's model shall be the one that reads best, rather than the one that reads most."""
     quantization: str = ""
@@ -112,8 +113,8 @@ class BatchingSettings(ConnectionSettings):
     """Dynamic batches in the engine at a time. 24 GB GPU: 15, 40 GB: 30."""
     batch_window: Duration = timedelta(milliseconds=100)
     """How long the first request of a dynamic batch waits for others."""
-    output_quantile: float = Field(default=0.75, gt=0, lt=1)
-    """Share of a workload's outputs that are no longer than what is reserved for one."""
+    output_quantile: float = Field(default=0.5, gt=0, lt=1)
+    """Share of a workload's outputs that are no longer than what is expected of one."""
 
 
 class ReadingSettings(ConnectionSettings):

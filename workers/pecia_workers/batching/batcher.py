@@ -26,7 +26,7 @@ from pecia_workers.working import waiting
 
 if TYPE_CHECKING:
     from pecia_workers.batching.lengths import LearnedLengths
-    from pecia_workers.engines.base import Capabilities, Engine, EngineRequest, Generation
+    from pecia_workers.engines.base import Capabilities, Engine, EngineRequest, Generation, Load
 
 log = structlog.get_logger(__name__)
 
@@ -111,11 +111,13 @@ class Batcher:
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
+        output = min(tokens, expected_output(request))  # an engine may bound it further
         entering = self._entering[request.id] = loop.create_future()
         item = Item(
             id=request.id,
-            tokens=tokens,
-            output=expected_output(request),
+            prompt=tokens - output,
+            output=output,
+            longer=self._longer(request),
             rank=request.priority,
             arrived=loop.time(),
         )
@@ -132,29 +134,39 @@ class Batcher:
             self._memory.leave(request.id)
             self._entering.pop(request.id, None)
             self._policy.withdraw(request.id)
-            self.packing.ended(request.id, loop.time(), self._policy.waiting)
             self._admit()
 
+    def _longer(self, request: EngineRequest) -> Callable[[int], int]:
+        """Return what tells how long the answer is expected to be once it has so many tokens."""
+        most = request.max_output_tokens or math.inf
+
+        def longer(written: int) -> int:
+            return int(min(most, self._lengths.expected(request.workload, written)))
+
+        return longer
+
     def _admit(self) -> None:
-        now = asyncio.get_running_loop().time()
-        room = self._available(now)
-        starts = self._policy.start(now, room)
+        now, load = asyncio.get_running_loop().time(), self._engine.load()
+        starts = self._policy.start(now, self._room_now(load, now))
         for start in starts:
             entering = self._entering.pop(start.item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet
                 entering.set_result(start.oversize)
-            self.packing.started(start.item, room, now, self._policy.waiting)
+        slots = self._policy.running / self._engine.budget.slots
+        used = slots if load.kv_used is None else load.kv_used
+        self.packing.look(used, now, waiting=self._policy.waiting)
         if starts:
-            recording.admitted(self.packing.requests, self.packing.token_share)
+            recording.admitted(self._policy.running, load.kv_used)
         self._look_again(now)
 
-    def _available(self, now: float) -> Room:
+    def _room_now(self, load: Load, now: float) -> Room:
         budget = self._engine.budget
         room = self._memory.room(budget, now)
         if budget.tokens is None or room.tokens is None:
             return room
-        self._headroom.look(self._engine.load(), now)
-        return replace(room, tokens=min(room.tokens, math.floor(budget.tokens * self._headroom.share)))
+        self._headroom.look(load, now)
+        tokens = min(room.tokens, math.floor(budget.tokens * self._headroom.share))
+        return replace(room, tokens=tokens, written=load.written)
 
     def _look_again(self, now: float) -> None:
         if self._timer:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pecia_workers.engines.base import Load
 
-_BACK_OFF: Final = 0.8
+_BACK_OFF: Final = 0.95
 _LEAST: Final = 0.5
 _GROWTH: Final = 0.02
 """Of the budget, for each second in which the cache is not full."""
@@ -17,8 +17,8 @@ _FULL: Final = 0.95
 class Headroom:
     """A share of the token budget: smaller after each preemption, larger again while there is air.
 
-    Costs rest on expected lengths; where answers turn out longer than expected the cache overflows, and whatever the
-    engine preempts it computes twice.
+    Admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
+    overflows, and whatever the engine preempts it computes twice.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,6 @@ class Headroom:
         self._looked = now
         if load.preemptions > self._preempted:
             self.share = max(_LEAST, self.share * _BACK_OFF)
-        elif load.kv_used < _FULL:
+        elif (load.kv_used or 0) < _FULL:
             self.share = min(1.0, self.share + _GROWTH * passed)
         self._preempted = load.preemptions

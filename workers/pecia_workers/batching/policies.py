@@ -1,17 +1,20 @@
 """When a waiting request may enter the engine: four policies over the same room.
 
 None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
-to the room they are shown, but for one: a request larger than all of it runs alone, and its `Start` says so.
+to the room they are shown, by the most that all that runs will come to (`projection.py`), but for one: a request larger
+than all of it runs alone, and its `Start` says so.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from pecia_workers.batching.projection import Running
 from pecia_workers.batching.waiting import Item, Waiting
 
 if TYPE_CHECKING:
@@ -29,11 +32,13 @@ class PolicyName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the engine can hold, all of it."""
+    """What the engine can hold, all of it, and how far what it holds has come."""
 
     slots: int
     tokens: int | None
     """None: only the slots count."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that each request has written; one that is missing counts as if it had written none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,29 +118,10 @@ class Policy(Protocol):
         """How many requests wait."""
         ...
 
-
-class _Started:
-    """What is in the engine, and what it takes of the room."""
-
-    def __init__(self) -> None:
-        self._items: dict[str, Item] = {}
-        self.tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def add(self, item: Item) -> None:
-        self._items[item.id] = item
-        self.tokens += item.tokens
-
-    def remove(self, item_id: str) -> None:
-        if (item := self._items.pop(item_id, None)) is not None:
-            self.tokens -= item.tokens
-
-    def admits(self, item: Item, room: Room) -> bool:
-        if len(self) >= room.slots:
-            return False
-        return room.tokens is None or self.tokens + item.tokens <= room.tokens or not self._items
+    @property
+    def running(self) -> int:
+        """How many have started and not been withdrawn."""
+        ...
 
 
 def _started(item: Item, room: Room) -> Start:
@@ -147,12 +133,17 @@ class ContinuousPolicy:
 
     def __init__(self) -> None:
         self._queue = Waiting()
-        self._started = _Started()
+        self._running = Running()
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """How many have started and not been withdrawn."""
+        return len(self._running)
 
     def offer(self, item: Item) -> None:
         """Note that a request waits."""
@@ -161,14 +152,14 @@ class ContinuousPolicy:
     def withdraw(self, item_id: str) -> None:
         """Forget a request."""
         self._queue.remove(item_id)
-        self._started.remove(item_id)
+        self._running.remove(item_id)
 
     def start(self, now: float, room: Room) -> list[Start]:  # noqa: ARG002  nothing here depends on time
         """Return what fits, in the order of lanes and arrival."""
         starts = []
-        while (following := self._following(room)) is not None and self._started.admits(following, room):
+        admission = self._running.admission(room)
+        while (following := self._following(room)) is not None and admission.start(following):
             self._queue.take(following)
-            self._started.add(following)
             starts.append(_started(following, room))
         return starts
 
@@ -222,7 +213,7 @@ class BatchPolicy:
         self._limits = limits
         self._similar = similar
         self._queue = Waiting()
-        self._started = _Started()
+        self._running = Running()
         self._batch_of: dict[str, int] = {}
         self._left: dict[int, int] = {}
         self._next = 0
@@ -232,6 +223,11 @@ class BatchPolicy:
         """How many requests wait."""
         return len(self._queue)
 
+    @property
+    def running(self) -> int:
+        """How many have started and not been withdrawn."""
+        return len(self._running)
+
     def offer(self, item: Item) -> None:
         """Note that a request waits."""
         self._queue.add(item)
@@ -239,7 +235,7 @@ class BatchPolicy:
     def withdraw(self, item_id: str) -> None:
         """Forget a request; with the last of its batch the batch has ended."""
         self._queue.remove(item_id)
-        self._started.remove(item_id)
+        self._running.remove(item_id)
         batch = self._batch_of.pop(item_id, None)
         if batch is not None:
             self._left[batch] -= 1
@@ -283,11 +279,11 @@ class BatchPolicy:
         batch: list[Item] = []
         tokens = 0
         size = self._limits.size(most, self._queue.mean_tokens)
+        admission = self._running.admission(room)
         for item in self._queue.like_head() if self._similar else self._queue.in_order():
             fits = not batch or tokens + item.tokens <= most
-            if len(batch) >= size or not fits or not self._started.admits(item, room):
+            if len(batch) >= size or not fits or not admission.start(item):
                 break
-            self._started.add(item)
             tokens += item.tokens
             batch.append(item)
         for item in batch:

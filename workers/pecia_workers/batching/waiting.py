@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +15,21 @@ class Item:
     """A request that waits or runs."""
 
     id: str
-    tokens: int
-    """What it takes of the engine's budget."""
+    prompt: int
+    """Tokens it reads."""
     output: int
     """Tokens it is expected to write, which its time in the engine goes by."""
+    longer: Callable[[int], int] | None = None
+    """Returns what it is expected to write in all once it has written so much; None: it stays at `output`."""
     rank: int
     """Of its lane: smaller is sooner."""
     arrived: float
     """Seconds, by the clock of the caller."""
+
+    @property
+    def tokens(self) -> int:
+        """What it takes of the KV cache when it ends as expected."""
+        return self.prompt + self.output
 
 
 class Waiting:

@@ -1,4 +1,4 @@
-"""`pecia engine plan` and `pecia engine check`: what the engine would be, and whether it works."""
+"""`pecia engine plan`, `check` and `tune`: what the engine would be, whether it works, and with which sizes best."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from pecia_workers.commands.machines import asked_for, machine_named
 from pecia_workers.commands.settings import settings_or_exit
+from pecia_workers.commands.tune import tune
 from pecia_workers.engines.base import EngineDeadError, EngineError, EngineUnavailableError
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.stages import only_captions
@@ -30,8 +31,11 @@ _REMEDY: Final = "Take a smaller model, or a smaller PECIA_MAX_MODEL_LEN."
 engine = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Plan which model a GPU can run, and check that it reads.",
+    help="Plan which model a GPU can run, check that it reads, and find its sizes.",
 )
+
+
+engine.command()(tune)
 
 
 @engine.command()
@@ -162,10 +166,21 @@ def _check_table(checked: EngineCheck) -> Table:
     table.add_row(
         "[bold]page[/]", f"{checked.verdict} in {checked.read_s:.1f} s, {checked.output_tokens} tokens out"
     )
+    if checked.kv_used is not None:
+        table.add_row("[bold]KV cache[/]", _kv_use(checked))
     if checked.predicted_tokens is not None:
         table.add_row("[bold]prompt[/]", _counts(checked))
     table.add_row("[bold]first line[/]", escape(checked.first_line) or "[red]nothing was read[/]")
     return table
+
+
+def _kv_use(checked: EngineCheck) -> str:
+    drafts = "" if checked.acceptance is None else f", {_percent(checked.acceptance)} of the drafts accepted"
+    return f"{_percent(checked.kv_used or 0)} for this page, {checked.preemptions} put back{drafts}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _counts(checked: EngineCheck) -> str:

@@ -25,9 +25,12 @@ from pecia_workers.simulation.requests import Mix, Request, drawn
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.batching.policies import BatchLimits
+    from pecia_workers.engines.profiles import Speed
     from pecia_workers.simulation.experiment import Cell
 
-_FAILED, _UNAVAILABLE = 1, 4
+    _Found = tuple[list[Cell], Speed | None]
+
+_FAILED, _USAGE, _UNAVAILABLE = 1, 2, 4
 _SIZES: Final = (1, 4, 8)
 _WINDOWS_MS: Final = (0, 10, 50)
 
@@ -51,6 +54,9 @@ def experiment(
     real: Annotated[
         bool, typer.Option("--real", help="On the engine that PECIA_ENGINE names, in real time.")
     ] = False,
+    speed: Annotated[
+        Path | None, typer.Option(help="With --real: file for the engine's speed, that `plan --speed` takes.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")] = False,
 ) -> None:
@@ -68,7 +74,15 @@ def experiment(
     grid = [
         limits_of(most, wait / 1e3, concurrent) for most in size or _SIZES for wait in window or _WINDOWS_MS
     ]
-    cells = _measured(settings_or_exit(), requests, grid) if real else _simulated(requests, grid)
+    if speed and not real:
+        typer.echo("--speed is measured: it needs --real.", err=True)
+        raise typer.Exit(_USAGE)
+    if real:
+        cells, found = _measured(settings_or_exit(), requests, grid)
+        if speed:
+            _write_speed(found, speed)
+    else:
+        cells = _simulated(requests, grid)
     if plot:
         _plot(cells, plot)
     if as_json:
@@ -84,7 +98,7 @@ def _simulated(requests: list[Request], grid: list[BatchLimits]) -> list[Cell]:
     return [simulated_cell(requests, IterationModel(), limits) for limits in grid]
 
 
-def _measured(settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]) -> list[Cell]:
+def _measured(settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]) -> _Found:
     from pecia_workers.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(settings)
@@ -98,23 +112,38 @@ def _measured(settings: WorkerSettings, requests: list[Request], grid: list[Batc
     raise typer.Exit(code)
 
 
-async def _on_engine(
-    settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]
-) -> list[Cell]:
+async def _on_engine(settings: WorkerSettings, requests: list[Request], grid: list[BatchLimits]) -> _Found:
     from pecia_workers.engines.profiles import with_profile  # noqa: PLC0415  heavy
     from pecia_workers.engines.registry import create_engine  # noqa: PLC0415
-    from pecia_workers.simulation.experiment import limits_of, measured_cell  # noqa: PLC0415
+    from pecia_workers.simulation.experiment import (  # noqa: PLC0415
+        fitted_speed,
+        limits_of,
+        measured_cell,
+    )
 
     engine = create_engine(await asyncio.to_thread(with_profile, settings))
     try:
         await engine.start()
-        await measured_cell(requests[:1], engine, limits_of(1, 0, 1), turn=0)  # the first page warms it up
-        return [
-            await measured_cell(requests, engine, limits, turn=turn)
-            for turn, limits in enumerate(grid, start=1)
+        by_itself = limits_of(1, 0, 1)
+        await measured_cell(requests[:1], engine, by_itself, first=0)  # the first page warms it up
+        _, alone = await measured_cell(requests[:1], engine, by_itself, first=1)
+        found = [
+            await measured_cell(requests, engine, limits, first=2 + turn * len(requests))
+            for turn, limits in enumerate(grid)
         ]
+        return [cell for cell, _ in found], fitted_speed(alone, [run for _, run in found])
     finally:
         await engine.stop()
+
+
+def _write_speed(speed: Speed | None, path: Path) -> None:
+    if speed is None:
+        typer.echo("This engine does not tell when it wrote its first token: no speed is known.", err=True)
+        raise typer.Exit(_FAILED)
+    from pecia_workers.engines.profiles import speed_toml  # noqa: PLC0415
+
+    path.write_text(speed_toml(speed), encoding="utf-8")
+    typer.echo(f"Wrote {path}.", err=True)
 
 
 def _plot(cells: Sequence[Cell], folder: Path) -> None:

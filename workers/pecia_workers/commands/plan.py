@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,9 +18,9 @@ from pecia_workers.commands.choices import weights
 from pecia_workers.commands.machines import asked_for, machine_named
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.iteration import IterationModel
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import known_model
+from pecia_workers.engines.profiles import Speed, known_model, speed_in
 from pecia_workers.engines.speed import speed_of
 from pecia_workers.simulation.arrivals import all_at_once
 from pecia_workers.simulation.capacity import (
@@ -29,9 +30,11 @@ from pecia_workers.simulation.capacity import (
     choices,
     cost_per_million,
     load_of,
+    places_in,
     plan_capacity,
 )
 from pecia_workers.simulation.figures import Figures
+from pecia_workers.simulation.formulas import engines_for, in_flight
 from pecia_workers.simulation.requests import Mix, drawn
 
 _FAILED, _USAGE = 1, 2
@@ -44,6 +47,8 @@ _GIB: Final = 2**30
 class _Planned:
     engine: EnginePlan
     model: IterationModel
+    measured: bool
+    """Whether its speed is; else it is an estimate."""
     load: Load
     fleet: CapacityPlan
     checked: Figures
@@ -67,10 +72,22 @@ def plan(
     ] = DocumentType.MIXED,
     latency: Annotated[
         float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
-    ] = 30.0,
+    ] = 120.0,
     gpu: Annotated[
         str, typer.Option(help="t4, l4, a10, a100, a100-80, l40s, h100, h200 or b200. Default: what is here.")
     ] = "",
+    speed: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measured, not estimated: what `engine tune` or `experiment --real --speed` wrote."
+        ),
+    ] = None,
+    service: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that your pages take in a full engine: GPUs by Little's law alone.", min=0
+        ),
+    ] = 0.0,
     price: Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)] = 0.0,
     quality: Annotated[
         bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
@@ -81,14 +98,20 @@ def plan(
     """Work out how many GPUs read a load in time, their memory and cost; checked by simulating one of them.
 
     A second table has what more sequences in an engine, or more time for a page, would save, by the formulas.
-    Speeds are estimated from data sheets. What one GPU runs is `pecia engine plan`'s. Exit 1 if no number is enough.
+    Speeds are estimated from data sheets, or measured with --speed; with --service Little's law alone counts. What one
+    GPU runs is `pecia engine plan`'s. Exit 1 if no number is enough.
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu l4 --price 0.8`
     """
     settings = asked_for(settings_or_exit(), model=model, quality=quality)
     pages = Mix(types=weights(mix, DocumentType, "--mix"))
     try:
-        planned = _planned(settings, gpu, pages, rate=rate, latency=latency, price=price)
+        if service:
+            engine, places = _places(settings, gpu, pages)
+            _print_little(engine, places, rate=rate, service=service, price=price, as_json=as_json)
+            return
+        measured = speed_in(speed) if speed else None
+        planned = _planned(settings, gpu, measured, pages, rate=rate, latency=latency, price=price)
     except EngineUnavailableError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_USAGE) from None
@@ -101,16 +124,53 @@ def plan(
         Console(highlight=False).print(Group(_table(planned), "", _choices(planned)))
 
 
+def _places(settings: WorkerSettings, gpu: str, mix: Mix) -> tuple[EnginePlan, int]:
+    """Return the engine for this GPU, and how many pages of the mix it holds at a time."""
+    profile, memory = machine_named(gpu or settings.profile)
+    engine = plan_engine(settings, profile, memory)
+    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+    sequences = engine.sizes.get("max_num_seqs") or engine.pages_in_cache
+    model = IterationModel(max_num_seqs=sequences, kv_blocks=engine.kv_tokens // BLOCK_TOKENS)
+    return engine, places_in(model, load)
+
+
+def _print_little(
+    engine: EnginePlan, places: int, *, rate: float, service: float, price: float, as_json: bool
+) -> None:
+    """Print what L = lambda W comes to: no wait is in it, so it is the least."""
+    held = in_flight(rate, service)
+    gpus = engines_for(held, places) * engine.memory.gpus
+    cost = cost_per_million(gpus, rate, price) if price else None
+    if as_json:
+        told = {"gpu": engine.profile, "gpus": gpus, "in_flight": held, "places": places}
+        typer.echo(json.dumps(told | {"model": engine.model, "cost_per_million_pages": cost}))
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_row("[bold]GPUs[/]", f"{gpus} x {engine.profile}, without a wait")
+    table.add_row("[bold]in flight[/]", f"{rate:g}/s x {service:g} s = {held:.0f} pages")
+    table.add_row("[bold]one engine[/]", f"{places} pages at a time, with {engine.model}")
+    if cost is not None:
+        table.add_row("[bold]a million pages[/]", f"{cost:,.0f}")
+    Console(highlight=False).print(table)
+
+
 def _planned(
-    settings: WorkerSettings, gpu: str, mix: Mix, *, rate: float, latency: float, price: float
+    settings: WorkerSettings,
+    gpu: str,
+    measured: Speed | None,
+    mix: Mix,
+    *,
+    rate: float,
+    latency: float,
+    price: float,
 ) -> _Planned | None:
     profile, memory = machine_named(gpu or settings.profile)
     engine = plan_engine(settings, profile, memory)
     known = known_model(engine.model)
     if known is None or not engine.starts:
         raise EngineUnavailableError(f"{engine.model} does not start there: see `pecia engine plan`.")
-    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0), settings.output_quantile)
-    model = speed_of(engine, profile, known, load.held)
+    load = load_of(drawn(all_at_once(_SAMPLE), mix, 0))
+    model = speed_of(engine, profile, known, load.held, measured or profile.speed)
     found = plan_capacity(model, load, mix, rate=rate, latency=latency, kv_shape=engine.kv)
     if found is None:
         return None
@@ -118,6 +178,7 @@ def _planned(
     return _Planned(
         engine=engine,
         model=model,
+        measured=bool(measured or profile.speed),
         load=load,
         fleet=fleet,
         checked=checked,
@@ -134,6 +195,7 @@ def _told(planned: _Planned) -> dict[str, Any]:
         **asdict(planned.fleet),
         "load": asdict(planned.load),
         "speed": asdict(planned.model),
+        "measured": planned.measured,
         "simulated": asdict(planned.checked),
         "cost_per_million_pages": planned.cost(planned.fleet.engines),
         "choices": [
@@ -158,9 +220,10 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
     fleet, one, load, model = planned.fleet, planned.fleet.one, planned.load, planned.model
     gpus = planned.gpus(fleet.engines)
     found = planned.checked.in_system
+    known = "measured" if planned.measured else "an estimate"
     speed = (
         f"{1e3 * model.base_s:.1f} ms an iteration, {1e3 * model.decode_sequence_s:.2f} ms for each page in it, "
-        f"{load.prompt * model.prefill_token_s:.2f} s for a page's picture: an estimate"
+        f"{load.prompt * model.prefill_token_s:.2f} s for a page's picture: {known}"
     )
     rows = [
         ("GPUs", f"{gpus} x {planned.engine.profile}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,12 +20,16 @@ from pecia_workers.commands.choices import weights
 from pecia_workers.commands.drawing import drawing_or_exit
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.commands.tables import aligned
+from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.profiles import speed_in
 from pecia_workers.simulation.arrivals import TraceError, all_at_once, bursts, poisson, read_trace
 from pecia_workers.simulation.requests import Mix, Request, drawn
 from pecia_workers.simulation.scenarios import Result, simulated, simulated_seed
 
 _USAGE: Final = 2
+_OF_PRESETS: Final = frozenset({"preset", "policy", "ahead", "plot", "as_json"})
+"""Options that a preset does not bring itself."""
 _AHEAD: Final = 16
 """Two pages for each of eight decoding processes: what a worker claims beside what its engine runs."""
 
@@ -52,6 +56,7 @@ Ahead = Annotated[
 
 
 def simulate(
+    context: typer.Context,
     *,
     preset: Annotated[
         PresetName | None, typer.Option(help="seed: 200 requests on 8 slots, by their times.")
@@ -77,6 +82,10 @@ def simulate(
     preemption: Annotated[
         Preemption, typer.Option(help="What gives way is computed again, or swapped.")
     ] = Preemption.RECOMPUTE,
+    speed: Annotated[
+        Path | None,
+        typer.Option(help="Of an engine: what `engine tune` or `experiment --real --speed` wrote."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Another draw of the same workload.")] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Folder for pictures: latency against throughput, use over time.")
@@ -93,8 +102,7 @@ def simulate(
     if plot:
         drawing_or_exit()
     if preset is PresetName.SEED:
-        if seed:
-            raise _refused("--seed draws another workload; that of a preset is always the same.")
+        _refuse_ignored(context)
         _show([(None, simulated_seed(name, ahead=ahead)) for name in names], plot, as_json=as_json)
         return
     model = IterationModel(
@@ -105,12 +113,36 @@ def simulate(
         prefill_share=prefill_share,
         preemption=preemption.value,
     )
+    if speed:
+        model = _as_fast(model, speed)
     drawn_from = Mix(types=weights(mix, DocumentType, "--mix"), lanes=weights(lanes, Lane, "--lanes"))
     limits = BatchLimits.of(settings_or_exit())
     results: list[tuple[float | None, Result]] = []
     for requests, load in _loads(arrivals, pages, rate or [2.0], drawn_from, seed):
         results += [(load, _run(name, requests, model, limits, ahead or _AHEAD)) for name in names]
     _show(results, plot, as_json=as_json)
+
+
+def _refuse_ignored(context: typer.Context) -> None:
+    """Refuse what was typed and would change nothing."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in _OF_PRESETS and source and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise _refused(f"{option} changes nothing: a preset has its own workload and its own engine.")
+
+
+def _as_fast(model: IterationModel, path: Path) -> IterationModel:
+    try:
+        speed = speed_in(path)
+    except EngineUnavailableError as error:
+        raise _refused(str(error)) from None
+    return replace(
+        model,
+        base_s=speed.base_s,
+        prefill_token_s=speed.prefill_token_s,
+        decode_sequence_s=speed.decode_sequence_s,
+    )
 
 
 def _loads(

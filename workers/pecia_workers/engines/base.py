@@ -182,12 +182,23 @@ class Load:
     waiting: int
     preparing: int = 0
     """Requests that are made ready before they may enter."""
-    kv_used: float = 0.0
-    """Share of the KV cache in use, 0 to 1."""
+    kv_used: float | None = None
+    """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not tell."""
     preemptions: int = 0
     """Requests that were put back since the start because the KV cache was full."""
     drifted: int = 0
     """Requests since the start whose prompt was not as long as `cost` had said."""
+    drafted: int = 0
+    """Tokens since the start that were proposed by speculative decoding."""
+    accepted: int = 0
+    """Of these, tokens that the model would have written itself."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that each request in flight has written, by its id, of an engine that tells."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the proposed tokens that was accepted; None where nothing was proposed."""
+        return self.accepted / self.drafted if self.drafted else None
 
 
 class EngineError(Exception):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""
+_LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,11 @@ class EngineCheck:
     predicted_tokens: int | None
     """Length of the prompt by the engine's price; None for an engine that is no language model."""
     counted_tokens: int
+    kv_used: float | None
+    """Most of the KV cache that the page took, as the engine says; None for an engine without one."""
+    preemptions: int
+    acceptance: float | None
+    """Share of the tokens that speculative decoding proposed that was accepted; None where nothing was proposed."""
     drifted: bool
     """Whether the two differ although the price is exact."""
     first_line: str
@@ -72,7 +78,13 @@ async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
     started = monotonic()
     request = await engine.fit(_page(card))
     predicted = engine.cost(request) - expected_output(request)
-    generation = await engine.generate(request)
+    reading = asyncio.ensure_future(engine.generate(request))
+    most = engine.load().kv_used
+    while not reading.done():
+        await asyncio.wait([reading], timeout=_LOOK_S)
+        used = engine.load().kv_used
+        most = used if most is None or used is None else max(most, used)
+    generation, load = await reading, engine.load()
     capabilities, budget = engine.capabilities, engine.budget
     return EngineCheck(
         engine=capabilities.name,
@@ -85,7 +97,10 @@ async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
         output_tokens=generation.usage.output,
         predicted_tokens=predicted if capabilities.fields else None,
         counted_tokens=generation.usage.prompt,
-        drifted=bool(engine.load().drifted),
+        kv_used=most,
+        preemptions=load.preemptions,
+        acceptance=load.acceptance,
+        drifted=bool(load.drifted),
         first_line=_first_line(generation, card, request.size),
     )
 

@@ -134,6 +134,11 @@ class IterationScheduler:
         """Share of the KV blocks in use, 0 to 1."""
         return 1 - self._free / self.model.kv_blocks
 
+    @property
+    def written(self) -> dict[str, int]:
+        """Tokens that each sequence has written, those that wait again among them."""
+        return {one.id: one.generated for queue in (self.running, self.waiting) for one in queue}
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises `ValueError` if it is empty or could never be held."""
         if min(sequence.prompt, sequence.output) < 1:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
@@ -22,6 +24,21 @@ if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
 
 NO_PROFILE: Final = "none"
+_TOML: Final = ".toml"
+OF_A_PROFILE: Final = frozenset(
+    {
+        *("model", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"),
+        *(
+            "kv_cache_bytes",
+            "kv_cache_dtype",
+            "quantization",
+            "tensor_parallel_size",
+            "caption_tokens",
+            "enforce_eager",
+        ),
+    }
+)
+"""Settings that a profile's file may have."""
 CPU: Final = "cpu"
 GIB: Final = 2**30
 
@@ -35,6 +52,9 @@ _STEP, _LARGE_STEP = 8_192, 16_384
 use; set here, for its asynchronous class falls back to 2,048 and 128 sequences."""
 _SMALL_STEPS: Final = "A100"
 """Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
+
+
+_File = TypeVar("_File", bound=BaseModel)
 
 
 class _Data(BaseModel):
@@ -64,6 +84,17 @@ class Choice(_Data):
     quality: Recommended
 
 
+class Speed(_Data):
+    """What an engine's iterations take, in seconds."""
+
+    base_s: float = Field(gt=0)
+    """Each of them, whatever it does."""
+    prefill_token_s: float = Field(ge=0)
+    """More for each token of a prompt."""
+    decode_sequence_s: float = Field(ge=0)
+    """More for each sequence that writes."""
+
+
 class Profile(_Data):
     """One kind of machine."""
 
@@ -78,9 +109,12 @@ class Profile(_Data):
     tflops: float = 0
     """10^12 operations a second, dense, in 16 bits; 0: unknown."""
     settings: dict[str, Any]
-    """By the fleet's names."""
+    """By the fleet's names. `model` is one that it was made with, `max_num_seqs` and `max_num_batched_tokens` were
+    measured: without them they follow from the model and the memory."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """By vLLM's names: what has no setting of the fleet's."""
+    speed: Speed | None = None
+    """As it was measured."""
 
     @property
     def memory_bytes(self) -> int:
@@ -126,12 +160,12 @@ def merged(
     settings: WorkerSettings, profile: Profile, memory_bytes: int, *, captions: bool = False
 ) -> WorkerSettings:
     """Return the settings with this profile's values, on a GPU of so much memory (0: none)."""
-    model = settings.model
+    model = settings.model or profile.settings.get("model", "")
     if not model and memory_bytes:
         model = recommended(memory_bytes, quality=settings.prefer_quality).model(captions=captions)
-    values = dict(profile.settings)
+    values = {name: value for name, value in profile.settings.items() if name != "model"}
     known = known_model(model)
-    if known:
+    if known and "max_model_len" in values:
         values["max_model_len"] = min(values["max_model_len"], known.context)
     card = card_of(model, settings.card)
     options = profile.engine_options | card.engine_options | settings.engine_options
@@ -144,8 +178,8 @@ def merged(
         "max_num_seqs": _sequences(chosen, profile, memory_bytes, known),
         "max_num_batched_tokens": _LARGE_STEP if large else _STEP,
     }
-    unset = {name: value for name, value in sizes.items() if name not in settings.model_fields_set}
-    return chosen.model_copy(update=unset)
+    given = settings.model_fields_set | profile.settings.keys()
+    return chosen.model_copy(update={name: value for name, value in sizes.items() if name not in given})
 
 
 def _sequences(settings: WorkerSettings, profile: Profile, memory_bytes: int, model: Model | None) -> int:
@@ -158,13 +192,82 @@ def _sequences(settings: WorkerSettings, profile: Profile, memory_bytes: int, mo
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile. Raises `EngineUnavailableError` with the names that there are."""
+    """Return the profile, or the one that a file holds: a name that ends with .toml is its path.
+
+    Raises `EngineUnavailableError` with the names that there are, or what is wrong with the file.
+    """
+    if name.endswith(_TOML):
+        return _profile_in(Path(name))
     profiles = profile_file().profiles
     if name.lower() in profiles:
         return profiles[name.lower()]
     near = difflib.get_close_matches(name.lower(), profiles, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(profiles)}, {NO_PROFILE}."
     raise EngineUnavailableError(f"There is no profile {name!r}. {hint}")
+
+
+def speed_toml(speed: Speed) -> str:
+    """Return the table of a profile that says how fast its engine is."""
+    return "[speed]\n" + "".join(f"{name} = {value:.3g}\n" for name, value in speed)
+
+
+def profile_toml(profile: Profile) -> str:
+    """Return the file of a profile, as `PECIA_PROFILE` takes it by its path."""
+    own = profile.model_dump(exclude={"settings", "engine_options", "speed"})
+    tables = [
+        _pairs(own),
+        "[settings]\n" + _pairs(profile.settings),
+        "[engine_options]\n" + _pairs(profile.engine_options),
+        speed_toml(profile.speed) if profile.speed else "",
+    ]
+    return "\n".join(table for table in tables if table)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return "".join(f"{_key(name)} = {_toml(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    """Return a value on one line. What JSON writes is TOML too, but for tables."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(name)} = {_toml(one)}" for name, one in value.items() if one is not None)
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def speed_in(path: Path) -> Speed:
+    """Return the speed that a file says: a profile, or the table alone. Raises `EngineUnavailableError`."""
+    return _read(path, _Measured).speed
+
+
+class _Measured(BaseModel):
+    speed: Speed
+
+
+def _profile_in(path: Path) -> Profile:
+    profile = _read(path, Profile)
+    if unknown := sorted(profile.settings.keys() - OF_A_PROFILE):
+        raise EngineUnavailableError(f"{path}: a profile has no setting {unknown[0]!r}.")
+    return profile
+
+
+def _read(path: Path, model: type[_File]) -> _File:
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        said = f"{path} cannot be read: {error.strerror}. `pecia engine tune` writes such a file."
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        said = f"{path}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}."
+    except ValueError as error:
+        said = f"{path} is not TOML: {error}."
+    raise EngineUnavailableError(said)
 
 
 def profile_of(gpus: Sequence[Gpu]) -> Profile:

@@ -106,6 +106,7 @@ class SimulatedEngine:
         self._lengths = lengths or DrawnLengths()
         self._clock = clock or RealClock()
         self._in_flight: dict[str, _Running] = {}
+        self._preemptions = 0
         self._work = asyncio.Event()
         self._iterations: asyncio.Task[None] | None = None
 
@@ -162,7 +163,13 @@ class SimulatedEngine:
     def load(self) -> Load:
         """Return what the scheduler holds."""
         scheduler = self._scheduler
-        return Load(running=len(scheduler.running), waiting=len(scheduler.waiting), kv_used=scheduler.kv_used)
+        return Load(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_used=scheduler.kv_used,
+            preemptions=self._preemptions,
+            written=scheduler.written,
+        )
 
     def _admit(self, request: EngineRequest) -> _Running:
         output = self._lengths.tokens(request.id, request.workload)
@@ -214,6 +221,7 @@ class SimulatedEngine:
                 running.answer.set_exception(EngineOverloadedError("The engine ran out of memory."))
 
     def _tell(self, iteration: Iteration) -> None:
+        self._preemptions += iteration.preempted
         for sequence in iteration.started:
             if (running := self._in_flight.get(sequence.id)) is not None:
                 running.first_token_s = self._clock.now - running.arrived

@@ -186,7 +186,13 @@ class VllmEngine:
         if not self._in_flight:  # the last step's figures are those of requests that were aborted since
             return replace(told, running=0, waiting=0, kv_used=0.0, preparing=self._fitting)
         running = min(told.running, len(self._in_flight))
-        return replace(told, running=running, waiting=len(self._in_flight) - running, preparing=self._fitting)
+        return replace(
+            told,
+            running=running,
+            waiting=len(self._in_flight) - running,
+            preparing=self._fitting,
+            written=self._session.written,
+        )
 
 
 def _device(session: VllmSession, settings: WorkerSettings) -> str:

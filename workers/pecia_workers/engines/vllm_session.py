@@ -99,6 +99,13 @@ class VllmSession:
         return self._gauge.load
 
     @property
+    def written(self) -> dict[str, int]:
+        """Tokens that each request in flight has written."""
+        # AsyncLLM takes them in step by step, though it hands an answer out as a whole.
+        states = self._llm.output_processor.request_states.values()
+        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+    @property
     def room(self) -> Room:
         """What one request may take."""
         # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
@@ -203,7 +210,7 @@ class _Gauge:
     """Keeps what the engine's scheduler says after each step."""
 
     def __init__(self) -> None:
-        self.load = Load(running=0, waiting=0)
+        self.load = Load(running=0, waiting=0, kv_used=0.0)
 
     def logger(self, *_config: Any) -> StatLoggerBase:
         """Return a logger for one engine core that writes here."""
@@ -216,11 +223,14 @@ class _StepLogger(StatLoggerBase):  # type: ignore[misc]
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
+            last, drafts = self._gauge.load, scheduler_stats.spec_decoding_stats
             self._gauge.load = Load(
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_used=scheduler_stats.kv_cache_usage,
-                preemptions=self._gauge.load.preemptions + _preempted(iteration_stats),
+                preemptions=last.preemptions + _preempted(iteration_stats),
+                drafted=last.drafted + (drafts.num_draft_tokens if drafts else 0),
+                accepted=last.accepted + (drafts.num_accepted_tokens if drafts else 0),
             )
 
     def log_engine_initialized(self) -> None:

@@ -116,9 +116,9 @@ BATCH_SIZE = Histogram(
     buckets=_COUNTS,
     registry=REGISTRY,
 )
-BATCH_FILL = Histogram(
-    "pecia_batch_token_fill_ratio",
-    "Share of the engine's token budget in use just after requests were admitted.",
+BATCH_KV_USED = Histogram(
+    "pecia_batch_kv_cache_used_ratio",
+    "Share of the engine's KV cache in use, as it says, when requests were admitted.",
     buckets=_SHARES,
     registry=REGISTRY,
 )
@@ -181,6 +181,18 @@ BUDGET_SHARE = Gauge(
 PREEMPTIONS = Counter(
     "pecia_engine_preemptions",
     "Requests put back because the KV cache was full.",
+    ["engine"],
+    registry=REGISTRY,
+)
+DRAFTED = Counter(
+    "pecia_engine_draft_tokens",
+    "Tokens that speculative decoding proposed.",
+    ["engine"],
+    registry=REGISTRY,
+)
+ACCEPTED = Counter(
+    "pecia_engine_accepted_draft_tokens",
+    "Of these, tokens that the model would have written itself: what the speculation saved.",
     ["engine"],
     registry=REGISTRY,
 )

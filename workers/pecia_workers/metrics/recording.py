@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pecia_schemas import Page
+from pecia_workers.engines.base import Load
 from pecia_workers.ledger.commit import Cut, Done, Failed
 from pecia_workers.metrics import declared as metrics
 
 if TYPE_CHECKING:
-    from pecia_workers.engines.base import Generation, Load
+    from pecia_workers.engines.base import Generation
     from pecia_workers.ledger import ClaimedPart, Outcome
 
 
@@ -51,11 +52,11 @@ def page_witnessed(by: str) -> None:
     metrics.WITNESSED.labels(by).inc()
 
 
-def admitted(requests: int, token_share: float | None) -> None:
-    """Note how full the engine is now that requests were let in."""
+def admitted(requests: int, kv_used: float | None) -> None:
+    """Note how full the engine is where requests were let in: with them how many, before them how much of its cache."""
     metrics.BATCH_SIZE.observe(requests)
-    if token_share is not None:
-        metrics.BATCH_FILL.observe(token_share)
+    if kv_used is not None:
+        metrics.BATCH_KV_USED.observe(kv_used)
 
 
 def generated(engine: str, generation: Generation, seconds: float) -> None:
@@ -75,16 +76,21 @@ class EngineWatch:
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
-        self._preemptions = 0
-        self._drifted = 0
+        self._last = Load(running=0, waiting=0)
 
     def saw(self, load: Load, share: float) -> None:
         """Take over one look at the engine, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
+        if load.kv_used is not None:
+            metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.ENGINE_PREPARING.labels(self._engine).set(load.preparing)
-        metrics.KV_USED.labels(self._engine).set(load.kv_used)
         metrics.BUDGET_SHARE.labels(self._engine).set(share)
-        metrics.PREEMPTIONS.labels(self._engine).inc(max(0, load.preemptions - self._preemptions))
-        metrics.MISPRICED.labels(self._engine).inc(max(0, load.drifted - self._drifted))
-        self._preemptions, self._drifted = load.preemptions, load.drifted
+        for counter, now, before in (
+            (metrics.PREEMPTIONS, load.preemptions, self._last.preemptions),
+            (metrics.DRAFTED, load.drafted, self._last.drafted),
+            (metrics.ACCEPTED, load.accepted, self._last.accepted),
+            (metrics.MISPRICED, load.drifted, self._last.drifted),
+        ):
+            counter.labels(self._engine).inc(max(0, now - before))
+        self._last = load

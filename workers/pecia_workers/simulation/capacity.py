@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pvariance
 from typing import TYPE_CHECKING, Final
 
-from pecia_workers.batching.lengths import LearnedLengths
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.kv_cache import KvShape, kv_bytes
@@ -47,15 +46,10 @@ class Load:
     """Coefficient of variation of the output: deviation by mean."""
     held: float
     """That a page's sequence holds on average while it writes; long ones are seen for longer."""
-    price: float
-    """That admission counts on average: prompt and expected output."""
 
 
-def load_of(requests: Sequence[Request], share: float) -> Load:
-    """Return what a sample of pages is like, its lengths learned as a worker does that covers this share of them."""
-    lengths = LearnedLengths(share)
-    for request in requests:
-        lengths.observe(request.workload, request.output)
+def load_of(requests: Sequence[Request]) -> Load:
+    """Return what a sample of pages is like."""
     outputs = [request.output for request in requests]
     mean, prompt = fmean(outputs), fmean(request.prompt for request in requests)
     return Load(
@@ -63,7 +57,6 @@ def load_of(requests: Sequence[Request], share: float) -> Load:
         output=mean,
         spread=math.sqrt(pvariance(outputs)) / mean,
         held=prompt + fmean(output**2 for output in outputs) / (2 * mean),
-        price=fmean(request.prompt + lengths.expected(request.workload) for request in requests),
     )
 
 
@@ -87,8 +80,8 @@ class Station:
 
 
 def places_in(model: IterationModel, load: Load) -> int:
-    """Return how many pages admission lets run at a time."""
-    return max(1, min(model.max_num_seqs, int(model.kv_blocks * BLOCK_TOKENS / load.price)))
+    """Return how many pages admission lets run at a time: as many as fill the KV cache with what they hold."""
+    return max(1, min(model.max_num_seqs, int(model.kv_blocks * BLOCK_TOKENS / load.held)))
 
 
 def station(model: IterationModel, load: Load, rate: float) -> Station | None:

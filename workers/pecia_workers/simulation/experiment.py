@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.lengths import LearnedLengths
-from pecia_workers.batching.policies import BatchLimits, BatchPolicy
+from pecia_workers.batching.policies import BatchLimits, BatchPolicy, Policy
 from pecia_workers.engines.base import EngineError, EngineRequest
+from pecia_workers.engines.profiles import Speed
 from pecia_workers.local.sample_documents import sample_document
+from pecia_workers.local.sample_texts import WRITERS
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.instructions import instruction_for
 from pecia_workers.simulation.figures import at_share
@@ -26,12 +29,14 @@ from pecia_workers.simulation.scenarios import SHARE
 from pecia_workers.simulation.simulator import Simulator
 
 if TYPE_CHECKING:
-    from pecia_schemas.tasks import DocumentType
-    from pecia_workers.engines.base import Engine
+    from pecia_workers.engines.base import Engine, Generation
     from pecia_workers.engines.iteration import IterationModel
     from pecia_workers.simulation.requests import Request
 
 _LANGUAGE: Final = "en"
+_ENOUGH_TOKENS: Final = 8
+_SEVERAL: Final = 1.5
+"""Pages at a time, on average, from which on a run tells more than that of one alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,54 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
+class Seen:
+    """One page that an engine read; times in seconds."""
+
     waited: float
+    """Before it was admitted, being made ready among it."""
     ran: float
     output: int
+    prompt: int = 0
+    first_token: float | None = None
+    """Since it was admitted; None: not told."""
+    ended: float = 0.0
+    """Since the first arrival."""
+
+    @property
+    def started(self) -> float:
+        """When it was admitted, since the first arrival."""
+        return self.ended - self.ran
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """What an engine has read at one go."""
+
+    pages: tuple[Seen, ...]
+    seconds: float
+    """From the first arrival to the last end."""
+
+
+def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | None:
+    """Return what iterations took in a run of one page alone and in others; None if that cannot be told.
+
+    Alone a page reads its prompt before its first token, then writes one in `base + d`. A run of t seconds with n pages
+    at a time that read P and wrote O tokens was O/n iterations: t = base O/n + p P + d O.
+    """
+    page = alone.pages[0]
+    if page.first_token is None or page.output < _ENOUGH_TOKENS or not page.prompt:
+        return None
+    token = (page.ran - page.first_token) / (page.output - 1)
+    prefill = max(0.0, page.first_token - token) / page.prompt
+    bases = []
+    for run in runs:
+        written = sum(page.output for page in run.pages)
+        at_a_time = sum(page.ran for page in run.pages) / run.seconds
+        if at_a_time > _SEVERAL:
+            writing = run.seconds - prefill * sum(page.prompt for page in run.pages)
+            bases.append((token * written - writing) / (written * (1 - 1 / at_a_time)))
+    base = min(token, max(token / 100, fmean(bases))) if bases else token
+    return Speed(base_s=base, prefill_token_s=prefill, decode_sequence_s=token - base)
 
 
 def limits_of(size: int, window: float, concurrent: int) -> BatchLimits:
@@ -71,7 +120,7 @@ def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: B
     simulator = Simulator(BatchPolicy(limits, similar=False), machine, LearnedLengths(SHARE))
     served = simulator.run(requests).served
     pages = [
-        _Page(
+        Seen(
             waited=one.started - one.request.arrived,
             ran=one.ended - one.started,
             output=one.request.output,
@@ -83,41 +132,71 @@ def simulated_cell(requests: Sequence[Request], model: IterationModel, limits: B
 
 
 async def measured_cell(
-    requests: Sequence[Request], engine: Engine, limits: BatchLimits, *, turn: int
-) -> Cell:
-    """Return what becomes of the requests on a started engine, in real time.
+    requests: Sequence[Request], engine: Engine, limits: BatchLimits, *, first: int
+) -> tuple[Cell, MeasuredRun]:
+    """Return what becomes of the requests on a started engine, in real time. Otherwise as `measured`."""
+    run = await measured(requests, engine, BatchPolicy(limits, similar=False), first=first)
+    failed = len(requests) - len(run.pages)
+    return _cell(run.pages, limits, total=run.seconds, slots=engine.budget.slots, failed=failed), run
 
-    `turn`: another one for each call, so that no page was seen before and no cache knows it. Raises `EngineError` if
-    not one page was read.
+
+async def measured(requests: Sequence[Request], engine: Engine, policy: Policy, *, first: int) -> MeasuredRun:
+    """Return what a started engine has read, admitted by a policy.
+
+    `first`: the number of the first page; no two pages of one engine may share theirs, or a cache knows them. Raises
+    `EngineError` if not one page was read.
     """
-    policy = BatchPolicy(limits, similar=False)
-    batcher = Batcher(engine, policy, LearnedLengths(SHARE), priced=lambda *_: None)
-    asked = [_asked(request, turn * len(requests) + number) for number, request in enumerate(requests)]
+    clocked = _Clocked(engine)
+    batcher = Batcher(cast("Engine", clocked), policy, LearnedLengths(SHARE), priced=lambda *_: None)
+    asked = [_asked(request, first + number) for number, request in enumerate(requests)]
     clock = asyncio.get_running_loop().time
     began = clock()
     pages = await asyncio.gather(
         *(
-            _page(batcher, page, began + request.arrived)
+            _page(batcher, clocked, page, began, request.arrived)
             for page, request in zip(asked, requests, strict=True)
         )
     )
     read = [page for page in pages if page is not None]
     if not read:
         raise EngineError("The engine has read none of the pages.")
-    total = clock() - began
-    return _cell(read, limits, total=total, slots=engine.budget.slots, failed=len(pages) - len(read))
+    return MeasuredRun(pages=tuple(read), seconds=clock() - began)
 
 
-async def _page(batcher: Batcher, request: EngineRequest, moment: float) -> _Page | None:
+class _Clocked:
+    """An engine, and when each request entered it: what made it ready before is a wait, not the engine's time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.entered: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        self.entered[request.id] = asyncio.get_running_loop().time()
+        return await self._engine.generate(request)
+
+
+async def _page(
+    batcher: Batcher, engine: _Clocked, request: EngineRequest, began: float, moment: float
+) -> Seen | None:
     clock = asyncio.get_running_loop().time
-    await asyncio.sleep(max(0.0, moment - clock()))
+    await asyncio.sleep(max(0.0, began + moment - clock()))
     arrived = clock()
     try:
         generation = await batcher.generate(request)
     except EngineError:
         return None
-    waited = generation.waited_s
-    return _Page(waited=waited, ran=clock() - arrived - waited, output=generation.usage.output)
+    now, entered, usage = clock(), engine.entered[request.id], generation.usage
+    return Seen(
+        waited=entered - arrived,
+        ran=now - entered,
+        output=usage.output,
+        prompt=usage.prompt,
+        first_token=generation.first_token_s,
+        ended=now - began,
+    )
 
 
 def _asked(request: Request, number: int) -> EngineRequest:
@@ -134,10 +213,11 @@ def _asked(request: Request, number: int) -> EngineRequest:
 
 @cache
 def _pages(document_type: DocumentType) -> list[NDArray[np.uint8]]:
-    return [to_rgb(page.image) for page in sample_document(document_type).pages]
+    kinds = WRITERS if document_type is DocumentType.MIXED else [document_type]
+    return [to_rgb(page.image) for kind in kinds for page in sample_document(kind).pages]
 
 
-def _cell(pages: Sequence[_Page], limits: BatchLimits, *, total: float, slots: int, failed: int = 0) -> Cell:
+def _cell(pages: Sequence[Seen], limits: BatchLimits, *, total: float, slots: int, failed: int = 0) -> Cell:
     times = sorted(page.waited + page.ran for page in pages)
     return Cell(
         size=limits.most,

@@ -44,8 +44,8 @@ class Figures:
     """From arrival."""
     utilisation: float
     """Share of the slots that computed for a request that was not over."""
-    budget_used: float | None
-    """Share of the token budget that was admitted, by its price; None without one."""
+    kv_used: float | None
+    """Share of the KV cache's blocks in use, on average; None without one."""
     padding: float | None
     """Share that would be padding if who started together were padded to one length; None without batches."""
     preemptions: int
@@ -72,7 +72,7 @@ def figures(run: Run, *, batches: bool) -> Figures:
         in_system=_in_system(served),
         first_token=_times(one.first_token - one.request.arrived for one in served),
         utilisation=_mean_over(run.use, total, lambda use: use.busy),
-        budget_used=_budget_used(run, total),
+        kv_used=_kv_used(run, total),
         padding=_padding(served) if batches else None,
         preemptions=run.preemptions,
         oversize=sum(one.oversize for one in served),
@@ -80,9 +80,8 @@ def figures(run: Run, *, batches: bool) -> Figures:
     )
 
 
-def _budget_used(run: Run, total: float) -> float | None:
-    tokens = run.budget.tokens
-    return _mean_over(run.use, total, lambda use: use.price / tokens) if tokens else None
+def _kv_used(run: Run, total: float) -> float | None:
+    return _mean_over(run.use, total, lambda use: use.kv_used or 0.0) if run.budget.tokens else None
 
 
 def _in_system(served: Iterable[Served]) -> Times:

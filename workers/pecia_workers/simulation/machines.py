@@ -157,6 +157,7 @@ class IterationMachine:
             waiting=len(scheduler.waiting),
             kv_used=scheduler.kv_used,
             preemptions=self._preemptions,
+            written=scheduler.written,
         )
 
     def enter(self, requests: Sequence[Request], now: float) -> None:

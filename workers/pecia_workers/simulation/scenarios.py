@@ -15,7 +15,7 @@ from pecia_workers.simulation.machines import IterationMachine, Machine, SlotMac
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.simulator import Run, Simulator
 
-SHARE: Final = 0.75
+SHARE: Final = 0.5
 """Of a workload's outputs that the expected length covers: the worker's default."""
 BATCHED: Final = frozenset({PolicyName.STATIC, PolicyName.DYNAMIC})
 SEED_LIMITS: Final = BatchLimits(least=1, most=16, tokens=16_384, concurrent=1, window_s=0.1)

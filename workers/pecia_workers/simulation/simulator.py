@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pecia_workers.batching.headroom import Headroom
@@ -44,8 +45,8 @@ class Use:
     busy: float
     """Share of the slots that computed."""
     running: int
-    price: int
-    """Tokens admitted."""
+    kv_used: float | None
+    """Share of the KV cache; None without one."""
     waiting: int
     """Requests that have arrived and are not in the engine."""
 
@@ -109,8 +110,9 @@ class Simulator:
             expected = self._lengths.expected(request.workload)
             item = Item(
                 id=request.id,
-                tokens=request.prompt + expected,
+                prompt=request.prompt,
                 output=expected,
+                longer=partial(self._lengths.expected, request.workload),
                 rank=request.lane.rank,
                 arrived=now,
             )
@@ -118,12 +120,12 @@ class Simulator:
             self._policy.offer(item)
 
     def _room(self, now: float) -> Room:
-        budget = self._machine.budget
-        room = Room(slots=budget.slots, tokens=budget.tokens)
+        budget, load = self._machine.budget, self._machine.load()
         if budget.tokens is None:
-            return room
-        self._headroom.look(self._machine.load(), now)
-        return replace(room, tokens=math.floor(budget.tokens * self._headroom.share))
+            return Room(slots=budget.slots, tokens=None)
+        self._headroom.look(load, now)
+        tokens = math.floor(budget.tokens * self._headroom.share)
+        return Room(slots=budget.slots, tokens=tokens, written=load.written)
 
     def _pass(self, now: float, until: float) -> float:
         due = self._policy.due(now)
@@ -131,7 +133,7 @@ class Simulator:
         until = min(until, math.inf if due is None else max(now + due, math.nextafter(now, math.inf)))
         if until == math.inf and not self._machine.is_busy:
             raise RuntimeError("The policy starts nothing, and nothing is left to wait for.")
-        running, price = len(self._started), sum(start.item.tokens for start, _ in self._started.values())
+        running = len(self._started)
         passed = self._machine.run(now, until)
         if passed.now > now:
             waiting = len(self._backlog) + self._policy.waiting
@@ -141,7 +143,7 @@ class Simulator:
                     until=passed.now,
                     busy=passed.busy,
                     running=running,
-                    price=price,
+                    kv_used=self._machine.load().kv_used,
                     waiting=waiting,
                 )
             )
