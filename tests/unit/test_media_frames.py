@@ -41,6 +41,7 @@ class Header(TypedDict):
     scale: float
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...]
+    witness: tuple[Block, ...]
     blank: bool
 
 
@@ -49,7 +50,7 @@ PAGE = Form(
     header=TypeAdapter(Header), build=lambda page: PageImage(**page), raw="pixels", most_raw=3_000_000
 )
 HEAD = struct.Struct("!?I")
-VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"blank":false}'
+VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"witness":[],"blank":false}'
 
 
 class Bomb:
