@@ -190,6 +190,19 @@ def test_a_target_of_the_wrong_form_is_refused(url: str, refusal: str) -> None:
     assert refusal_of(url, GuardedBackend()) == refusal
 
 
+@pytest.mark.parametrize("port", [0, 1, 8080])
+def test_the_name_behind_a_refused_port_is_not_even_looked_up(port: int) -> None:
+    asked: list[str] = []
+
+    async def answer(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return ("127.0.0.1",)
+
+    with pytest.raises(RefusedTargetError, match="refused_port"):
+        asyncio.run(GuardedBackend(resolve=answer).connect_tcp("hook.example", port))
+    assert not asked
+
+
 def test_no_port_named_admits_every_port_there_is() -> None:
     backend = GuardedBackend(ports=(), resolve=answering("10.0.0.1"))
 
