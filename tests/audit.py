@@ -3,8 +3,6 @@
 `python tests/audit.py`, or `make audit`. Asks api.osv.dev: with PyPI's service a mirror's silence is a clean bill.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The test session's own Postgres and Redis, emptied for every test that uses them."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
@@ -9,8 +7,10 @@ import shutil
 import signal
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, LiteralString
+from pathlib import Path
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -25,10 +25,6 @@ from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.redis import EmbeddedRedis, start_redis
 from pecia_workers.local.scratch import ScratchDirectory
 from ready_cluster import copy_ready_cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytest_plugins = ["left_out"]
 

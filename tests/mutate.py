@@ -4,8 +4,6 @@ mutmut wants the packages beside their tests, so it works on a copy of both; pyp
 which tests are to notice. It leaves SQL and Lua, properties and constants of modules as they are.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import os

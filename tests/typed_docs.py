@@ -4,8 +4,6 @@
 that opens a client of its own is a program by itself. Each stands on the lines that it has in its page.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -8,7 +8,8 @@ from typing import Final
 
 from sqlalchemy import NullPool, create_engine, text
 
-from pecia_schemas.database import CONNECT_ARGS, sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS
+from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.sqlstates import sqlstate_of
 
 LOCK_TIMEOUT_S: Final = 2

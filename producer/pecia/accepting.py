@@ -10,8 +10,6 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Connection, Text, any_, literal, select, text
-
 from pecia.errors import (
     DatabaseUnavailableError,
     IdempotencyConflictError,
@@ -20,16 +18,59 @@ from pecia.errors import (
     SubmitError,
     UnsignedCallbackWarning,
 )
-from pecia.rows import JOBS, VIEW
+from pecia.statements import Connection
 from pecia.submission import NewJob
-from pecia.view import Accepted, JobView, progress
-from pecia_schemas import discards
+from pecia.view import COLUMNS, Accepted, JobView, progress
 from pecia_schemas.duty import UNSIGNED
-from pecia_schemas.flows import FLOW_OF
-from pecia_schemas.moves import CREATE_JOBS
 from pecia_schemas.states import JobState, Lane
 
-_UNSIGNED = text(f"SELECT {UNSIGNED}")
+_UNSIGNED = f"SELECT {UNSIGNED}"
+
+_KNOWN = f"""
+    SELECT {COLUMNS}, idempotency_key, task_digest, tenant FROM jobs WHERE idempotency_key = ANY(CAST(:keys AS text[]))
+"""  # noqa: S608  a constant
+
+# In the order of keys, so that two clients with the same keys wait for each other only one way round.
+_CREATE = """
+    WITH asked AS (
+        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
+            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
+            width int, height int, traceparent text, task jsonb)
+    ), shared AS (
+        SELECT lane, client, tenant, flow, metadata, webhook, held,
+               coalesce(not_before, now() + not_before_in) AS not_before,
+               coalesce(expires, now() + expires_in) AS expires_at
+        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
+            lane text, client text, tenant text, flow uuid, metadata jsonb, webhook jsonb, held bool,
+            not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
+    ), released AS MATERIALIZED (
+        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
+    ), made AS (
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, metadata,
+                          webhook, total, not_before, expires_at, traceparent)
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, metadata, webhook, total, not_before,
+               expires_at, traceparent
+        FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
+        ON CONFLICT (idempotency_key) DO NOTHING
+        RETURNING id, created_at
+    ), first_parts AS (
+        INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
+        SELECT part, id, stage, 0, lane, flow, cost, width, height, coalesce(not_before, now()),
+               not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
+        FROM asked JOIN made USING (id), shared
+    ), first_events AS (
+        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
+    )
+    SELECT id, created_at, CAST(NULL AS text) AS released FROM made
+    UNION ALL SELECT NULL, NULL, payload FROM released
+    """
+"""For the driver as it is. Writes jobs with their first parts and events; returns those whose keys were free.
+
+Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
+instead and writes nothing: then the caller looks what is still there.
+
+The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
+"""
 
 
 def accept(
@@ -53,7 +94,7 @@ def accept(
     if released:
         created, _ = _insert(connection, there, flow, held=True)
     repeated = [new for new in there if new.id not in created]
-    if batch[0].job.get("webhook") and connection.execute(_UNSIGNED).scalar():
+    if batch[0].job.get("webhook") and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated, batch[0].job["tenant"])
     _discard_unheld(connection, repeated)
@@ -79,6 +120,8 @@ def _flow(connection: Connection, batch: Sequence[NewJob]) -> UUID | None:
     """Return with what the jobs take turns as one; None: each by itself."""
     if batch[0].turns is None:
         return None
+    from pecia_schemas.flows import FLOW_OF  # noqa: PLC0415  brings SQLAlchemy, slow to load
+
     flow: UUID | None = connection.execute(FLOW_OF, {"digest": batch[0].turns}).scalar()
     return flow
 
@@ -94,7 +137,7 @@ def _insert(
         return {}, set()
     shared = _shared(batch[0].job) | {"flow": flow and str(flow), "held": held}
     asked = {"rows": json.dumps([_row_of(new) for new in batch]), "shared": json.dumps(shared)}
-    rows = connection.exec_driver_sql(CREATE_JOBS, asked).all()
+    rows = connection.execute_as_is(_CREATE, asked).all()
     created = {row.id: row.created_at for row in rows if row.released is None}
     return created, {row.released for row in rows if row.released is not None}
 
@@ -156,8 +199,10 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
     """Let go of documents that were stored for jobs that have no use for them any more."""
     if not repeated:
         return
+    from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
+
     payloads = [new.job["payload"] for new in repeated]
-    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars().all()
+    unheld = connection.execute(discards.UNHELD, {"payloads": payloads}).scalars()
     if unheld:
         connection.execute(discards.DISCARD, {"payloads": unheld})
 
@@ -169,12 +214,10 @@ def _known(
     keys = {new.key for new in repeated}
     if not keys:
         return {}
-    asked = JOBS.c.idempotency_key == any_(literal(list(keys), ARRAY(Text)))
-    query = select(*VIEW, JOBS.c.idempotency_key, JOBS.c.task_digest, JOBS.c.tenant).where(asked)
-    rows = connection.execute(query).mappings().all()
+    rows = connection.execute(_KNOWN, {"keys": list(keys)}).mappings().all()
     if len(rows) < len(keys):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
     return {
-        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(dict(row)))
+        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row))
         for row in rows
     }

@@ -13,10 +13,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, text
 
 from pecia.errors import InvalidOptionError
-from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas import lengths
 from pecia_schemas.ids import new_id
 from pecia_schemas.states import Lane
@@ -24,22 +23,17 @@ from pecia_schemas.states import Lane
 _PREFIX: Final = "pecia"
 _NAME: Final = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{lengths.TENANT - 1}}}")
 
-_ADD = text(
-    """
+_ADD = """
     INSERT INTO access_keys (id, digest, tenant, name, scopes, lanes, pages_per_day, pages_in_flight, expires_at)
     VALUES (:id, :digest, :tenant, :name, :scopes, :lanes, :pages_per_day, :pages_in_flight, :expires_at)
     RETURNING created_at
     """
-)
-_LIST = text(
-    "SELECT * FROM access_keys WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY tenant, name, id"
-)
-_ONE = text("SELECT * FROM access_keys WHERE id = :id")
-_REVOKE = text("UPDATE access_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id RETURNING id")
+_LIST = "SELECT * FROM access_keys WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY tenant, name, id"
+_ONE = "SELECT * FROM access_keys WHERE id = :id"
+_REVOKE = "UPDATE access_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id RETURNING id"
 
 # A document that is not cut yet counts as one page. Ids begin with the time at which they were drawn.
-_LOAD = text(
-    """
+_LOAD = """
     SELECT (
         SELECT coalesce(sum(coalesce(total, 1)), 0) FROM jobs
         WHERE tenant = :tenant AND client = :client AND id >= :oldest AND created_at > now() - interval '1 day'
@@ -48,7 +42,6 @@ _LOAD = text(
         WHERE tenant = :tenant AND client = :client AND state IN ('queued', 'running')
     ) AS pages_in_flight
     """
-)
 
 
 class Scope(StrEnum):
@@ -157,7 +150,7 @@ class AccessKeys(Statements[D_co]):
             "pages_in_flight": pages_in_flight,
             "expires_at": expires_at,
         }
-        created_at = connection.execute(_ADD, row).scalar_one()
+        created_at = connection.execute(_ADD, row).scalar()
         key = AccessKey(**row, created_at=created_at, revoked_at=None)
         return key, f"{_PREFIX}_{key.id.hex}_{secret}"
 
@@ -169,13 +162,13 @@ class AccessKeys(Statements[D_co]):
     @transaction
     def one(self, connection: Connection, key: UUID) -> AccessKey | None:
         """Return the key of that id, also one that is revoked."""
-        row = connection.execute(_ONE, {"id": key}).mappings().one_or_none()
+        row = connection.execute(_ONE, {"id": key}).mappings().first()
         return None if row is None else _of(row)
 
     @transaction
     def revoke(self, connection: Connection, key: UUID) -> None:
         """End a key. Raises `InvalidOptionError` if there is no such key."""
-        if connection.execute(_REVOKE, {"id": key}).one_or_none() is None:
+        if connection.execute(_REVOKE, {"id": key}).first() is None:
             raise InvalidOptionError(f"There is no key {key}; `pecia access list` shows those there are.")
 
     @transaction
@@ -185,7 +178,7 @@ class AccessKeys(Statements[D_co]):
             (datetime.now(UTC).timestamp() - 2 * 86_400) * 1000
         )  # clients' clocks may differ by one more
         asked = {"tenant": key.tenant, "client": key.client, "oldest": UUID(int=day << 80)}
-        return Load(**connection.execute(_LOAD, asked).mappings().one())
+        return Load(**connection.execute(_LOAD, asked).mappings().first())
 
 
 def _of(row: Mapping[Any, Any]) -> AccessKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -18,7 +18,9 @@ from pecia_schemas import lengths
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState, JobState
-from pecia_schemas.tasks import Task
+
+if TYPE_CHECKING:
+    from pecia_schemas.tasks import Task
 
 _CHOICE = (*ENDINGS, NoticeType.PART_DONE)
 """What an endpoint can ask for."""

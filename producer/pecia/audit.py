@@ -8,29 +8,24 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.database import Database
 from pecia.errors import JobErasedError
 from pecia.records import AuditAction, AuditEntry
-from pecia.statements import D_co, Statements, transaction
+from pecia.statements import Connection, D_co, Statements, transaction
 
 _PAGE = 500
 
 # Read after the result, in the same transaction: a result that is not erased now was whole when it was read.
-_NOTE = text(
-    """
+_NOTE = """
     INSERT INTO reads (job_id, client, what)
     SELECT id, :client, :what FROM jobs WHERE id = :job_id AND erased_at IS NULL
     RETURNING id
     """
-)
 
-_ERASED_AT = text("SELECT erased_at FROM jobs WHERE id = :job_id")
+_ERASED_AT = "SELECT erased_at FROM jobs WHERE id = :job_id"
 
 # Two tables, each by its own index; `before` is where the last page ended.
-_ENTRIES = text(
-    """
+_ENTRIES = """
     SELECT * FROM (
         SELECT at, 0 AS source, id, job_id, 'client:' || client AS actor, what, NULL AS reason, NULL AS counts
         FROM reads
@@ -45,7 +40,6 @@ _ENTRIES = text(
     ORDER BY at DESC, source DESC, id DESC
     LIMIT :limit
     """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,11 @@ from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.tasks import PayloadRef, Task
+from pecia_schemas.references import PayloadRef
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import PayloadStore
+    from pecia_schemas.tasks import Task
 
 J = TypeVar("J")
 G = TypeVar("G", bound=GroupHandle[Any])
@@ -225,11 +226,12 @@ def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) 
 
 
 def _is_stored(task: Task[Any]) -> bool:
-    return isinstance(task, Task) and isinstance(task.source, PayloadRef)
+    return isinstance(getattr(task, "source", None), PayloadRef)
 
 
 def _held(task: Task[Any]) -> int:
-    return len(task.source) if isinstance(task, Task) and isinstance(task.source, bytes) else 0
+    source = getattr(task, "source", None)
+    return len(source) if isinstance(source, bytes) else 0
 
 
 def _bare(error: SubmitError) -> SubmitError:

@@ -18,7 +18,6 @@ from pecia import asking, bulk, submission, tracing
 from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
-from pecia.configuration import resolve
 from pecia.errors import QueueFullError, SubmitError
 from pecia.job import Job, JobGroup
 from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
@@ -27,12 +26,12 @@ from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
-from pecia_schemas.tasks import Task
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
+    from pecia_schemas.settings import ClientSettings
+    from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -56,6 +55,8 @@ class Client:
         api_key: str | None = None,
         settings: ClientSettings | None = None,
     ) -> None:
+        from pecia.configuration import resolve  # noqa: PLC0415  brings pydantic-settings, slow to load
+
         self._settings = resolve(
             settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url, api_key=api_key
         )
@@ -352,7 +353,7 @@ class Client:
             from pecia.remote.connections import RemoteConnections  # noqa: PLC0415  as below
 
             return cast("Connections", RemoteConnections(self._settings))
-        from pecia.connections import Connections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
+        from pecia.connections import Connections  # noqa: PLC0415  brings psycopg, slow to load
 
         return Connections(self._settings)
 

@@ -29,12 +29,10 @@ from pecia.errors import (
     SubmitError,
     UnavailableError,
 )
-from pecia.purging import Purging
 from pecia.statements import Awaitable, Blocking
 from pecia.store import Store
 from pecia.submission import NewJob, Options
 from pecia.tracing import sending
-from pecia.transitions import Transitions
 from pecia.usage import Accounts
 from pecia.view import Accepted
 from pecia_schemas.messages import PartMessage
@@ -43,6 +41,8 @@ from pecia_schemas.settings import ClientSettings
 
 if TYPE_CHECKING:
     from pecia.publishing import Announcements, Bus
+    from pecia.purging import Purging
+    from pecia.transitions import Transitions
 
 D = TypeVar("D", bound=Blocking | Awaitable)
 
@@ -68,9 +68,16 @@ class Holdings(Generic[D]):
         """Note who asks, and whose jobs alone are found; None: everybody's."""
         self.client, self.tenant = client, tenant
         self.store = Store(self._database, self.keys, client=client, tenant=tenant)
-        self.transitions = Transitions(self._database, client=client)
+        vars(self).pop("transitions", None)  # of whoever asked before
         self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
         self.deliveries = Deliveries(self._database, tenant=tenant)
+
+    @cached_property
+    def transitions(self) -> Transitions[D]:
+        """What moves jobs. Who only reads or submits does without it, and without SQLAlchemy, which is slow to load."""
+        from pecia.transitions import Transitions  # noqa: PLC0415
+
+        return Transitions(self._database, client=self.client)
 
     @cached_property
     def payloads(self) -> PayloadStore:
@@ -109,8 +116,14 @@ class Connections(Holdings[Database]):
         url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
         super().__init__(settings, Database(url, connect_timeout=patience))
         self.trail = AuditTrail(self._database)
-        self.purging = Purging(self._database, client=self.client)
         self._redis_url = redis_url(settings)
+
+    @cached_property
+    def purging(self) -> Purging:
+        """What erases jobs, by SQLAlchemy too."""
+        from pecia.purging import Purging  # noqa: PLC0415
+
+        return Purging(self._database, client=self.client)
 
     @cached_property
     def bus(self) -> Bus:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, create_engine
-from sqlalchemy.exc import ArgumentError
+import psycopg
 
 from pecia.errors import (
     ConfigurationError,
@@ -18,12 +17,13 @@ from pecia.errors import (
     DatabaseUnavailableError,
     InvalidSettingError,
 )
+from pecia.pool import Pool
+from pecia.statements import Connection
 from pecia_schemas import refusals
-from pecia_schemas.database import CONNECT_ARGS, close_after, sqlalchemy_url
+from pecia_schemas.connecting import CONNECT_ARGS, parameters_of
 from pecia_schemas.sqlstates import Verdict, is_transient, may_be_committed, name_of, verdict_on
 
 T = TypeVar("T")
-E = TypeVar("E")
 
 STATEMENT_TIMEOUT = timedelta(seconds=30)
 _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
@@ -34,8 +34,7 @@ class Database:
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._patience = connect_timeout.total_seconds()
-        self._engine = open_engine(create_engine, database_url, self._patience)
-        close_after(self._engine, STATEMENT_TIMEOUT)
+        self._pool = Pool(connecting(database_url, self._patience), STATEMENT_TIMEOUT)
         self._answers = Answers(database_url)
 
     def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
@@ -47,7 +46,7 @@ class Database:
         while True:
             with self._answers.translated():
                 try:
-                    with self._engine.begin() as connection:
+                    with self._pool.transaction() as connection:
                         return work(connection)
                 except Exception as error:
                     if (pause := tries.pause(error)) is None:
@@ -56,7 +55,7 @@ class Database:
 
     def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
-        self._engine.dispose(close=close)
+        self._pool.dispose(close=close)
 
 
 class Tries:
@@ -101,17 +100,13 @@ class Answers:
             raise refused from None
 
 
-def open_engine(create: Callable[..., E], database_url: str, patience: float) -> E:
-    """Return an engine as a client wants it, made by SQLAlchemy's `create_engine` or its asynchronous twin."""
+def connecting(database_url: str, patience: float) -> dict[str, Any]:
+    """Return what libpq is given to connect for a client. Raises `InvalidSettingError` for what is no URL."""
     try:
-        return create(
-            sqlalchemy_url(database_url),
-            connect_args=CONNECT_ARGS | {"connect_timeout": max(2, math.ceil(patience))},
-            pool_pre_ping=True,
-            pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
-            hide_parameters=True,
-        )
-    except (ArgumentError, ValueError):
+        named = parameters_of(database_url)
+        psycopg.conninfo.make_conninfo(**named)
+    except (ValueError, psycopg.Error):
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
         ) from None
+    return {**CONNECT_ARGS, "connect_timeout": max(2, math.ceil(patience)), **named}

@@ -6,11 +6,9 @@ from collections.abc import Collection
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import InvalidOptionError
 from pecia.records import DeadPart
-from pecia.statements import D_co, Statements, transaction
+from pecia.statements import Connection, D_co, Statements, transaction
 from pecia_schemas.events import JobEvent
 from pecia_schemas.failures import FailureCode
 
@@ -27,22 +25,18 @@ _DEAD = """
       AND jobs.state NOT IN ('cancelled', 'expired') AND coalesce(jobs.erased_at, jobs.payload_released_at) IS NULL
 """
 
-_LIST = text(
-    f"""
+_LIST = f"""
     {_DEAD} AND parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
       AND (CAST(:job_id AS uuid) IS NULL OR parts.job_id = :job_id)
     ORDER BY parts.finished_at DESC, parts.id LIMIT :limit
     """
-)
 
-_CHOSEN = text(f"{_DEAD} AND parts.id = ANY(CAST(:part_ids AS uuid[])) ORDER BY parts.id")
+_CHOSEN = f"{_DEAD} AND parts.id = ANY(CAST(:part_ids AS uuid[])) ORDER BY parts.id"
 
-_HISTORY = text(
-    """
+_HISTORY = """
     SELECT job_events.* FROM job_events JOIN parts ON parts.id = :part_id AND parts.job_id = job_events.job_id
     WHERE job_events.part_id = :part_id ORDER BY sequence
     """
-)
 
 
 class DeadParts(Statements[D_co]):

@@ -8,11 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import InvalidOptionError
 from pecia.records import NO_SECRET, Delivery, DeliveryAttempt
-from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.duty import UNSIGNED
 from pecia_schemas.states import DeliveryState
 
@@ -29,8 +27,7 @@ _FOUND = f"""
     WHERE (CAST(:tenant AS text) IS NULL OR {_OF_TENANT})
 """  # noqa: S608  constants
 
-_LIST = text(
-    f"""
+_LIST = f"""
     {_FOUND}
       AND (CAST(:job_id AS uuid) IS NULL OR job_id = :job_id)
       AND (CAST(:endpoint_id AS uuid) IS NULL OR endpoint_id = :endpoint_id)
@@ -38,32 +35,25 @@ _LIST = text(
       AND created_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
     ORDER BY created_at DESC, id LIMIT :limit
     """
-)
 
-_ONE = text(f"{_FOUND} AND id = :id")
+_ONE = f"{_FOUND} AND id = :id"
 
-_TRIES = text(
-    "SELECT * FROM delivery_attempts WHERE delivery_id = ANY(CAST(:ids AS uuid[])) ORDER BY delivery_id, number"
-)
+_TRIES = "SELECT * FROM delivery_attempts WHERE delivery_id = ANY(CAST(:ids AS uuid[])) ORDER BY delivery_id, number"
 
-_OVER = text(
-    f"""
+_OVER = f"""
     SELECT id FROM deliveries
     WHERE id = ANY(CAST(:ids AS uuid[])) AND state <> 'pending'
       AND (CAST(:tenant AS text) IS NULL OR {_OF_TENANT})
     ORDER BY id FOR NO KEY UPDATE
     """  # noqa: S608  a constant
-)
 
 # Attempts go on being counted: they are the fence. The schedule begins anew.
-_REPLAY = text(
-    """
+_REPLAY = """
     UPDATE deliveries
     SET state = 'pending', replayed_after = attempts, promised_at = now(), next_at = now(), queued = false,
         finished_at = NULL, last_status = NULL, last_error = NULL
     WHERE id = ANY(CAST(:ids AS uuid[]))
     """
-)
 
 
 def missing(delivery: UUID) -> InvalidOptionError:

@@ -8,27 +8,21 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import InvalidOptionError
 from pecia.records import Endpoint
-from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.events import NoticeType, Webhook, new_secret
+from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
 from pecia_schemas.ids import new_id
-from pecia_schemas.outbox import utc
 
-_ADD = text(
-    """
+_ADD = """
     INSERT INTO endpoints (id, url, events, secret, client, tenant)
     VALUES (:id, :url, :events, CAST(:secret AS jsonb), :client, :tenant)
     """
-)
 
 _OWN = "(CAST(:tenant AS text) IS NULL OR endpoints.tenant = :tenant)"
 
-_LIST = text(
-    f"""
+_LIST = f"""
     SELECT endpoints.id, url, events, former_until, client, endpoints.created_at, disabled_at,
            coalesce(failures, 0) AS failures, failing_since, paused_until,
            (SELECT count(*) FROM deliveries
@@ -37,29 +31,23 @@ _LIST = text(
     WHERE (CAST(:id AS uuid) IS NULL OR endpoints.id = :id) AND {_OWN}
     ORDER BY endpoints.id
     """  # noqa: S608  a constant
-)
 
 # Before the endpoint: the order in which recording a try locks them.
-_REMOVE_DELIVERIES = text(
-    """
+_REMOVE_DELIVERIES = """
     DELETE FROM deliveries
     WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = :id ORDER BY id FOR UPDATE)
     """
-)
-_REMOVE = text("DELETE FROM endpoints WHERE id = :id RETURNING id")
-_FORGET = text("DELETE FROM receivers WHERE receiver = CAST(CAST(:id AS uuid) AS text)")
+_REMOVE = "DELETE FROM endpoints WHERE id = :id RETURNING id"
+_FORGET = "DELETE FROM receivers WHERE receiver = CAST(CAST(:id AS uuid) AS text)"
 
-_ROTATE = text(
-    """
+_ROTATE = """
     UPDATE endpoints
     SET secret = CAST(:secret AS jsonb), former_secret = secret, former_until = now() + :overlap
     WHERE id = :id RETURNING id
     """
-)
 
 # It goes before what waits, and a paused endpoint is tried by it.
-_TEST = text(
-    f"""
+_TEST = f"""
     WITH woken AS (
         UPDATE receivers SET paused_until = now(), next_due = now()
         WHERE receiver = CAST(CAST(:id AS uuid) AS text) AND paused_until > now()
@@ -74,7 +62,6 @@ _TEST = text(
     FOR KEY SHARE OF endpoints
     RETURNING id
     """  # noqa: S608  a constant
-)
 
 
 def body_of_test() -> dict[str, Any]:
@@ -136,7 +123,7 @@ class Endpoints(Statements[D_co]):
         """Forget an endpoint, and what it was told or was to be told."""
         self._one(connection, endpoint)
         connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
-        if connection.execute(_REMOVE, {"id": endpoint}).one_or_none() is None:
+        if connection.execute(_REMOVE, {"id": endpoint}).first() is None:
             raise missing(endpoint)
         connection.execute(_FORGET, {"id": endpoint})
 
@@ -147,7 +134,7 @@ class Endpoints(Statements[D_co]):
         secret = new_secret()
         sealed = self._keys.seal(json.dumps(secret), endpoint)
         asked = {"id": endpoint, "secret": sealed, "overlap": overlap}
-        if connection.execute(_ROTATE, asked).one_or_none() is None:
+        if connection.execute(_ROTATE, asked).first() is None:
             raise missing(endpoint)
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
 
@@ -162,7 +149,7 @@ class Endpoints(Statements[D_co]):
         return delivery
 
     def _one(self, connection: Connection, endpoint: UUID) -> Endpoint:
-        row = connection.execute(_LIST, {"id": endpoint, "tenant": self._tenant}).mappings().one_or_none()
+        row = connection.execute(_LIST, {"id": endpoint, "tenant": self._tenant}).mappings().first()
         if row is None:
             raise missing(endpoint)
         return _of(row)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pecia.errors import InvalidOptionError
-from pecia_schemas.tasks import ReadDocument, Task
+
+if TYPE_CHECKING:
+    from pecia_schemas.tasks import Task
 
 _LARGEST = 16 * 1024
 """Characters of the schema as JSON: it is part of what the model reads with every page."""
@@ -19,10 +21,11 @@ _NAMING = ("properties", "patternProperties", "$defs", "definitions", "dependent
 
 def check(task: Task[Any]) -> None:
     """Raise `InvalidOptionError` if the task asks for fields by a schema that no answer could be held to."""
-    if not isinstance(task, ReadDocument) or task.fields is None:
+    asked = getattr(task, "fields", None)
+    if asked is None:
         return
     try:
-        written = json.dumps(task.fields, ensure_ascii=False)
+        written = json.dumps(asked, ensure_ascii=False)
         written.encode()
     except (TypeError, ValueError, RecursionError):
         raise InvalidOptionError("fields is a JSON schema: what it holds must be JSON.") from None

@@ -10,14 +10,12 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia import assembly
 from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
 from pecia.records import PartOutcome
 from pecia.view import JobView
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tasks import ReadDocument
 
 if TYPE_CHECKING:
     from pecia_schemas.duty import Lack
@@ -101,9 +99,13 @@ class JobHandle(Generic[R_co]):
 
     def _assembled(self, outcomes: Sequence[PartOutcome]) -> R_co:
         """Return the result that its parts make."""
+        from pecia import assembly  # noqa: PLC0415  results are slow to load
+
         return cast("R_co", assembly.assemble(self.kind, outcomes))
 
     def _check_pages(self) -> None:
+        from pecia_schemas.tasks import ReadDocument  # noqa: PLC0415  tasks are slow to load
+
         if self.kind != ReadDocument.kind:
             message = f"a job of kind {self.kind} has no pages"
             raise TypeError(message)

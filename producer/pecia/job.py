@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from pecia import assembly, streaming
+from pecia import streaming
 from pecia.completion import Deadline, finished, look
 from pecia.errors import JobNotFoundError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
@@ -101,7 +101,7 @@ class Job(JobHandle[R_co]):
             self._open(), self.id, self._is_over, deadline, in_order=not as_completed
         ):
             if outcome.content is not None:
-                yield assembly.page(outcome)
+                yield Page.model_validate(outcome.content)
         self.refresh()  # what was erased meanwhile was left out
         self._check_result()
 

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from pecia.errors import DocumentGoneError, InvalidSettingError, PayloadStoreUnavailableError
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore, verify
+from pecia_schemas.references import PayloadRef
 from pecia_schemas.stored_tasks import unseal_task
-from pecia_schemas.tasks import PayloadRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

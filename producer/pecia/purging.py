@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, bindparam, text
-from sqlalchemy.dialects.postgresql import JSONB
-
 from pecia.database import Database
 from pecia.errors import PayloadStoreUnavailableError
 from pecia.records import DocumentFate, Erasure, Selection
-from pecia.statements import D_co, Statements, transaction, unrepeatable
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia.transitions import checked_reason
 from pecia_schemas import discards
 from pecia_schemas.moves import end_jobs
@@ -23,37 +21,30 @@ FIRST = UUID(int=0)
 """Below every job's id."""
 
 # A job whose payload is empty was purged before; one that has none was to be fetched from a URL.
-_FITTING = text(
-    """
+_FITTING = """
     SELECT id FROM jobs
-    WHERE id > :after AND payload IS DISTINCT FROM '' AND metadata @> :metadata
+    WHERE id > :after AND payload IS DISTINCT FROM '' AND metadata @> CAST(:metadata AS jsonb)
       AND (CAST(:job_ids AS uuid[]) IS NULL OR id = ANY(CAST(:job_ids AS uuid[])))
       AND created_at < coalesce(CAST(:before AS timestamptz), 'infinity')
     ORDER BY id LIMIT :limit
     """
-).bindparams(bindparam("metadata", type_=JSONB))
 
-_LOOK = text(
-    """
+_LOOK = """
     SELECT id AS job_id,
            (SELECT count(*) FROM results WHERE results.job_id = jobs.id) AS results,
            (SELECT count(*) FROM deliveries WHERE deliveries.job_id = jobs.id) AS deliveries,
            (SELECT count(*) FROM job_events WHERE job_events.job_id = jobs.id AND reason IS NOT NULL) AS reasons
     FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER BY id
     """
-)
 
-_LOCK = text(
-    """
+_LOCK = """
     SELECT id, payload, state IN ('queued', 'running') AS open FROM jobs
     WHERE id = ANY(CAST(:job_ids AS uuid[])) AND payload IS DISTINCT FROM ''
     ORDER BY id FOR NO KEY UPDATE
     """
-)
 
 # What tells something of the document or of whom it is about goes; what was done, when, and what it took stays.
-_ERASE = text(
-    """
+_ERASE = """
     WITH results_gone AS (
         DELETE FROM results WHERE job_id = ANY(CAST(:job_ids AS uuid[])) RETURNING job_id
     ), deliveries_gone AS (
@@ -85,7 +76,6 @@ _ERASE = text(
     )
     SELECT job_id, results, deliveries, reasons FROM counted
     """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +114,7 @@ class PurgingSteps(Statements[D_co]):
         """Return some of the jobs that are meant and still hold something, by id."""
         asked = {
             "after": after,
-            "metadata": dict(selection.metadata or {}),
+            "metadata": json.dumps(dict(selection.metadata or {})),
             "job_ids": None if selection.job_ids is None else list(selection.job_ids),
             "before": selection.before,
             "limit": 20 * _BATCH,
@@ -158,9 +148,9 @@ class PurgingSteps(Statements[D_co]):
         """Have a document removed from the payload store, unless a job holds it."""
         alone = {"payloads": [payload]}
         connection.execute(discards.LOCK, alone)
-        waiting = connection.execute(discards.STILL_HELD, alone).one_or_none()
+        waiting = connection.execute(discards.STILL_HELD, alone).first()
         if waiting is None:  # upkeep was faster, or is at it
-            settled = connection.execute(discards.SETTLED, alone).one_or_none()
+            settled = connection.execute(discards.SETTLED, alone).first()
             if settled is None:
                 return DocumentFate.PENDING
             return DocumentFate.SHARED if settled.held else DocumentFate.ERASED

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
 from pecia_schemas import lengths
 from pecia_schemas.media import MAX_SIDE, MediaType
-from pecia_schemas.tasks import URL_SCHEMES, PayloadRef, UrlRef
+from pecia_schemas.references import URL_SCHEMES, PayloadRef, UrlRef
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,24 +1,88 @@
 """SQL written once, as methods that each are the work of one transaction.
 
 On a `Database` such a method runs and returns; on an `AsyncDatabase` it returns something to await. The work is given
-what the database's transactions are made on, a SQLAlchemy `Connection`, before its arguments.
+what the database's transactions are made on, a `Connection`, before its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
-from sqlalchemy import Connection
+if TYPE_CHECKING:
+    from sqlalchemy import TextClause
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_NAMED: Final = re.compile(r"(?<![:\w]):(\w+)(?!:)")
+
+
+@lru_cache(maxsize=256)
+def for_driver(statement: str) -> str:
+    """Return SQL with `:name` as psycopg takes it."""
+    return _NAMED.sub(r"%(\1)s", statement.replace("%", "%%"))
+
+
+class Rows:
+    """What a statement returned: rows that are tuples with names."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def all(self) -> list[Any]:
+        """Return all of them."""
+        return list(self._rows)
+
+    def first(self) -> Any:
+        """Return the first; None if there is none."""
+        return next(iter(self._rows), None)
+
+    def mappings(self) -> Self:
+        """Return the rows as mappings."""
+        return type(self)([row._asdict() for row in self._rows])
+
+    def scalars(self) -> list[Any]:
+        """Return the first column."""
+        return [row[0] for row in self._rows]
+
+    def scalar(self) -> Any:
+        """Return the first column of the first row; None if there is none."""
+        return next(iter(self.scalars()), None)
+
+
+class Connection(Protocol):
+    """What a transaction is made on."""
+
+    def execute(self, statement: str | TextClause, parameters: Mapping[str, Any], /) -> Rows:
+        """Run SQL in which `:name` stands for a parameter."""
+        ...
+
+    def execute_as_is(self, statement: str, parameters: Mapping[str, Any], /) -> Rows:
+        """Run SQL in which `%(name)s` stands for a parameter."""
+        ...
 
 
 class Blocking(Protocol):
     """A database whose transactions keep their caller's thread."""
 
-    def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+    def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns."""
         ...
 
@@ -26,7 +90,7 @@ class Blocking(Protocol):
 class Awaitable(Protocol):
     """A database whose transactions are awaited."""
 
-    async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
+    async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
         """Run `work` in one transaction and return what it returns."""
         ...
 

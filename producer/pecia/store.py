@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
-
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Connection,
-    Integer,
-    all_,
-    and_,
-    func,
-    literal,
-    or_,
-    select,
-    text,
-    true,
-)
 
 from pecia import accepting
 from pecia.audit import note_read
@@ -28,10 +14,9 @@ from pecia.backlog import Load
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
 from pecia.originals import Original
 from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
-from pecia.rows import EVENTS, JOBS, PARTS, RESULTS, VIEW
-from pecia.statements import D_co, Statements, transaction
+from pecia.statements import Connection, D_co, Statements, transaction
 from pecia.submission import NewJob
-from pecia.view import Accepted, JobView
+from pecia.view import COLUMNS, Accepted, JobView
 from pecia_schemas.duty import UNSERVED, Lack
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import JobEvent
@@ -43,8 +28,7 @@ _OPEN = [state for state in PartState if not state.is_terminal]
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
 _FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
-_LOAD = text(
-    """
+_LOAD = """
     SELECT (
         SELECT count(*) FROM (
             SELECT FROM parts WHERE state = 'queued' AND lane = :lane AND run_at <= now() LIMIT :limit
@@ -54,18 +38,40 @@ _LOAD = text(
         WHERE engine IS NOT NULL AND finished_at > now() - interval '1 minute' AND lane = :lane
     ) AS ended
     """
-)
 
 
-_LEAVE_TO_RELAY = text(
-    """
+_LEAVE_TO_RELAY = """
     WITH free AS (
         SELECT id FROM parts WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'queued'
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE parts SET published_at = NULL FROM free WHERE parts.id = free.id
     """
-)
+
+_VIEWS = f"""
+    SELECT {COLUMNS}, tenant FROM jobs
+    WHERE id = ANY(CAST(:job_ids AS uuid[])) AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+"""  # noqa: S608  a constant
+
+_ENDED = """
+    SELECT parts.id, parts.stage, parts.ordinal, parts.failure, results.content
+    FROM parts LEFT JOIN results ON results.part_id = parts.id
+    WHERE parts.job_id = :job_id AND parts.stage <> 'ingest' AND parts.state <> ALL(CAST(:open AS text[])) {further}
+    ORDER BY parts.ordinal LIMIT :limit
+"""
+_ALL_OUTCOMES = _ENDED.format(further="")
+_OUTCOMES = _ENDED.format(further="AND parts.ordinal <> ALL(CAST(:skip AS int[]))")
+
+_ORIGINAL = "SELECT id, task, payload_released_at FROM jobs WHERE id = :job_id"
+
+_LOWEST = """
+    SELECT min(ordinal) FROM parts WHERE job_id = :job_id AND state = ANY(CAST(:open AS text[]))
+"""
+
+_EVENTS = """
+    SELECT sequence, job_id, part_id, state, at, actor, attempt, reason FROM job_events
+    WHERE job_id = :job_id AND sequence > :after ORDER BY sequence
+"""
 
 
 class Store(Statements[D_co]):
@@ -78,7 +84,7 @@ class Store(Statements[D_co]):
         super().__init__(database)
         self._keys = keys
         self._client = client
-        self._own = true() if tenant is None else JOBS.c.tenant == tenant
+        self._tenant = tenant
 
     @transaction
     def accept(
@@ -95,7 +101,7 @@ class Store(Statements[D_co]):
     def load(self, connection: Connection, lane: Lane, limit: int) -> Load:
         """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
         asked = {"lane": lane, "limit": limit}
-        return Load(**connection.execute(_LOAD, asked).mappings().one())
+        return Load(**connection.execute(_LOAD, asked).mappings().first())
 
     @transaction
     def leave_to_relay(self, connection: Connection, part_ids: Collection[UUID]) -> None:
@@ -105,27 +111,29 @@ class Store(Statements[D_co]):
     @transaction
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
-        rows = connection.execute(select(*VIEW).where(JOBS.c.id.in_(job_ids), self._own)).mappings()
-        return {row["id"]: JobView.of(dict(row)) for row in rows}
+        rows = connection.execute(_VIEWS, {"job_ids": list(job_ids), "tenant": self._tenant}).mappings()
+        return {row["id"]: JobView.of(row) for row in rows}
 
     @transaction
     def views_of_tenants(
         self, connection: Connection, asked: Collection[tuple[str, UUID]]
     ) -> dict[tuple[str, UUID], JobView]:
         """Return what is known about each of these jobs that exists and is of the tenant that it stands with."""
-        wanted = JOBS.c.id.in_([job_id for _, job_id in asked])
-        rows = connection.execute(select(*VIEW, JOBS.c.tenant).where(wanted)).mappings()
-        return {(row["tenant"], row["id"]): JobView.of(dict(row)) for row in rows}
+        rows = connection.execute(
+            _VIEWS, {"job_ids": [job_id for _, job_id in asked], "tenant": None}
+        ).mappings()
+        return {(row["tenant"], row["id"]): JobView.of(row) for row in rows}
 
     @transaction
     def page(
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        newest = select(*VIEW).where(self._own, _wanted(listing)).order_by(JOBS.c.id.desc()).limit(size)
+        wanted = _wanted(listing, self._tenant)
         if before is not None:
-            newest = newest.where(JOBS.c.id < before)
-        return [JobView.of(dict(row)) for row in connection.execute(newest).mappings()]
+            wanted["jobs.id < :before"] = {"before": before}
+        newest = f"SELECT {COLUMNS} FROM jobs WHERE {_all(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
+        return [JobView.of(row) for row in connection.execute(newest, _given(wanted, size=size)).mappings()]
 
     @transaction
     def found_pages(
@@ -138,22 +146,22 @@ class Store(Statements[D_co]):
         size: int,
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
-        found = (
-            select(PARTS.c.job_id, PARTS.c.ordinal, PARTS.c.verdict, PARTS.c.finished_at)
-            .join(JOBS, JOBS.c.id == PARTS.c.job_id)
-            .where(PARTS.c.stage == Stage.READ, PARTS.c.verdict.in_(verdicts))
-            .where(JOBS.c.erased_at.is_(None), self._own, _wanted(listing))
-            .order_by(PARTS.c.job_id.desc(), PARTS.c.ordinal)
-            .limit(size)
-        )
+        wanted = _wanted(listing, self._tenant) | {
+            "stage = 'read' AND verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
+            "jobs.erased_at IS NULL": {},
+        }
         if all(verdict.needs_review for verdict in verdicts):
-            found = found.where(text(NEEDS_REVIEW))  # by which Postgres knows that the index has them all
+            wanted[NEEDS_REVIEW] = {}  # by which Postgres knows that the index has them all
         if after is not None:
-            further = or_(PARTS.c.job_id < after.job_id, PARTS.c.ordinal >= after.number)
-            found = found.where(PARTS.c.job_id <= after.job_id, further)
+            further = {"job_id": after.job_id, "number": after.number}
+            wanted["job_id <= :job_id AND (job_id < :job_id OR ordinal >= :number)"] = further
+        found = f"""
+            SELECT job_id, ordinal, verdict, parts.finished_at FROM parts JOIN jobs ON jobs.id = job_id
+            WHERE {_all(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
+        """  # noqa: S608  constants
         return [
             FoundPage(job_id=job_id, number=ordinal + 1, verdict=Verdict(verdict), read_at=at)
-            for job_id, ordinal, verdict, at in connection.execute(found)
+            for job_id, ordinal, verdict, at in connection.execute(found, _given(wanted, size=size))
         ]
 
     @transaction
@@ -177,24 +185,12 @@ class Store(Statements[D_co]):
         `read_as` notes who has read them, if there is anything to read. Raises `JobErasedError` if it was erased,
         `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
         """
-        ended = (
-            select(PARTS.c.id, PARTS.c.stage, PARTS.c.ordinal, PARTS.c.failure, RESULTS.c.content)
-            .join(RESULTS, RESULTS.c.part_id == PARTS.c.id, isouter=True)
-            .where(
-                PARTS.c.job_id == job_id,
-                PARTS.c.stage != Stage.INGEST,
-                PARTS.c.state.not_in(_OPEN),
-            )
-            .order_by(PARTS.c.ordinal)
-            .limit(limit)
-        )
-        if skip:
-            # One parameter, however many they are: a long document is looked at thousands of times.
-            ended = ended.where(PARTS.c.ordinal != all_(literal(list(skip), ARRAY(Integer))))
-        rows = connection.execute(ended).mappings().all()
+        # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
+        asked = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit}
+        rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, asked).mappings().all()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
-        return [_outcome(dict(row), self._keys) for row in rows]
+        return [_outcome(row, self._keys) for row in rows]
 
     @transaction
     def original(self, connection: Connection, job_id: UUID) -> Original:
@@ -202,45 +198,54 @@ class Store(Statements[D_co]):
 
         Raises `DocumentGoneError` if it is not kept any more, `InvalidSettingError` without the key of its password.
         """
-        asked = select(JOBS.c.id, JOBS.c.task, JOBS.c.payload_released_at).where(JOBS.c.id == job_id)
-        row = connection.execute(asked).mappings().first()
+        row = connection.execute(_ORIGINAL, {"job_id": job_id}).mappings().first()
         if row is None:
             raise JobNotFoundError(job_id)
-        return Original.of(dict(row), self._keys)
+        return Original.of(row, self._keys)
 
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:
         """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
-        lowest = select(func.min(PARTS.c.ordinal)).where(PARTS.c.job_id == job_id, PARTS.c.state.in_(_OPEN))
-        return connection.execute(lowest).scalar()
+        lowest: int | None = connection.execute(_LOWEST, {"job_id": job_id, "open": _OPEN}).scalar()
+        return lowest
 
     @transaction
     def events(
         self, connection: Connection, job_id: UUID, *, after: int, skip: Collection[int]
     ) -> list[JobEvent]:
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
-        told = (
-            select(EVENTS)
-            .where(EVENTS.c.job_id == job_id, EVENTS.c.sequence > after)
-            .order_by(EVENTS.c.sequence)
-        )
-        rows = connection.execute(told).mappings()
-        return [JobEvent.model_validate(dict(row)) for row in rows if row["sequence"] not in skip]
+        rows = connection.execute(_EVENTS, {"job_id": job_id, "after": after}).mappings()
+        return [JobEvent.model_validate(row) for row in rows if row["sequence"] not in skip]
 
 
-def _wanted(listing: Listing) -> ColumnElement[bool]:
-    conditions: list[ColumnElement[bool]] = [true()]
+def _wanted(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]]:
+    """Return the conditions on jobs, in SQL, each with its parameters."""
+    conditions: dict[str, dict[str, Any]] = {}
+    if tenant is not None:
+        conditions["jobs.tenant = :tenant"] = {"tenant": tenant}
     if listing.states:
-        conditions.append(JOBS.c.state.in_(listing.states))
+        conditions["jobs.state = ANY(CAST(:states AS text[]))"] = {"states": list(listing.states)}
     if listing.kind is not None:
-        conditions.append(JOBS.c.kind == listing.kind)
+        conditions["jobs.kind = :kind"] = {"kind": listing.kind}
     if listing.metadata:
-        conditions.append(JOBS.c.metadata.contains(dict(listing.metadata)))
+        conditions["jobs.metadata @> CAST(:metadata AS jsonb)"] = {
+            "metadata": json.dumps(dict(listing.metadata))
+        }
     if listing.since is not None:
-        conditions.append(JOBS.c.created_at >= listing.since)
+        conditions["jobs.created_at >= :since"] = {"since": listing.since}
         if listing.since > _FIRST_IDS:
-            conditions.append(JOBS.c.id >= _oldest_id(listing.since - _CLOCK_SKEW))
-    return and_(*conditions)
+            conditions["jobs.id >= :oldest"] = {"oldest": _oldest_id(listing.since - _CLOCK_SKEW)}
+    return conditions
+
+
+def _all(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return SQL that is true where all of the conditions are."""
+    return " AND ".join(conditions) or "true"
+
+
+def _given(conditions: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
+    """Return the parameters of all the conditions, and the others."""
+    return {name: value for given in conditions.values() for name, value in given.items()} | others
 
 
 def _oldest_id(since: datetime) -> UUID:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -14,15 +14,17 @@ from pydantic import ValidationError
 from pecia.errors import InvalidOptionError
 from pecia.sources import StoredSource
 from pecia_schemas import lengths
-from pecia_schemas.cost import page_cost
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import Webhook
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.references import UrlRef
 from pecia_schemas.states import Lane, Stage
 from pecia_schemas.stored_tasks import seal_task, task_digest
-from pecia_schemas.tasks import DocumentType, ReadDocument, Task, UrlRef, task_to_json
+
+if TYPE_CHECKING:
+    from pecia_schemas.tasks import ReadDocument, Task
 
 _INGEST_COST = 1
 
@@ -122,6 +124,8 @@ def new_job(
     Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
     `traceparent`.
     """
+    from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
+
     written = task_to_json(task, source.payload)
     digests = _digests(task.kind, written, asked.lane, source, keys)
     job: dict[str, Any] = {
@@ -181,6 +185,9 @@ def _source_under(
 
 
 def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:
+    from pecia_schemas.cost import page_cost  # noqa: PLC0415  tasks are slow to load
+    from pecia_schemas.tasks import DocumentType, ReadDocument  # noqa: PLC0415
+
     part: dict[str, Any] = {
         "id": new_id(),
         "job_id": job_id,
@@ -234,6 +241,8 @@ def checked_key(key: str) -> str:
 
 def check_task(task: Task[Any]) -> None:
     """Raise `InvalidOptionError` if it is no task, or says what cannot be written down."""
+    from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
+
     if not isinstance(task, Task):
         raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
     if not (getattr(task, "adapter", None) or " ").isprintable():

@@ -8,28 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
-from pecia.statements import D_co, Statements, unrepeatable
+from pecia.statements import Connection, D_co, Statements, unrepeatable
 from pecia_schemas import lengths
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, reopen_job
 from pecia_schemas.states import JobState, Lane, PartState, Stage
 
-_LOCK_UNFINISHED = text(
-    """
+_LOCK_UNFINISHED = """
     SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) AND state IN ('queued', 'running')
     ORDER BY id FOR NO KEY UPDATE
     """
-)
 
-_LOCK_JOB = text(
-    """
+_LOCK_JOB = """
     SELECT state, coalesce(erased_at, payload_released_at) AS erased_at, coalesce(flow, id) AS flow, traceparent
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
-)
 
 # A summary that left segments out is written anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = moving(
@@ -93,7 +87,7 @@ class Transitions(Statements[D_co]):
 
         Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
         """
-        job = connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
+        job = connection.execute(_LOCK_JOB, {"job_id": job_id}).first()
         if job is None:
             raise JobNotFoundError(job_id)
         state: str = job.state

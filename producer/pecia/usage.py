@@ -7,11 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, text
-
 from pecia.errors import InvalidOptionError
 from pecia.records import Usage, UsageFigures
-from pecia.statements import D_co, Statements, transaction
+from pecia.statements import Connection, D_co, Statements, transaction
 
 _METADATA = "metadata:"
 _GROUPS = {
@@ -49,7 +47,8 @@ class Accounts(Statements[D_co]):
     @transaction
     def since(self, connection: Connection, moment: datetime | None, by: str | None) -> Usage:
         """Return the sums over the parts that have ended since. Raises `InvalidOptionError` for an unknown `by`."""
-        rows = _rows(connection, _sums(by, _ENDED_SINCE).bindparams(since=moment))
+        key = (by or "").removeprefix(_METADATA)
+        rows = _rows(connection, _sums(by, _ENDED_SINCE), {"since": moment, "key": key})
         return Usage(
             since=moment,
             by=by,
@@ -60,20 +59,20 @@ class Accounts(Statements[D_co]):
     @transaction
     def of_job(self, connection: Connection, job_id: UUID) -> UsageFigures:
         """Return the sums over one job's parts, those that are tried again included."""
-        rows = _rows(connection, _sums(None, _OF_JOB).bindparams(job_id=job_id))
+        rows = _rows(connection, _sums(None, _OF_JOB), {"job_id": job_id})
         return next(UsageFigures.of(row) for row in rows if row["total"])
 
 
-def _rows(connection: Connection, query: TextClause) -> list[Mapping[str, Any]]:
-    return [dict(row) for row in connection.execute(query).mappings()]
+def _rows(connection: Connection, query: str, asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return connection.execute(query, asked).mappings().all()
 
 
-def _sums(by: str | None, which: str) -> TextClause:
+def _sums(by: str | None, which: str) -> str:
     if by is None:
-        return text(_SUMS.format(name="CAST(NULL AS text)", which=which))
+        return _SUMS.format(name="CAST(NULL AS text)", which=which)
     if by in _GROUPS:
-        return text(_SUMS.format(name=_GROUPS[by], which=which))
+        return _SUMS.format(name=_GROUPS[by], which=which)
     key = by.removeprefix(_METADATA)
     if key in ("", by):
         raise InvalidOptionError(f"Usage is told apart by {', '.join(_GROUPS)} or {_METADATA}KEY.")
-    return text(_SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)).bindparams(key=key)
+    return _SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)

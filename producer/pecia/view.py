@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
+
+COLUMNS: Final = """
+    id, kind, lane, state, metadata, total, done, failed, cancelled, failure,
+    created_at, started_at, finished_at, erased_at
+"""
+"""What of a row of `jobs` makes a view of it."""
 
 
 @lru_cache(maxsize=1024)

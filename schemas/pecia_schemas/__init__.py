@@ -1,57 +1,63 @@
-"""The contract between clients, workers and migrations: tasks, results, states, failures, events."""
+"""The contract between clients, workers and migrations: tasks, results, states, failures, events.
 
-from pecia_schemas.blocks import (
-    Block,
-    BlockKind,
-    Box,
-    Cell,
-    Doubt,
-    DoubtReason,
-    Line,
-    Mark,
-    MarkKind,
-    MarkState,
-    Table,
-    Word,
-)
-from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
-from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
-from pecia_schemas.ids import new_id
-from pecia_schemas.media import MediaType
-from pecia_schemas.results import (
-    CachedFrom,
-    Captions,
-    Change,
-    Document,
-    Page,
-    PageFailure,
-    ReadingAttempt,
-    Segment,
-    SegmentFailure,
-    Shrunk,
-    Summary,
-    Timings,
-    TokenUsage,
-    Verdict,
-)
-from pecia_schemas.states import JobState, Lane, PartState, Stage
-from pecia_schemas.tasks import (
-    AnyTask,
-    CaptionStyle,
-    CaptionVideo,
-    DocumentType,
-    GenerationOptions,
-    PayloadRef,
-    Prefer,
-    Preparation,
-    Preset,
-    ReadDocument,
-    Source,
-    Task,
-    UrlRef,
-    Witness,
-)
+Names are imported when they are first used: who lists jobs needs neither tasks nor results.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pecia_schemas.blocks import (
+        Block,
+        BlockKind,
+        Box,
+        Cell,
+        Doubt,
+        DoubtReason,
+        Line,
+        Mark,
+        MarkKind,
+        MarkState,
+        Table,
+        Word,
+    )
+    from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
+    from pecia_schemas.failures import Failure, FailureCode
+    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
+    from pecia_schemas.ids import new_id
+    from pecia_schemas.media import MediaType
+    from pecia_schemas.references import PayloadRef, UrlRef
+    from pecia_schemas.results import (
+        CachedFrom,
+        Captions,
+        Change,
+        Document,
+        Page,
+        PageFailure,
+        ReadingAttempt,
+        Segment,
+        SegmentFailure,
+        Shrunk,
+        Summary,
+        Timings,
+        TokenUsage,
+        Verdict,
+    )
+    from pecia_schemas.states import JobState, Lane, PartState, Stage
+    from pecia_schemas.tasks import (
+        AnyTask,
+        CaptionStyle,
+        CaptionVideo,
+        DocumentType,
+        GenerationOptions,
+        Prefer,
+        Preparation,
+        Preset,
+        ReadDocument,
+        Source,
+        Task,
+        Witness,
+    )
 
 __all__ = [
     "AnyTask",
@@ -114,3 +120,27 @@ __all__ = [
     "Word",
     "new_id",
 ]
+
+_HOMES = (
+    "states",
+    "ids",
+    "failures",
+    "media",
+    "references",
+    "events",
+    "blocks",
+    "grounding",
+    "results",
+    "tasks",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

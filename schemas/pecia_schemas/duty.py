@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from sqlalchemy import text
-
 from pecia_schemas.states import Stage
 
 ON_DUTY = (
@@ -34,8 +32,7 @@ class Need(StrEnum):
 
 
 # A worker whose capabilities are unknown, because an older version registered it, is taken to be able to do anything.
-UNSERVED = text(
-    f"""
+UNSERVED = f"""
     WITH asked AS (
         SELECT CASE WHEN CAST(:job_ids AS uuid[]) IS NOT NULL THEN parts.job_id END AS job_id, parts.stage,
                jobs.task->>'adapter' AS adapter, jobs.task->>'language' AS language,
@@ -68,8 +65,7 @@ UNSERVED = text(
     FROM first WHERE name = 'stage' OR least > 1
     GROUP BY job_id, stage, rank, name, value
     ORDER BY job_id, stage, rank, value
-    """  # noqa: S608  constants of this module
-)
+"""  # noqa: S608  constants of this module
 """Takes `job_ids`, or None for all; returns what their queued parts need and no running worker can do.
 
 Where no worker serves the stage, that alone is returned.

@@ -23,6 +23,11 @@ def new_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
+def utc(moment: str) -> str:
+    """Return a moment, an expression in SQL, as it is written in notices: by ISO 8601, whatever the session's zone."""
+    return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+
+
 class _Event(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 

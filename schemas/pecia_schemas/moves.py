@@ -1,16 +1,17 @@
 """Every change of state of a part or a job: state, times, event, counters, summary and callbacks move together.
 
-Nothing else writes `parts.state`, `jobs.state`, the counters of jobs or new `job_events`. Callers lock jobs before
-parts, each in the order of ids, always FOR NO KEY UPDATE, so that no two transactions wait for each other in a circle.
+But for the client that creates a job, nothing else writes `parts.state`, `jobs.state`, the counters of jobs or new
+`job_events`. Callers lock jobs before parts, each in the order of ids, always FOR NO KEY UPDATE, so that no two
+transactions wait for each other in a circle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import TextClause, text
 
 from pecia_schemas.outbox import PROMISE_CALLBACKS
 from pecia_schemas.states import JobState, PartState
@@ -223,47 +224,12 @@ _CUT = text(
 )
 
 
-# In the order of keys, so that two clients with the same keys wait for each other only one way round.
-CREATE_JOBS: Final = """
-    WITH asked AS (
-        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
-            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
-            width int, height int, traceparent text, task jsonb)
-    ), shared AS (
-        SELECT lane, client, tenant, flow, metadata, webhook, held,
-               coalesce(not_before, now() + not_before_in) AS not_before,
-               coalesce(expires, now() + expires_in) AS expires_at
-        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
-            lane text, client text, tenant text, flow uuid, metadata jsonb, webhook jsonb, held bool,
-            not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
-    ), released AS MATERIALIZED (
-        SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
-    ), made AS (
-        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, metadata,
-                          webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, metadata, webhook, total, not_before,
-               expires_at, traceparent
-        FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
-        ON CONFLICT (idempotency_key) DO NOTHING
-        RETURNING id, created_at
-    ), first_parts AS (
-        INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
-        SELECT part, id, stage, 0, lane, flow, cost, width, height, coalesce(not_before, now()),
-               not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
-        FROM asked JOIN made USING (id), shared
-    ), first_events AS (
-        INSERT INTO job_events (job_id, state, actor) SELECT id, 'queued', 'client:' || client FROM made, shared
-    )
-    SELECT id, created_at, CAST(NULL AS text) AS released FROM made
-    UNION ALL SELECT NULL, NULL, payload FROM released
-    """
-"""For the driver. Writes jobs with their first parts and events; returns those whose keys were free.
+class Connection(Protocol):
+    """What a transaction is made on: by the fleet with SQLAlchemy, by clients without."""
 
-Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
-instead and writes nothing: then the caller looks what is still there.
-
-The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
-"""
+    def execute(self, statement: TextClause, parameters: dict[str, Any], /) -> Any:
+        """Run a statement and return its rows."""
+        ...
 
 
 def begin_jobs(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> None:

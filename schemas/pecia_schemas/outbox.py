@@ -6,13 +6,8 @@ held, and its events are written: the newest gives the notice its place among th
 
 from sqlalchemy import text
 
+from pecia_schemas.events import utc
 from pecia_schemas.results import NEEDS_REVIEW
-
-
-def utc(moment: str) -> str:
-    """Return a moment, an expression in SQL, as it is written in notices: by ISO 8601, whatever the session's zone."""
-    return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
-
 
 _DATA = f"""
     'job_id', jobs.id, 'kind', kind, 'state', state, 'lane', lane,

@@ -21,8 +21,8 @@ from obstore.store import LocalStore, S3Store
 
 from pecia_schemas.encryption import Keyring, KeyUnavailableError
 from pecia_schemas.media import HEAD_BYTES, sniff
+from pecia_schemas.references import PayloadRef
 from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
-from pecia_schemas.tasks import PayloadRef
 from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:

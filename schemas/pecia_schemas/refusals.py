@@ -9,8 +9,9 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from sqlalchemy import make_url
+import psycopg
 
+from pecia_schemas.connecting import parameters_of
 from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
 
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
@@ -72,7 +73,8 @@ def explain(error: BaseException, url: str) -> str:
 
 def _reason(error: BaseException) -> str:
     """Return what the server or the driver says of itself: of no statement, for it is no statement's fault."""
-    return (str(getattr(error, "orig", None) or name_of(error)).splitlines() or [""])[0].strip()
+    said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None) or name_of(error)
+    return (str(said).splitlines() or [""])[0].strip()
 
 
 def _said_by_redis(error: BaseException, *, encrypted: bool) -> str | None:
@@ -115,6 +117,6 @@ def _redis_host(url: str) -> str:
 
 
 def _postgres_host(url: str) -> str:
-    parts = make_url(url)
-    host = parts.host or parts.query.get("host") or "the default socket"
-    return f"{host}{f':{parts.port}' if parts.port else ''}, database {parts.database or 'default'}"
+    parts = parameters_of(url)
+    port, database = parts.get("port"), parts.get("dbname", "default")
+    return f"{parts.get('host', 'the default socket')}{f':{port}' if port else ''}, database {database}"

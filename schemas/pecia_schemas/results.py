@@ -114,7 +114,7 @@ class ReadingAttempt(Stored):
     """What was different from the first; None: it was the first."""
     fields: bool = False
     """Whether it was an answer to `fields=`, not the page's text."""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = TokenUsage.model_construct()
 
 
 class Shrunk(Stored):
@@ -131,7 +131,7 @@ class CachedFrom(Stored):
     """Whose reading it was; it may have been erased since."""
     read_at: datetime
     """When it was read, by the database's clock."""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = TokenUsage.model_construct()
     """What the engine spent on it then."""
 
 
@@ -179,9 +179,9 @@ class Page(Stored):
     """How the reading that was kept differed from the first; None: it was the first."""
     attempts: tuple[ReadingAttempt, ...] = ()
     """All other readings, in order; empty if the first was good."""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = TokenUsage.model_construct()
     """Of all readings; `wasted` holds those of `attempts`."""
-    timings: Timings = Timings()
+    timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
     """Set if the same page had been read before, in the same way."""
 
@@ -332,8 +332,8 @@ class Segment(Stored):
     """Whether the file broke off within the segment: fewer frames were seen than asked for."""
     engine: str
     shrunk: Shrunk | None = None
-    usage: TokenUsage = TokenUsage()
-    timings: Timings = Timings()
+    usage: TokenUsage = TokenUsage.model_construct()
+    timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
     """Set if the same frames had been captioned before, in the same way."""
 
@@ -351,8 +351,8 @@ class Summary(Stored):
     text: str
     verdict: Verdict
     engine: str
-    usage: TokenUsage = TokenUsage()
-    timings: Timings = Timings()
+    usage: TokenUsage = TokenUsage.model_construct()
+    timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
     """Set if the same captions had been summarised before, in the same way."""
 

@@ -6,6 +6,7 @@ for a row that is too long for an index, and `InternalError` for a server that i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -13,8 +14,6 @@ from typing import Final
 
 import psycopg
 from pydantic_core import PydanticSerializationError
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 
 class Verdict(Enum):
@@ -62,11 +61,13 @@ def verdict_on(error: BaseException) -> Verdict | None:
         lengths = range(len(state), 1, -1)
         return next((_BY_PREFIX[state[:n]] for n in lengths if state[:n] in _BY_PREFIX), Verdict.REFUSED)
     match _cause_of(error):
-        case psycopg.OperationalError() | psycopg.InterfaceError() | PoolTimeoutError():
+        case psycopg.OperationalError() | psycopg.InterfaceError():
             return Verdict.TRANSIENT  # lost, refused, silent, or every connection is taken
         case psycopg.Error() | UnicodeError() | PydanticSerializationError():
             return Verdict.REFUSED  # such a value cannot be written, so nothing was sent
-    return None
+    return (
+        Verdict.TRANSIENT if _is_of_sqlalchemy(error, "TimeoutError") else None
+    )  # every connection is taken
 
 
 def is_transient(error: BaseException) -> bool:
@@ -108,4 +109,11 @@ def outage_suppressed() -> Iterator[None]:
 
 def _cause_of(error: BaseException) -> BaseException | None:
     """Return the driver's error without what SQLAlchemy puts around it."""
-    return error.orig if isinstance(error, DBAPIError) else error
+    cause: BaseException | None = getattr(error, "orig", None)
+    return cause if _is_of_sqlalchemy(error, "DBAPIError") else error
+
+
+def _is_of_sqlalchemy(error: BaseException, name: str) -> bool:
+    """Return whether SQLAlchemy raised it, which is slow to load: who has not loaded it gets no error of it."""
+    known = sys.modules.get("sqlalchemy.exc")
+    return known is not None and isinstance(error, getattr(known, name))

@@ -1,7 +1,5 @@
 """A whole fleet on real servers, as `pecia up` runs it, and a client of it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Drawn pages whose truth is exact, through a whole fleet with the CPU engine: how much is right, and in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path

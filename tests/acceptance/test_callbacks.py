@@ -1,7 +1,5 @@
 """Whoever asked to be called back is called once for each job, with a signature, and hears nothing of the document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

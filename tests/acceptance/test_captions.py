@@ -1,7 +1,5 @@
 """Videos through a whole fleet: cut, captioned all at once, and summarised; here by an engine that writes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """compose/ without Docker: every service that this machine has a server for, a document, and what watches over it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

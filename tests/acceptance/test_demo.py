@@ -1,7 +1,5 @@
 """`pecia demo` shows the main job from end to end and leaves the machine as it was."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

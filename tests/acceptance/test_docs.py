@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from chat_server import Behaviour, serving
+from hand_made_pdfs import text_pdf
 from http_doubles import free_port
 from limits import WAIT_S
 from pecia import ReadDocument
@@ -131,6 +132,28 @@ def test_fields_are_printed_as_the_page_on_reading_shows(desk_with_a_model: Desk
     ]
     (printed,) = json.loads(desk_with_a_model.run("/bin/sh", "-c", command))["pages"]
     assert printed == {"number": 1, "text": "Amoxicillin 500 mg", "verdict": "ok", "fields": FIELDS}
+
+
+def test_the_programs_about_grounding_tell_of_every_leaf(
+    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    draw_papers(tmp_path)
+    (tmp_path / "invoice.pdf").write_bytes(text_pdf(["Invoice 4711, total 12.50 EUR"]))
+    filled = json.dumps({"number": "4711", "date": None, "total": 99.5, "items": []})
+    own = {"decode_processes": 1, "witness": "layer"}
+    with (
+        serving(Behaviour(form=filled)) as server,
+        run_fleet("grounding", engine="openai", engine_url=server.url, **own) as fleet,
+    ):
+        first, second = blocks((ROOT / "docs/grounding.md").read_text(), "python")
+        Desk(tmp_path, fleet).python(first)
+        merged, *leaves = Desk(tmp_path, fleet).python(second).splitlines()
+    assert merged == "number='4711' date=None total=99.5 items=[]"
+    assert {(leaf.split()[0], "agrees" in leaf, "not_on_page" in leaf) for leaf in leaves} == {
+        ("/number", True, False),
+        ("/date", False, False),
+        ("/total", False, True),
+    }
 
 
 @pytest.mark.parametrize("example", ["read_documents.py", "read_documents_async.py"])

@@ -1,7 +1,5 @@
 """A fleet with a key: documents are read as ever, and whoever has the disks alone learns nothing; keys come and go."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator

@@ -4,13 +4,11 @@ The table is `tests/shared/every_input.py`. All of it goes through one fleet in 
 of, then what a decoding process is ended for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -47,7 +45,7 @@ class Look:
     memory: dict[str, int]
 
     @classmethod
-    def at(cls, fleet: Any) -> Look:
+    def at(cls, fleet: Any) -> Self:
         workers = {name: fleet.pid(name) for name in ("ingest", "engine")}
         return cls(
             workers=workers,

@@ -1,7 +1,5 @@
 """What dies in the middle of thirty pages is made good: every page is read, each exactly once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

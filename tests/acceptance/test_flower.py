@@ -3,8 +3,6 @@
 With SCREENSHOTS=docs/images in the environment the pages are kept there as pictures.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The gateway of `pecia up --gateway` as a user has it: keys by the command, curl as the page has it, a client."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Who is served first, and jobs that end before their time, over a whole fleet."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

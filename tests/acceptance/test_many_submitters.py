@@ -1,7 +1,5 @@
 """Many processes that submit and read at once, as the benchmark has them do it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Memory does not grow with pages: a long document goes through as a stream."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

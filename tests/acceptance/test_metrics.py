@@ -1,7 +1,5 @@
 """A whole fleet as Prometheus and a health check see it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

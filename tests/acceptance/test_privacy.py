@@ -3,8 +3,6 @@
 Nor does what a model is asked and what it writes: fields, captions, refusals, a crash. After a purge nothing is left.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

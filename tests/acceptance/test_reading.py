@@ -1,7 +1,5 @@
 """A document goes in and its text comes out, page by page. What cannot be read is in test_every_input.py."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

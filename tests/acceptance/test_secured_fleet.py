@@ -1,7 +1,5 @@
 """A whole fleet on locked servers: it works with the accounts of docs/security.md, and tells nobody its secrets."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

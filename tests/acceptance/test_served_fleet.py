@@ -1,7 +1,5 @@
 """A fleet whose model is on a server, through the server's absence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,7 +1,5 @@
 """A short soak: a fleet at work is broken in the ways that lose work elsewhere, and keeps its promises."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The trace of a job through a whole fleet, as a collector has it."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

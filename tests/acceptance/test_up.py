@@ -1,7 +1,5 @@
 """`pecia up` in one terminal, everything else in another: what a person sees, and what is left when it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A model that swaps digits, makes rows up and leaves lines out, through a whole fleet: what of it is found."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A client, and a fleet of one that moves parts through the real ledger when the test says so."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

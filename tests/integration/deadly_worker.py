@@ -1,7 +1,5 @@
 """An engine worker whose engine reads nothing, takes a moment for it, and ends the process on a page of one width."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

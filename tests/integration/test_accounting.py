@@ -1,7 +1,5 @@
 """What parts took: written when an attempt ends, added up over attempts, and summed for whoever asks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The asynchronous client on its loop: nothing blocks it, and whoever is cancelled leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Who was handed a result is written down, once for each call, in the transaction that read it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A lane that is full: who is refused, who waits, and what counts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Lane, QueueFullError, ReadDocument
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.references import PayloadRef
 
 LIMIT = 3
 

@@ -3,8 +3,6 @@
 Left out are those that start a whole fleet, or many workers in turn: `make bench BENCH_SIZE=tiny` runs all.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """`pecia backfill` hands over what lies below a prefix: each version of a document once, however often it is run."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

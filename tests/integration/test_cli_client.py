@@ -3,8 +3,6 @@
 A process runs only where it is the subject: on a terminal, under Ctrl-C, with settings of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`pecia purge` asks before it erases and says what it erased; `pecia audit` shows who read and erased."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pecia read` hands on what it was told of fields and of how to write, and prints what came of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`pecia webhook`: endpoints, what they were told, and a receiver to try them with."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

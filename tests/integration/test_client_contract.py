@@ -1,7 +1,5 @@
 """What both kinds of client promise of jobs, on a fake fleet as on a real one: submitting, waiting, results, ends."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

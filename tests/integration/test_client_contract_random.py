@@ -1,7 +1,5 @@
 """Whatever clients and workers do, in whatever order: a fake fleet tells the same of it as a real one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What both kinds of client promise beside jobs, on a fake fleet as on a real one: callbacks, records, erasure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The worker that runs in production tells of its jobs what a fake fleet tells of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What both kinds of client promise of endpoints and deliveries, on a fake fleet as on a real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """What both kinds of client hear, ask and survive while they wait, on real servers; the rest is their contract's."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

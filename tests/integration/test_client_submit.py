@@ -1,7 +1,5 @@
 """Submitting: what is written, what is published, what a repeated submit returns, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """What a stranger's file could do if it took over the process that decodes it: next to nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

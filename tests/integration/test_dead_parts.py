@@ -1,7 +1,5 @@
 """Parts that the fleet gave up: they are kept with their story, and run again when somebody says so."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

@@ -1,18 +1,17 @@
 """Decoding in real processes: what goes wrong there stays there."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pillow_heif
@@ -34,9 +33,6 @@ from pecia_workers.media.decoding import initialize_process, page_pixels
 from pecia_workers.media.frames import Form
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from videos import second_of, video
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 

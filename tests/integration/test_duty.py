@@ -1,7 +1,5 @@
 """A job that no running worker can serve says so, and says what to start."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import timedelta

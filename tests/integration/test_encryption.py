@@ -1,7 +1,5 @@
 """With keys nothing that is stored tells of a document; keys can be changed while the fleet works."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,7 +26,7 @@ from pecia import (
 )
 from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.references import PayloadRef
 from pecia_workers.ledger import ClaimedPart
 from pecia_workers.ledger.rekeying import PAYLOADS, RESULTS, Holdings, holdings, payloads_due, spans
 from pecia_workers.rekeying import Rekeyed, Rekeying

@@ -4,8 +4,6 @@ A table of scenarios that are run, not marks on tests elsewhere: a mark says wha
 test no longer gets there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which jobs take turns as one: each by itself, or all that share a value of their metadata."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`pecia flower` as a process of its own: where it listens, where it is found, how much it keeps."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

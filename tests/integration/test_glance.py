@@ -1,7 +1,5 @@
 """What `pecia up` shows of the jobs is what Postgres has of them."""
 
-from __future__ import annotations
-
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from house import House

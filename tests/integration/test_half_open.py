@@ -1,7 +1,5 @@
 """A connection to Postgres that nobody closes and nothing comes through is given up in time, and holds nobody up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.soak.proxy import Proxy
@@ -21,8 +19,9 @@ from tests.soak.proxy import Proxy
 from house import House
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
-from pecia.database import STATEMENT_TIMEOUT, Database
-from pecia_schemas.database import close_after
+from pecia.database import STATEMENT_TIMEOUT, Database, connecting
+from pecia.pool import Pool
+from pecia.statements import Connection
 from pecia_workers.ledger.workers import is_registered
 
 pytestmark = pytest.mark.gate
@@ -86,7 +85,7 @@ def test_one_silent_connection_is_enough_to_replace_them_all(proxied: House, pro
 def test_a_connection_out_of_the_pool_shows_soon_that_it_lives(
     proxied: House, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia_schemas.database._ALIVE_S", 1.0)
+    monkeypatch.setattr("pecia_schemas.connecting._ALIVE_S", 1.0)
 
     async def ask(database: AsyncEngine) -> None:
         await select(database)
@@ -140,7 +139,7 @@ def test_a_statement_of_a_worker_that_fell_silent_ends(house: House, proxied: Ho
 
 def test_a_producer_gets_an_error_instead_of_waiting_for_ever(proxied: House, proxy: Proxy) -> None:
     database = Database(proxied.database_url, connect_timeout=timedelta(seconds=5))
-    close_after(database._engine, PATIENCE)
+    database._pool = Pool(connecting(proxied.database_url, 5), PATIENCE)
     with pytest.raises(DatabaseUnavailableError):
         database.transaction(lambda connection: ask_in_vain(connection, proxy), repeatable=False)
     database.transaction(ask)
@@ -168,11 +167,14 @@ def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
 
 
 def ask(connection: Connection) -> None:
-    connection.execute(text("SELECT 1"))
+    connection.execute("SELECT 1", {})
 
 
 def limit(connection: Connection) -> timedelta | None:
-    return connection.execute(text("SELECT CAST(current_setting('statement_timeout') AS interval)")).scalar()
+    allowed: timedelta | None = connection.execute(
+        "SELECT CAST(current_setting('statement_timeout') AS interval)", {}
+    ).scalar()
+    return allowed
 
 
 def ask_in_vain(connection: Connection, proxy: Proxy) -> None:

@@ -1,7 +1,5 @@
 """What is announced in Redis is a hint: whoever can publish there makes nobody believe anything."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

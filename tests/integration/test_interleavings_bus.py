@@ -1,7 +1,5 @@
 """A worker that looks after Redis leaves it whatever happens on the way."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker's runtime while jobs are cancelled and retried under its hands, on real servers."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

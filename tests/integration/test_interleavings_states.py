@@ -1,7 +1,5 @@
 """Whatever order clients, workers, operators and upkeep move in, the ledger's books balance after every step."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

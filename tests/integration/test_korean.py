@@ -1,7 +1,5 @@
 """Korean on the CPU: read by Tesseract where it is, refused with what to install where it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Callable

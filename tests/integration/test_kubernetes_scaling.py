@@ -1,7 +1,5 @@
 """What KEDA asks Postgres, by the queries of `compose/kubernetes` and with the role of the page about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,14 +1,13 @@
 """The supervisor behind `pecia up`: it keeps what it started alive, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,14 +22,9 @@ from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.errors import EmbeddedError, FleetRunningError
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import processes_in
-from pecia_workers.local.supervised import ServiceState
+from pecia_workers.local.supervised import Service, ServiceState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pecia_workers.local.supervised import Service
-
-    Eventually = Callable[..., Any]
+Eventually = Callable[..., Any]
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 

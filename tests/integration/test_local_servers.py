@@ -1,13 +1,11 @@
 """Embedded Postgres and Redis: they start anywhere, come back at the same address, and die with their parent."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -16,17 +14,11 @@ from redis.exceptions import ResponseError
 
 from pecia_workers.local import cluster
 from pecia_workers.local.errors import EmbeddedError
-from pecia_workers.local.postgres import start_postgres
+from pecia_workers.local.postgres import EmbeddedPostgres, start_postgres
 from pecia_workers.local.process import Account, spawn
-from pecia_workers.local.redis import start_redis
+from pecia_workers.local.redis import EmbeddedRedis, start_redis
 from pecia_workers.local.scratch import ScratchDirectory
 from pecia_workers.local.wheels import postgres_programs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pecia_workers.local.postgres import EmbeddedPostgres
-    from pecia_workers.local.redis import EmbeddedRedis
 
 pytestmark = pytest.mark.gate
 

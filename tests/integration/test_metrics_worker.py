@@ -1,7 +1,5 @@
 """Health of a worker on real lists and a real database."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The schema's history leads to the tables in the code, and back."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

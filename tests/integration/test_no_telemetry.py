@@ -1,7 +1,5 @@
 """Libraries that would report home from a hospital's network are told not to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

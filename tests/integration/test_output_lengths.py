@@ -1,7 +1,5 @@
 """Workers tell each other how long output is, through Postgres."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`pages=` and `password=` from the client to the worker and back: what is cut, read, refused, told and forgotten."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The payload store over a directory and over a real S3 protocol server: one contract for both."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Everything works behind a PgBouncer in transaction mode, and leaves nothing on the connections that others get."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A purge takes everything of a document at once and for good, and leaves nobody else's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A page that kills its worker, in a real fleet: it fails as poisoned, and nobody fails with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

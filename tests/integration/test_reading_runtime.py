@@ -1,7 +1,5 @@
 """A worker reads a page with a language model that is not always good at it, and a client gets what came of it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

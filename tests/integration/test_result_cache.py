@@ -1,7 +1,5 @@
 """What was read before is the result at once: real client, worker, ledger and engine, and a server that counts."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

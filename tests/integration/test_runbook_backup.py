@@ -1,7 +1,5 @@
 """The backup of the runbook, made and brought back as it has people type it, on real servers."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the runbook and its entries for alerts have people ask `pecia`, asked of real servers."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

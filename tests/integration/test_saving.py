@@ -1,7 +1,5 @@
 """Results as files, by `Job.save` and by `pecia result`: whole or not at all, and nothing of the document is left."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Redis and Postgres behind TLS and accounts: whom we talk to is verified, and a refusal is one sentence."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

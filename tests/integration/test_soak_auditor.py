@@ -1,7 +1,5 @@
 """The auditor of a soak sees every kind of broken promise; one that never complains would prove nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path

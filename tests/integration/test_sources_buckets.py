@@ -1,7 +1,5 @@
 """Documents from object stores: only what the settings name, whatever the fleet's credentials open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path

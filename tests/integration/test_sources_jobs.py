@@ -1,7 +1,5 @@
 """Jobs whose document the fleet fetches: what is stored of them, who may change them, and what is left over."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

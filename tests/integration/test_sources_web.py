@@ -1,7 +1,5 @@
 """Documents from the web: what is fetched, what is refused, and what is cut off; against a real server."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Postgres fails the fleet's writes, by every class of SQLSTATE and at every place: what waits, and what fails."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Many tasks at once: what is refused leaves the others alone, what breaks off can be repeated, and keys hold."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import threading
@@ -30,7 +28,7 @@ from pecia import (
     SubmitManyError,
 )
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.references import PayloadRef
 from pecia_workers.local.postgres import EmbeddedPostgres
 
 Picture = Callable[..., bytes]

@@ -1,7 +1,5 @@
 """How a machine hears that it will be taken away, from servers that keep the clouds' rules."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Written PDFs through the ledger and a worker: the file's own text, exact and free, where it can be trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

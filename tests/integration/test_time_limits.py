@@ -1,7 +1,5 @@
 """A part that is not wanted any more, or takes too long, leaves the engine at once; nobody waits for its answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

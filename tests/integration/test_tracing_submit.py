@@ -1,7 +1,5 @@
 """What an application that traces sees of a submit, and what its jobs keep of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """A fleet of the release before dies; the tables move, and a new fleet ends all that it left in both stores."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Who waits at a terminal for what no running worker can do is told so, once, and what to start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

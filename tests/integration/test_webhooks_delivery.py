@@ -1,7 +1,5 @@
 """The webhook worker, real rows and a real receiver: a promised callback arrives, or is visibly dead."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

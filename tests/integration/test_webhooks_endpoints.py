@@ -1,7 +1,5 @@
 """Registered endpoints on a real outbox: secrets of their own, pauses, an end, and a record of every try."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

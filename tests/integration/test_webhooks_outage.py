@@ -1,7 +1,5 @@
 """Receivers that are down, broken, slow, resetting, redirecting and gone: every delivery arrives or is visibly dead."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """The wheel holds everything that an installed Pecia needs, and nothing but its four packages."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

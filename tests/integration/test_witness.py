@@ -1,7 +1,5 @@
 """What a model lies about a page is found by an independent reading of it, through a whole worker."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

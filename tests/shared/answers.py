@@ -1,7 +1,5 @@
 """One page, as models of each answer format write it, and the blocks that it is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pecia_schemas import BlockKind

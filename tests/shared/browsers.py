@@ -1,7 +1,5 @@
 """A real Chromium without a screen: the machine's, else one out of an npm package that is made for servers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tarfile

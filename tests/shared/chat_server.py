@@ -1,7 +1,5 @@
 """A small server that speaks OpenAI's chat API on loopback, and fails as it is told to."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

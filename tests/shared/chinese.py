@@ -1,7 +1,5 @@
 """The font of Chinese pages, from npm's registry, pinned by checksum as the Korean one is."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Final

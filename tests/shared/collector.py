@@ -1,7 +1,5 @@
 """A collector of traces on loopback: takes what is exported by OTLP over HTTP, and reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The `pecia` command, run in this process: what a process of it does, without the start of an interpreter."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

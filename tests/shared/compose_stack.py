@@ -1,7 +1,5 @@
 """What Docker Compose makes of compose/: the services, with their commands and environments, but for Docker itself."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The fleets that a contract is tried on: `fleet` waits for orders, in memory and on real servers."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """DICOM files as hospitals write them, all of a patient whose name must never be told."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any

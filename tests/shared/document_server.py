@@ -1,7 +1,5 @@
 """A web server that hands documents out, well or badly, and remembers who asked."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Drawn pages of many layouts, and forty of them as they lie on a scanner's glass: turned, askew, in four formats."""
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a mail room may send, good and bad, and what must come of each: the table of `test_every_input.py`."""
 
-from __future__ import annotations
-
 import io
 import random
 import zipfile

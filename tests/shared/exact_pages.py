@@ -4,8 +4,6 @@ A page is small, so that all of them are read in seconds, and has one difficulty
 """
 
 # ruff: noqa: RUF001  Chinese has its own comma
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

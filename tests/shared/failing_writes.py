@@ -1,7 +1,5 @@
 """Writes that fail as the test says, in a real Postgres: a trigger raises the SQLSTATE."""
 
-from __future__ import annotations
-
 from typing import Final, LiteralString
 
 import psycopg

@@ -1,7 +1,5 @@
 """What a fleet gets when it fetches a document, and what it tells of one that it does not get."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from typing import IO, Any, Final

@@ -1,7 +1,5 @@
 """Libraries of npm that receivers verify callbacks with: kept in the user's cache, checked by the lock's hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

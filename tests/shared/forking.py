@@ -1,7 +1,5 @@
 """Programs forked from a process that has imported the fleet, and what a process has had forked."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Mapping

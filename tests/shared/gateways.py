@@ -1,7 +1,5 @@
 """A gateway before real stores, and keys for it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """PDFs written by hand, object by object: whole ones, and those that no program writes in good faith."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

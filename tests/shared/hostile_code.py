@@ -1,7 +1,5 @@
 """What code does that has taken over a confined process: a document's, modelled by functions that run inside it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import stat

@@ -1,7 +1,5 @@
 """One fleet's stores: what tests look up in them, and the ledgers and the worker that use them in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What the tests' own HTTP servers have in common: they listen on loopback, in a thread, and say nothing."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

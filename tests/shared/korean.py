@@ -3,8 +3,6 @@
 Pinned by checksum: what a machine has installed is of another version and quality, and reads other words.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Final

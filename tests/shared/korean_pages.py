@@ -1,7 +1,5 @@
 """Korean medical pages with their exact text, drawn in a font that the caller has. People and values are invented."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

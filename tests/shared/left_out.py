@@ -1,7 +1,5 @@
 """Says at the end of `make test` which tests it left to `make gate`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

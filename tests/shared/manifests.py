@@ -1,7 +1,5 @@
 """`compose/kubernetes` as kustomize reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The processes of a worker, which is a session, and what they hold; and those that have to do with a directory."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The metadata services of three clouds, as their documentation has them: what they answer to a machine that asks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Files of npm packages that tests need: fetched once, kept in the user's cache, verified by hash."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

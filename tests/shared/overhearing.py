@@ -1,7 +1,5 @@
 """Ears: what a fleet says where others can hear it, in Redis, in Celery's events and on Flower's pages."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Pictures in every form that Pecia reads, and those that are not what they say."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

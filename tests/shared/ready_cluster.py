@@ -1,7 +1,5 @@
 """A Postgres data directory with the current tables: made once for all sessions of a checkout, copied by each."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

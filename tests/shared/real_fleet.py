@@ -3,8 +3,6 @@
 Its one worker claims and commits through the fleet's ledger; what comes of a part, the fake's scripts say.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,7 +25,8 @@ from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, Told
 from pecia_schemas import JobNotice, JobState, Stage
 from pecia_schemas.messages import job_channel
-from pecia_schemas.tasks import PayloadRef, Task, task_from_json, task_type
+from pecia_schemas.references import PayloadRef
+from pecia_schemas.tasks import Task, task_from_json, task_type
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,

@@ -1,7 +1,5 @@
 """Receivers of callbacks that do as they are told, an outbox that a test can look into, and a worker between them."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading

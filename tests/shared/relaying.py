@@ -1,7 +1,5 @@
 """A bus on which a test sees what the relay publishes, or does something in its place."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 

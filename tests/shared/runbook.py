@@ -1,7 +1,5 @@
 """The runbook of `compose/`, and its entries for alerts: what they have people type."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

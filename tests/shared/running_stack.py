@@ -3,8 +3,6 @@
 Only where things are is changed: names of hosts, ports, and paths inside of containers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -58,7 +56,7 @@ class RunningStack:
     processes: dict[str, ChildProcess] = field(default_factory=dict)
 
     @classmethod
-    def prepare(cls, place: Path, collector: Collector) -> RunningStack:
+    def prepare(cls, place: Path, collector: Collector) -> Self:
         """Return the stack of a small fleet that traces, of which nothing runs yet."""
         for name in ("bin", "spool", "redis-data", "prometheus-data"):
             (place / name).mkdir(parents=True)

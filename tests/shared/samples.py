@@ -1,7 +1,5 @@
 """A part, a page and a segment with every field that must be there; a test names those that matter to it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

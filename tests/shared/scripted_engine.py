@@ -1,7 +1,5 @@
 """An engine that answers what a test tells it to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Redis and Postgres as docs/security.md sets them up: behind TLS, with accounts that may do what they need."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress

@@ -1,7 +1,5 @@
 """What a page of the documentation says can be run, and what it says comes out."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

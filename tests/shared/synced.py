@@ -1,7 +1,5 @@
 """The asynchronous client as a test without a loop can use it: the very calls of `Client`, awaited in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """Everything that a database holds, as a backup of it would."""
 
-from __future__ import annotations
-
 import psycopg
 from psycopg import sql
 

@@ -1,7 +1,5 @@
 """TLS in front of servers that were built without it: an endpoint, and certificates of the test's own authority."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Videos for tests, encoded when they are needed: what is seen at a moment tells the moment."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Drawn pages of three kinds, and what a model that lies about them would write: swapped digits, rows that are not
 there, lines left out. Each word's place is that of its ink."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

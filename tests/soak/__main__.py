@@ -4,8 +4,6 @@ Exits with 0 only if all were kept. The same seed breaks the same things in the 
 are read.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether every promise was kept, judged by what is left when all is over: rows, callbacks, processes, keys."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import defaultdict

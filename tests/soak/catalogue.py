@@ -1,7 +1,5 @@
 """Every fault there is, by the short name that the command line takes."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

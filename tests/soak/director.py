@@ -1,7 +1,5 @@
 """Strikes as the plan says, heals what is to be healed, and takes the time until the fleet has recovered."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a fault is, and how it is seen that the fleet has recovered from one."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

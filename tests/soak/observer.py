@@ -1,7 +1,5 @@
 """What can be seen of a fleet in its Postgres, past the proxies: how far it is, who holds what, who works again."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What happens when, all of it drawn from a seed: the same seed breaks the same things in the same order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

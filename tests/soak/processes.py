@@ -1,7 +1,5 @@
 """Processes as the kernel lists them: whose child, and whether it belongs to a fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

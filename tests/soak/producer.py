@@ -1,7 +1,5 @@
 """A producer that goes on during the faults: what was accepted counts, what was refused is handed over again."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

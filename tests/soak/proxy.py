@@ -3,8 +3,6 @@
 Its connections can be cut, refused, held, fall silent without being closed, lose a reply, or be slow.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A receiver of callbacks that is sometimes rude: it keeps every call and answers some with an error."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

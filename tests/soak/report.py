@@ -1,7 +1,5 @@
 """What a soak tells in the end: a table of the faults, the promises, the figures."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The fleet under test, with a handle on everything that can break: servers, connections, processes, disk, clocks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """One soak: a fleet at work, a plan of faults, and the audit when all is over."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

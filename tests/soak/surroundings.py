@@ -1,7 +1,5 @@
 """What a fleet stands on and cannot see: the disk under the documents and the clocks of its machines."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -1,7 +1,5 @@
 """What producers hand over: documents of every shape, endless and the same for the same seed."""
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Iterator

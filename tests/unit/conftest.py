@@ -1,7 +1,5 @@
 """What several tests of media want."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether there is room in a lane, by what was counted and what was handed over since."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia.backlog import Backlog, Load, Patience

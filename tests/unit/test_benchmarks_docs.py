@@ -1,7 +1,5 @@
 """docs/benchmarks.md is what the newest results say, and the list of benchmarks is whole."""
 
-from __future__ import annotations
-
 import re
 
 from harness.catalogue import CATALOGUE, HERE

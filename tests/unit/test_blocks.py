@@ -1,7 +1,5 @@
 """What is on a page: blocks, and the text, lines and tables that derive from them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

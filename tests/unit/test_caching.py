@@ -1,7 +1,5 @@
 """What makes two readings the same, who may share one, and who waits for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

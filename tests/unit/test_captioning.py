@@ -1,7 +1,5 @@
 """From a claimed segment to its caption, and from captions to a summary, with an engine that says what it is told."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

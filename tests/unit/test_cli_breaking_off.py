@@ -1,7 +1,5 @@
 """What commands do of what may go wrong in the middle: a full lane, an outage, unforeseen names and files."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Words of a command line become what is worked on."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

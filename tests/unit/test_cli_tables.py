@@ -1,30 +1,24 @@
 """Tables on terminals: an id is there to be copied, so it stands whole; what there is no room for is left out."""
 
-from __future__ import annotations
-
-import io
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from rich.console import Console
 
 from pecia import FailureCode, ReadDocument
-from pecia.cli.output import fitting, table
+from pecia.cli.output import table
+from pecia.cli.tables import fitting
 from pecia.testing import FakeFleet
 
 
 def drawn(width: int) -> tuple[list[str], list[str]]:
     """Return the table of a job that was read and one that failed, and their ids."""
-    console = Console(width=width, file=io.StringIO(), highlight=False)
     with FakeFleet() as fleet:
         client = fleet.client()
         read = client.submit(ReadDocument(b"a scan")).wait()
         fleet.fails(ReadDocument, FailureCode.LANGUAGE_UNAVAILABLE)
         failed = client.submit(ReadDocument(b"another")).wait()
-        with console.capture() as captured:
-            console.print(table([read, failed], console))
-        return captured.get().splitlines(), [str(read.id), str(failed.id)]
+        return table([read, failed], width).splitlines(), [str(read.id), str(failed.id)]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -46,6 +40,16 @@ def test_a_wide_terminal_has_every_column_and_a_narrow_one_those_that_matter() -
 
 def test_columns_go_in_the_order_that_was_given_until_the_rest_has_room() -> None:
     now = datetime.now(UTC).isoformat()
-    console = Console(width=80, file=io.StringIO())
-    made = fitting(console, ("a", "b", "c", "d"), [(str(uuid4()), now, now, "x")], spare=("b", "c"))
-    assert [column.header for column in made.columns] == ["a", "c", "d"]
+    made = fitting(("a", "b", "c", "d"), [(str(uuid4()), now, now, "x")], spare=("b", "c"), width=80)
+    assert made.split()[:3] == ["a", "c", "d"]
+
+
+def test_columns_are_as_wide_on_the_terminal_as_what_is_in_them() -> None:
+    rows = [("처방전", "\x1b[32mdone\x1b[0m", "x"), ("plain", "failed", "y")]
+    lines = fitting(("name", "state", "why"), rows, spare=()).splitlines()
+    assert lines[3:5] == [" 처방전  \x1b[32mdone\x1b[0m    x", " plain   failed  y"]
+
+
+def test_what_the_last_column_has_no_room_for_goes_on_below() -> None:
+    lines = fitting(("id", "why"), [("1", "abcdefghijklm")], spare=(), width=14).splitlines()
+    assert lines[3:5] == [" 1   abcdefghi", "     jklm"]

@@ -1,7 +1,5 @@
 """Which stores a client talks to."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What can be asked for with `fields=`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ class Prescription(BaseModel):
 
 class Section(BaseModel):
     title: str
-    sections: list[Section] = []
+    sections: "list[Section]" = []
 
 
 @pytest.mark.parametrize("fields", [None, Prescription, Section, {"type": "object"}])

@@ -1,7 +1,5 @@
 """The asynchronous client has the names, keywords and defaults of the other; what is compared is read, not listed."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

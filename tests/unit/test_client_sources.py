@@ -1,7 +1,5 @@
 """Sources that can be read once, or not at all any more."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `import pecia` offers."""
 
-from __future__ import annotations
-
 import pytest
 
 import pecia

@@ -4,8 +4,6 @@ mypy and pyright read the functions, and fail if a type is another one; no test 
 that the asynchronous client has the same types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, assert_type, get_args
 from uuid import UUID

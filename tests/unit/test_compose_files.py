@@ -1,7 +1,5 @@
 """compose/ says the same thing everywhere, leaves nothing open, and what reads its files takes them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The images are built of pinned parts, hold no secret, and run without rights."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

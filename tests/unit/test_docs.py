@@ -1,7 +1,5 @@
 """What is generated from the code is committed as the code has it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is sealed under a key can be read with it and in its place alone, and no error tells of it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

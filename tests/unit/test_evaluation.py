@@ -1,14 +1,10 @@
 """`pecia eval`: files whose content is known, and what came of them."""
 
-from __future__ import annotations
-
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from command import run_pecia
 from hand_made_pdfs import text_pdf, typeset, written_pdf
@@ -162,10 +158,8 @@ def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
 
 def test_two_runs_stand_side_by_side_where_they_differ(lay: Callable[..., list[Exhibit]]) -> None:
     shown = lay("scan.png", ".txt", "one two")
-    screen = io.StringIO()
-    console = Console(width=200, file=screen)
 
-    console.print(figures(read(shown, "one two"), read(shown, "one"), console))
+    screen = figures(read(shown, "one two"), read(shown, "one"), width=200)
 
-    assert "0.667 → 1.000" in screen.getvalue()
-    assert "1.000 → 0.000" in screen.getvalue()
+    assert "0.667 → 1.000" in screen
+    assert "1.000 → 0.000" in screen

@@ -1,8 +1,6 @@
 """What `pecia eval` counts as right."""
 
 # ruff: noqa: RUF001  signs that look alike are its subject
-from __future__ import annotations
-
 import pytest
 
 from pecia.evaluation import metrics

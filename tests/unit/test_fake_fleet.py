@@ -1,7 +1,5 @@
 """What a fake fleet is beside a twin of the real one: at once, scripted, aged, and open to assertions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

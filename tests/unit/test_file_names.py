@@ -1,7 +1,5 @@
 """A file's name is a name: nothing of it becomes a path, here or in the store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What Flower makes of the events of a part."""
 
-from __future__ import annotations
-
 import pytest
 from celery.events.state import Task
 

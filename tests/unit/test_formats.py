@@ -1,7 +1,5 @@
 """Results as text, Markdown, JSON, hOCR and subtitles: whatever was read is read back by the parsers of each."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -1,7 +1,5 @@
 """Searchable PDFs: the pages look as they were read, and their text is found where it stands."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whom a stranger may make us call."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

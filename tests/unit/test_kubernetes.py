@@ -1,7 +1,5 @@
 """`compose/kubernetes`: what Kubernetes, KEDA and the fleet itself would refuse, or what would match nothing."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any

@@ -1,7 +1,5 @@
 """Every text that is stored has a limit, in the contract and in its column."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import CheckConstraint, Table, Text

@@ -1,7 +1,5 @@
 """Where a local fleet lives, and what its children are told."""
 
-from __future__ import annotations
-
 import os
 import socket
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What the fleet's logs say of an error: where it happened, not what was in hand there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

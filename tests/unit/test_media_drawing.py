@@ -1,7 +1,5 @@
 """Pages drawn for PDFs: turned as they were when they were read, compressed as they deserve, decoded apart."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

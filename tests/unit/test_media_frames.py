@@ -1,7 +1,5 @@
 """What a process that a document took over may answer: the parent takes a valid answer, and nothing else."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle
@@ -43,6 +41,7 @@ class Header(TypedDict):
     scale: float
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...]
+    witness: tuple[Block, ...]
     blank: bool
 
 
@@ -51,7 +50,7 @@ PAGE = Form(
     header=TypeAdapter(Header), build=lambda page: PageImage(**page), raw="pixels", most_raw=3_000_000
 )
 HEAD = struct.Struct("!?I")
-VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"blank":false}'
+VALID = b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"witness":[],"blank":false}'
 
 
 class Bomb:

@@ -1,7 +1,5 @@
 """Each kind of picture in the forms that scanners, phones and fax servers give it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import replace

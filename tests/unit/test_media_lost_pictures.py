@@ -1,7 +1,5 @@
 """A page of a PDF whose picture is broken is damaged; only one that is truly empty is blank."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A long scan is decoded in the memory of a short one."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

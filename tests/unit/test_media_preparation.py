@@ -1,7 +1,5 @@
 """What becomes of a decoded page before an engine sees it, step by step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Names and labels of the metrics: by Prometheus' conventions, and never a word about a patient."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pecia_schemas import FailureCode, Lane, Stage, Verdict
 from pecia_workers.metrics import declared
 
 DOCS = Path(__file__).parents[2] / "docs"
-LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "role", "gpu"}
+LABELS = {"stage", "lane", "outcome", "code", "engine", "verdict", "step", "reason", "witness", "role", "gpu"}
 UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_info")
 
 

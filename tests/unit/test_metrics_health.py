@@ -1,7 +1,5 @@
 """A process is healthy while it moves, or has a good reason not to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

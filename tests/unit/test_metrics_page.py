@@ -1,7 +1,5 @@
 """What a process serves beside its work."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack

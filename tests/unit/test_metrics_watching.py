@@ -1,7 +1,5 @@
 """What ships for Prometheus and Grafana asks for metrics that there are, and each alert says what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """States of parts and jobs, counters and events are written in one place: `pecia_schemas/moves.py`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

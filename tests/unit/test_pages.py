@@ -3,8 +3,6 @@
 Those that need one are run by tests/acceptance/test_docs.py, or with what they show.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

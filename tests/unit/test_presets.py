@@ -1,7 +1,5 @@
 """How a language model writes for a task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

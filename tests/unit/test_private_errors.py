@@ -1,7 +1,5 @@
 """No error that a caller sees quotes a document, its name, what was said about it, or what was asked of it."""
 
-from __future__ import annotations
-
 import io
 import traceback
 from collections.abc import Callable, Iterator

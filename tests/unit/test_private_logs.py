@@ -1,7 +1,5 @@
 """An application that logs everything logs nothing of the documents it hands over."""
 
-from __future__ import annotations
-
 import io
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers of each format as blocks; their shapes are those that the models' makers show."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Lines as they were recognised, character by character."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia_workers.reading.characters import (

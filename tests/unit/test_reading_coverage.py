@@ -1,21 +1,16 @@
 """How much of a page was read, from its letters alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
+from numpy.typing import NDArray
+
 from pecia_schemas.blocks import Box, DoubtReason, Line, Word, text_of
 from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.reading.coverage import Letters
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DOUBTFUL = Doubtful(word=0.7, value=0.8)
 LINE = "the patient was seen in clinic with cough and fever"

@@ -1,7 +1,5 @@
 """What an answer to `fields=` is worth."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a language model is asked to do with a page."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

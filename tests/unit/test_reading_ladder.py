@@ -1,7 +1,5 @@
 """Reading again what was no good the first time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

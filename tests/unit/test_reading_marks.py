@@ -1,7 +1,5 @@
 """Boxes and circles are drawn in many ways, and given to the layout beside their labels."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What a language model writes, as blocks."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Where boxes stand is where they are read: pages of many layouts, given as boxes alone in a random order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from functools import partial

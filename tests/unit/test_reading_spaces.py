@@ -1,7 +1,5 @@
 """Lines are drawn with spaces, and recognised without some of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont

@@ -1,7 +1,5 @@
 """Raised signs are drawn beside and inside numbers, and put into lines as they were recognised."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont

@@ -1,7 +1,5 @@
 """What the log-probabilities of a language model's tokens say of its words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

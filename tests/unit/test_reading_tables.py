@@ -1,7 +1,5 @@
 """Tables are drawn with their exact cells, and given to the layout as pieces of text where they stand."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which words are values, where one wrong sign does harm."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia_workers.reading.values import is_value

@@ -1,7 +1,5 @@
 """How far a reading can be trusted."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """When a failed part is tried again."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """What the runbook has people type exists, and it leads to where it says."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

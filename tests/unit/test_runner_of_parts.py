@@ -1,7 +1,5 @@
 """The pool's other thread: how parts that do not end by themselves unwind, and what is told of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from threading import Event

@@ -1,7 +1,5 @@
 """How clients find the fleets that run on their machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

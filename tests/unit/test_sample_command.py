@@ -1,7 +1,5 @@
 """`pecia sample` draws documents to try the fleet with, and takes nothing from who runs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from PIL import Image

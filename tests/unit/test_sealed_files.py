@@ -1,7 +1,5 @@
 """Sealed files: any size, in pieces of any size, and nothing of them can be cut off, changed, moved or swapped."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

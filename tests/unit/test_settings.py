@@ -1,7 +1,5 @@
 """Settings are refused when they cannot be meant, with a sentence that never shows a value."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia_schemas import Lane

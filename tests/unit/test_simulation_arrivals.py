@@ -1,7 +1,5 @@
 """When pages arrive, and what a trace file may say."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands of docs/simulation.md run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The formulas of the product's requirements, with the figures that they are checked against there."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia_workers.engines.kv_cache import KvShape, kv_bytes

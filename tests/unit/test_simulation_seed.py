@@ -1,7 +1,5 @@
 """The comparison that the product grew out of, to the digit, and what the worker's own policies make of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pecia_workers.batching.policies import PolicyName

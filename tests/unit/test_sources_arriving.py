@@ -1,7 +1,5 @@
 """A document on its way in is written in blocks, in whatever pieces it comes."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

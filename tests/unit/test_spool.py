@@ -1,7 +1,5 @@
 """The payloads a worker has at hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pecia_schemas.payloads import PayloadStore

@@ -1,7 +1,5 @@
 """What an error of Postgres means is told by its SQLSTATE, in one place."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -19,8 +17,8 @@ import pecia_workers
 from pecia_schemas.sqlstates import Verdict, may_be_committed, name_of, sqlstate_of, verdict_on
 
 PACKAGES = (pecia, pecia_migrations, pecia_schemas, pecia_workers)
-MAY_JUDGE = {"sqlstates.py", "database.py"}
-"""The table, and the engines: what the driver and SQLAlchemy raise is none of the others' business."""
+MAY_JUDGE = {"sqlstates.py", "database.py", "connecting.py"}
+"""The table, the engines and the connections: what the driver and SQLAlchemy raise is none of the others' business."""
 
 
 def raised(sqlstate: str) -> Exception:

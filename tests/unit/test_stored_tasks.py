@@ -1,7 +1,5 @@
 """What two submits of the same work have in common."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Work that is begun ends before its caller goes on, however often the caller is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """What spans say, and what they never say."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

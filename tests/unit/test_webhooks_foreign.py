@@ -1,7 +1,5 @@
 """Receivers verify our callbacks with libraries of others, in whatever language they are written."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """When a delivery is tried again, and when not any more."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 

@@ -1,7 +1,5 @@
 """What is signed can be verified, and nothing else."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """What is written laid upon what a witness saw, in whatever order and with whatever spaces."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Where a page's fields stand, and how those of many pages become one object."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Who is heard beside the model, in which order, and what becomes of a page whose witness is not."""
 
-from __future__ import annotations
-
 import asyncio
 from uuid import UUID, uuid4
 

@@ -1,7 +1,5 @@
 """A part's time limit counts its work, and not its waits for what others hold."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path

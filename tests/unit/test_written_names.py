@@ -1,7 +1,5 @@
 """The names that callers may write instead of an enumeration's members, as type checkers know them."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from enum import StrEnum

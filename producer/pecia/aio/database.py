@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection
+import sqlalchemy
+from sqlalchemy import TextClause
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_
 
 from pecia.aio.cancellation import attentive
-from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, open_engine
+from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, connecting
+from pecia.statements import Connection, Rows, for_driver
 from pecia_schemas.database import close_after
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _Bridged:
+    """What a transaction is made on: SQLAlchemy waits for the driver on the loop."""
+
+    def __init__(self, connection: sqlalchemy.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str | TextClause, parameters: Mapping[str, object]) -> Rows:
+        """Run SQL in which `:name` stands for a parameter."""
+        written = statement if isinstance(statement, str) else statement.text
+        return self.execute_as_is(for_driver(written), parameters)
+
+    def execute_as_is(self, statement: str, parameters: Mapping[str, object]) -> Rows:
+        """Run SQL in which `%(name)s` stands for a parameter."""
+        found = self._connection.exec_driver_sql(statement, dict(parameters))
+        return Rows(found.all() if found.returns_rows else [])
 
 
 class AsyncDatabase:
@@ -24,7 +43,13 @@ class AsyncDatabase:
 
     def __init__(self, database_url: str, *, connect_timeout: timedelta) -> None:
         self._patience = connect_timeout.total_seconds()
-        self._engine = open_engine(create_async_engine, database_url, self._patience)
+        self._engine = create_async_engine(
+            "postgresql+psycopg://",
+            connect_args=connecting(database_url, self._patience),
+            pool_pre_ping=True,
+            pool_timeout=STATEMENT_TIMEOUT.total_seconds(),
+            hide_parameters=True,
+        )
         close_after(self._engine.sync_engine, STATEMENT_TIMEOUT)
         self._answers = Answers(database_url)
 
@@ -45,7 +70,7 @@ class AsyncDatabase:
 
     async def _run(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
-            return await connection.run_sync(work)
+            return await connection.run_sync(lambda bridged: work(_Bridged(bridged)))
 
     async def dispose(self) -> None:
         """Close all connections."""

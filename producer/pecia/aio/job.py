@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from pecia import asking, assembly
+from pecia import asking
 from pecia.aio import streaming
 from pecia.aio.completion import finished, look
 from pecia.completion import Deadline
@@ -113,7 +113,7 @@ class AsyncJob(JobHandle[R_co]):
         async with aclosing(parts) as outcomes:
             async for outcome in outcomes:
                 if outcome.content is not None:
-                    yield assembly.page(outcome)
+                    yield Page.model_validate(outcome.content)
         await self.refresh()  # what was erased meanwhile was left out
         self._check_result()
 

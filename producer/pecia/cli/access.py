@@ -12,6 +12,7 @@ import typer
 
 from pecia.access import AccessKey, AccessKeys, Scope
 from pecia.cli import output, values
+from pecia.cli.tables import fitting
 from pecia.configuration import resolve
 from pecia.connections import Connections
 from pecia.database import Database
@@ -79,10 +80,7 @@ def list_keys(
         for key in found:
             output.json_line(key.model_dump(mode="json"))
     else:
-        console = output.console()
-        console.print(
-            output.fitting(console, _HEADINGS, [_row(key) for key in found], spare=_HEADINGS[:2:-1])
-        )
+        typer.echo(fitting(_HEADINGS, [_row(key) for key in found], spare=_HEADINGS[:2:-1]))
 
 
 @app.command("revoke")

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from pecia.cli import output, values
+from pecia.cli.tables import fitting
 from pecia.client import Client
 from pecia.records import DeadPart
 from pecia_schemas.events import JobEvent
@@ -47,8 +47,7 @@ def list_dead(
         for part in parts:
             output.json_line(part.model_dump(mode="json", exclude={"events"}))
     else:
-        console = output.console()
-        console.print(_table(parts, console))
+        typer.echo(_table(parts))
 
 
 @app.command("show")
@@ -67,8 +66,8 @@ def show(
         output.json_line(part.model_dump(mode="json"))
         return
     typer.echo(f"{part.failure.code}: {part.failure.message}")
-    console = output.console()
-    console.print(_table([part], console), _history(part.events))
+    typer.echo(_table([part]))
+    output.console().print(_history(part.events))
 
 
 @app.command("retry")
@@ -100,9 +99,8 @@ def retry(
             typer.echo(f"{reopened.id} {reopened.state} {output.progress_text(reopened.progress)}")
 
 
-def _table(parts: list[DeadPart], on: Console) -> Table:
-    return output.fitting(
-        on,
+def _table(parts: list[DeadPart]) -> str:
+    return fitting(
         ("part", "job", "kind", "number", "failed", "attempts", "deaths", "worker", "why"),
         [
             (

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from pecia.cli import output
 from pecia.cli.following import follow
 from pecia.cli.inputs import files_below, sniffed
+from pecia.cli.tables import fitting
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.report import Report, hand_over, report
@@ -102,11 +101,10 @@ def evaluate(
     if as_json:
         output.json_line(found.model_dump(mode="json"))
         return
-    console = output.console()
     if found.pages:
-        console.print(figures(found, earlier, console))
+        typer.echo(figures(found, earlier))
     for caption in found.captions:
-        console.print(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
+        typer.echo(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
 
 
 def _exhibits(folder: Path) -> list[Exhibit]:
@@ -160,11 +158,11 @@ def _earlier(file: Path | None) -> Report:
         raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint="--against") from None
 
 
-def figures(found: Report, earlier: Report, console: Console) -> Table:
+def figures(found: Report, earlier: Report, width: int | None = None) -> str:
     """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
     before = earlier.kinds
     rows = [[kind, *_row(summary, before.get(kind))] for kind, summary in found.kinds.items()]
-    return output.fitting(console, ("kind", *_COLUMNS.values()), rows, spare=_SPARE)
+    return fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
 
 
 def _row(now: Summary, before: Summary | None) -> list[str]:

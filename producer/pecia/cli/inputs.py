@@ -14,7 +14,7 @@ import typer
 
 from pecia.cli import endings
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
-from pecia_schemas.tasks import URL_SCHEMES
+from pecia_schemas.references import URL_SCHEMES
 
 _STDIN = "-"
 _NAMED = 5

@@ -135,7 +135,6 @@ def _show(group: JobGroup[Any], *, as_json: bool) -> None:
         for job in group:
             output.json_line(output.job_json(job, hints.get(job.id)))
         return
-    console = output.console()
-    console.print(output.table(group, console))
+    typer.echo(output.table(group))
     for job_id, hint in hints.items():
         typer.echo(f"{job_id} waiting: {hint}")

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import BaseModel
 
+from pecia.cli.tables import fitting
 from pecia.job import AnyJob
 from pecia.records import FoundPage
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary
 from pecia_schemas.states import JobState
-from pecia_schemas.tasks import CaptionVideo
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-_COLOURS = {
-    JobState.SUCCEEDED: "green",
-    JobState.PARTIAL: "yellow",
-    JobState.FAILED: "red",
-    JobState.CANCELLED: "dim",
-    JobState.EXPIRED: "dim",
-    JobState.RUNNING: "cyan",
+_COLOURS: dict[JobState, dict[str, Any]] = {
+    JobState.SUCCEEDED: {"fg": "green"},
+    JobState.PARTIAL: {"fg": "yellow"},
+    JobState.FAILED: {"fg": "red"},
+    JobState.CANCELLED: {"dim": True},
+    JobState.EXPIRED: {"dim": True},
+    JobState.RUNNING: {"fg": "cyan"},
 }
-_ENDLESS = 10_000
 
 
 def json_line(value: Mapping[str, Any]) -> None:
@@ -61,6 +60,8 @@ def _when(moment: datetime | None) -> str | None:
 
 
 def _content_json(kind: str, result: BaseModel | None) -> dict[str, Any]:
+    from pecia_schemas.tasks import CaptionVideo  # noqa: PLC0415  tasks are slow to load
+
     content: dict[str, Any] = {"segments" if kind == CaptionVideo.kind else "pages": []}
     if isinstance(result, Captions):
         content = {
@@ -133,12 +134,11 @@ def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
             told = {"job": str(page.job_id), "page": page.number, "verdict": page.verdict}
             json_line(told | {"read_at": page.read_at.isoformat()})
         return
-    on = console()
     rows = [
         (str(page.job_id), str(page.number), page.verdict, f"{page.read_at.astimezone():%Y-%m-%d %H:%M:%S}")
         for page in found
     ]
-    on.print(fitting(on, ("job", "page", "verdict", "read"), rows, spare=("read",)))
+    typer.echo(fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
 def result_text(job: AnyJob, file: str | None) -> None:
@@ -191,41 +191,14 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def table(jobs: Iterable[AnyJob], on: Console) -> Table:
+def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
-    rows = [_row(job) for job in jobs]
     return fitting(
-        on,
         ("job", "kind", "lane", "state", "parts", "submitted", "took", "why"),
-        rows,
+        [_row(job) for job in jobs],
         spare=("kind", "submitted", "lane", "took"),
+        width=width,
     )
-
-
-def fitting(
-    on: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
-) -> Table:
-    """Return a table without as many of the spare columns, the first one first, as the terminal has no room for."""
-    kept = list(headings)
-    made = _made(kept, headings, rows)
-    for heading in spare:
-        if on.measure(made, options=on.options.update(max_width=_ENDLESS)).maximum <= on.width:
-            break
-        kept.remove(heading)
-        made = _made(kept, headings, rows)
-    return made
-
-
-def _made(kept: Sequence[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  as above
-    from rich.table import Table  # noqa: PLC0415
-
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in kept:
-        made.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")
-    for row in rows:
-        made.add_row(*(cell for heading, cell in zip(headings, row, strict=True) if heading in kept))
-    return made
 
 
 def _row(job: AnyJob) -> tuple[str, ...]:
@@ -233,12 +206,17 @@ def _row(job: AnyJob) -> tuple[str, ...]:
         str(job.id),
         job.kind,
         job.lane,
-        f"[{_COLOURS.get(job.state, 'default')}]{job.state}[/]",
+        _coloured(job.state),
         progress_text(job.progress),
         job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         _took(job),
         _why(job),
     )
+
+
+def _coloured(state: JobState) -> str:
+    style = None if "NO_COLOR" in os.environ else _COLOURS.get(state)
+    return typer.style(state, **style) if style else state
 
 
 def _why(job: AnyJob) -> str:

@@ -16,10 +16,11 @@ from pecia.cli.inputs import files_below, sniffed
 from pecia.errors import InvalidSettingError, UnavailableError
 from pecia_schemas.buckets import open_bucket
 from pecia_schemas.encryption import Keyring
+from pecia_schemas.references import UrlRef
 from pecia_schemas.settings import SettingsError, read_settings
 from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import ReadDocument, UrlRef, task_to_json
+from pecia_schemas.tasks import ReadDocument, task_to_json
 
 _BUCKETS = "s3://"
 _RETRIES = 3

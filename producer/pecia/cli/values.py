@@ -8,14 +8,16 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import typer
 
 from pecia_schemas import lengths
 from pecia_schemas.page_ranges import PageRanges
-from pecia_schemas.tasks import Preparation
+
+if TYPE_CHECKING:
+    from pecia_schemas.tasks import Preparation
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO = re.compile(r"(\d+)([smhdw])")
@@ -59,6 +61,8 @@ def pages(value: str | None) -> str | None:
 
 def preparation(value: str | None) -> tuple[Preparation, ...] | None:
     """Return the steps that `orient,deskew` names; none of them for `none`."""
+    from pecia_schemas.tasks import Preparation  # noqa: PLC0415  slow to load
+
     if value is None:
         return None
     try:

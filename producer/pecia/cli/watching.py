@@ -9,6 +9,7 @@ from uuid import UUID
 
 import typer
 from rich.live import Live
+from rich.text import Text
 
 from pecia.cli import output
 from pecia.cli.following import pause
@@ -60,7 +61,8 @@ def _show(looks: Iterator[dict[UUID, AnyJob]]) -> None:
     console = output.console()
     with Live(console=console, auto_refresh=False) as live:
         for seen in looks:
-            live.update(output.table(_newest(seen), console), refresh=console.is_terminal)
+            table = output.table(_newest(seen), console.width)
+            live.update(Text.from_ansi(table), refresh=console.is_terminal)
 
 
 def _print_changes(looks: Iterator[dict[UUID, AnyJob]]) -> None:

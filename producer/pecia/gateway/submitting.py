@@ -18,7 +18,8 @@ from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, 
 from pecia.gateway.identity import Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia_schemas import lengths
-from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task, UrlRef
+from pecia_schemas.references import UrlRef
+from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
 router = APIRouter(tags=["jobs"])
 

@@ -45,9 +45,10 @@ from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent, Webhook
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import written
+from pecia_schemas.references import PayloadRef, UrlRef
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState
-from pecia_schemas.tasks import PayloadRef, Task, UrlRef, task_to_json
+from pecia_schemas.tasks import Task, task_to_json
 
 _AT_ONCE: Final = 500
 """Jobs or parts in one answer."""

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from pecia.testing.memory import Memory
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import Deposit, PayloadStore, key_of
-from pecia_schemas.tasks import PayloadRef
+from pecia_schemas.references import PayloadRef
 
 
 @dataclass(frozen=True)

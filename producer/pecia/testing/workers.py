@@ -13,8 +13,9 @@ from pecia.testing.payloads import MemoryPayloads
 from pecia.testing.records import JobRecord, PartRecord, now
 from pecia.testing.scripts import Script, Told
 from pecia_schemas.failures import Failure
+from pecia_schemas.references import PayloadRef
 from pecia_schemas.states import PartState, Stage
-from pecia_schemas.tasks import PayloadRef, Task, task_from_json, task_type
+from pecia_schemas.tasks import Task, task_from_json, task_type
 
 _LONG = (Stage.READ, Stage.CAPTION)
 

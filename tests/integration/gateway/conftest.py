@@ -1,7 +1,5 @@
 """A gateway before a fleet that waits for orders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -13,6 +13,7 @@ from pecia_schemas.media import MediaType
 from real_fleet import RealFleet
 
 PDF = b"%PDF-1.7"
+STREAM = {"Accept": "text/event-stream"}
 
 
 def submitted(bearer: Any, *files: bytes, **request: Any) -> list[dict[str, Any]]:
@@ -84,7 +85,7 @@ def test_pages_come_as_events_and_a_stream_goes_on_where_it_broke_off(
     bearer = gateway.bearer()
     (job,) = submitted(bearer)
     path = f"/v1/jobs/{job['id']}/pages"
-    with bearer.stream("GET", path) as answer:
+    with bearer.stream("GET", path, headers=STREAM) as answer:
         coming = answer.iter_lines()
         fleet.finish()
         told = events_of("\n".join(coming))
@@ -95,7 +96,7 @@ def test_pages_come_as_events_and_a_stream_goes_on_where_it_broke_off(
         "failure": {**told[1][2]["failure"], "code": "too_large"},
     }
     assert told[-1][2]["state"] == "partial"
-    again = events_of(bearer.get(path, headers={"Last-Event-ID": str(told[1][1])}).text)
+    again = events_of(bearer.get(path, headers=STREAM | {"Last-Event-ID": str(told[1][1])}).text)
     assert [(name, data.get("number")) for name, _, data in again[:-1]] == [("page", 3)]
 
 
@@ -103,11 +104,11 @@ def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gate
     bearer = gateway.bearer()
     (job,) = submitted(bearer)
     fleet.finish()
-    told = events_of(bearer.get(f"/v1/jobs/{job['id']}/events").text)
+    told = events_of(bearer.get(f"/v1/jobs/{job['id']}/events", headers=STREAM).text)
     states = [data["state"] for name, _, data in told if name == "event" and data["part_id"] is None]
     assert states == ["queued", "running", "succeeded"]
     last = max(data["sequence"] for name, _, data in told if name == "event")
-    rest = bearer.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": str(last)})
+    rest = bearer.get(f"/v1/jobs/{job['id']}/events", headers=STREAM | {"Last-Event-ID": str(last)})
     assert [name for name, _, _ in events_of(rest.text)] == ["end"]
 
 

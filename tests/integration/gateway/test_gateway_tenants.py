@@ -1,7 +1,5 @@
 """A key sees its own tenant's jobs and no others, in every route there is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from pecia_schemas.duty import ON_DUTY, UNSERVED, UNSIGNED, Lack
 
+_UNSERVED = text(UNSERVED)
 _ROLES = text(f"SELECT role, count(*) AS number FROM workers WHERE {ON_DUTY} GROUP BY role")  # noqa: S608  a constant
 
 _ENGINES = text(
@@ -50,7 +51,7 @@ def engines_on_duty(connection: Connection) -> list[EngineWorker]:
 
 def waiting_in_vain(connection: Connection) -> list[Lack]:
     """Return what all queued parts together need that no worker on duty can do."""
-    return [Lack(**row) for row in connection.execute(UNSERVED, {"job_ids": None}).mappings()]
+    return [Lack(**row) for row in connection.execute(_UNSERVED, {"job_ids": None}).mappings()]
 
 
 def wait_for_a_secret(connection: Connection) -> bool:

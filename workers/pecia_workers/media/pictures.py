@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from pecia_schemas.media import MAX_SIDE
 from pecia_schemas.pictures import Encoding, NoPictureError, Picture
 from pecia_schemas.settings import WorkerSettings, read_settings
+from pecia_workers.confinement import LARGEST_FILE
 from pecia_workers.local.launcher import die_with_parent
 from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.drawing import draw
@@ -121,7 +122,8 @@ class _Pictures:
         if self._process is None:
             self._process = _Process()
             try:
-                self._process.send(tuple, ((self._memory_bytes, (), initialize_process, (self._limits,)),))
+                initargs = (self._memory_bytes, (), LARGEST_FILE, initialize_process, (self._limits,))
+                self._process.send(tuple, (initargs,))
                 self._process.answer(READY, _START_S)
             except (EOFError, OSError, InvalidAnswerError):
                 self.close()
