@@ -81,9 +81,9 @@ def test_check_starts_the_engine_and_its_budget_is_the_plans(checkpoint: Path) -
 
 
 def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
-    checkpoint: Path, tmp_path: Path
+    endless_checkpoint: Path, tmp_path: Path
 ) -> None:
-    model = {"PECIA_MODEL": str(checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
+    model = {"PECIA_MODEL": str(endless_checkpoint), "PECIA_MAX_OUTPUT_TOKENS": "16", "PECIA_STAGES": "read"}
     model |= {"PECIA_KV_CACHE_BYTES": str(4 * KV_CACHE_BYTES), "PECIA_MAX_NUM_BATCHED_TOKENS": "4096"}
     path = tmp_path / "tuned.toml"
 
@@ -98,5 +98,5 @@ def test_tune_measures_the_engine_and_writes_a_profile_that_it_starts_with(
     assert found["speed"]["base_s"] > 0
     settings = WorkerSettings(engine="vllm", profile=str(path))
     chosen = merged(settings, profile_named(str(path)), 0)
-    assert (chosen.model, chosen.max_num_seqs) == (str(checkpoint), 2)
+    assert (chosen.model, chosen.max_num_seqs) == (str(endless_checkpoint), 2)
     assert chosen.max_num_batched_tokens == found["best"]["batched_tokens"]

@@ -88,12 +88,12 @@ class MeasuredRun:
 
 
 def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | None:
-    """Return what iterations took in a run of one page alone and in others; None if that cannot be told.
+    """Return what iterations took, by pages that ran alone and by others; None if that cannot be told.
 
     Alone a page reads its prompt before its first token, then writes one in `base + d`. A run of t seconds with n pages
     at a time that read P and wrote O tokens was O/n iterations: t = base O/n + p P + d O.
     """
-    page = alone.pages[0]
+    page = max(alone.pages, key=lambda one: one.output)
     if page.first_token is None or page.output < _ENOUGH_TOKENS or not page.prompt:
         return None
     token = (page.ran - page.first_token) / (page.output - 1)

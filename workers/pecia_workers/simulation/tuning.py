@@ -186,9 +186,9 @@ class Bench:
         self.runs: list[MeasuredRun] = []
 
     async def alone(self) -> MeasuredRun:
-        """Return a run of one page by itself, after one that has warmed the engine up."""
+        """Return a run of pages one after the other, after one that has warmed the engine up."""
         await self._read(1, 1)
-        return await self._read(1, 1)
+        return await self._read(1, _ROUNDS)
 
     async def __call__(self, sequences: int) -> Point:
         """Return what the engine does with so many at a time. Raises `EngineDeadError`."""
