@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from pecia.errors import (
     ConfigurationError,
@@ -104,7 +105,7 @@ def connecting(database_url: str, patience: float) -> dict[str, Any]:
     """Return what libpq is given to connect for a client. Raises `InvalidSettingError` for what is no URL."""
     try:
         named = parameters_of(database_url)
-        psycopg.conninfo.make_conninfo(**named)
+        make_conninfo(**named)
     except (ValueError, psycopg.Error):
         raise InvalidSettingError(
             "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."

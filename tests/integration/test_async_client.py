@@ -27,6 +27,7 @@ from pecia import (
     ReadDocument,
     WrongLoopError,
 )
+from pecia.aio.connections import AsyncConnections
 
 Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
@@ -328,3 +329,16 @@ def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, st
         command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")
+
+
+async def test_who_moves_a_job_is_the_client_that_asks_not_the_one_before() -> None:
+    settings = ClientSettings().with_stores(
+        database_url="postgresql://127.0.0.1:1/none", redis_url="redis://127.0.0.1:1", payload_url="/nowhere"
+    )
+    connections = AsyncConnections(settings)
+    before = connections.transitions._actor
+    try:
+        assert connections.seen_by("north/key", "north").transitions._actor == "client:north/key"
+        assert connections.transitions._actor == before
+    finally:
+        await connections.close()
