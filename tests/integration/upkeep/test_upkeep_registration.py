@@ -94,6 +94,7 @@ def test_a_worker_registers_what_its_engine_can_do_and_hold(
                 "adapters": [],
                 "slots": 4,
                 "tokens": None,
+                "preparers": 0,
             }
 
     asyncio.run(story())
