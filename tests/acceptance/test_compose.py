@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gate
 
 WORD = "Quillfeather"
 
-LONG_RUNNING = (*WORKERS, "flower")
+LONG_RUNNING = (*WORKERS, "flower", "gateway")
 
 
 @pytest.fixture(scope="module")

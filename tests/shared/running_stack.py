@@ -29,7 +29,7 @@ from pecia_workers.local.wheels import redis_program
 WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")
 _ENTRY_POINTS = {"pecia": _PECIA, "pecia-cpu": _PECIA, "prom/prometheus": ("prometheus",)}
-_SERVERS = ("postgres", "redis", "prometheus", "flower")
+_SERVERS = ("postgres", "redis", "prometheus", "flower", "gateway")
 
 
 def _image_environment() -> dict[str, str]:
@@ -80,6 +80,7 @@ class RunningStack:
             "valkey-cli ": f"valkey-cli -p {self.ports['redis']} ",
             "collector:4318": f"127.0.0.1:{self.ports['collector']}",
             "127.0.0.1:5555": f"127.0.0.1:{self.ports['flower']}",
+            "127.0.0.1:8780": f"127.0.0.1:{self.ports['gateway']}",
             "127.0.0.1:9090": f"127.0.0.1:{self.ports['prometheus']}",
             "0.0.0.0": "127.0.0.1",  # noqa: S104  the container's
             "9464": str(self.ports.get(name, 0)),
@@ -99,7 +100,8 @@ class RunningStack:
         known = {name: value for name, value in os.environ.items() if not name.startswith("PECIA_")}
         given = {key: self.here(value, name) for key, value in (_image_environment() | own).items()}
         path = f"{self.place}/bin:{os.environ['PATH']}"
-        return known | given | {"PATH": path, "PECIA_FLOWER_PORT": str(self.ports["flower"])}
+        ports = {f"PECIA_{one.upper()}_PORT": str(self.ports[one]) for one in ("flower", "gateway")}
+        return known | given | {"PATH": path, **ports}
 
     def command(self, name: str, *arguments: str) -> list[str]:
         """Return what a service runs: its image's entry point, its command, and what else it is told."""

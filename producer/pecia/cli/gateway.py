@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 
 import typer
 import uvicorn
@@ -53,6 +55,8 @@ def gateway() -> None:
             timeout_graceful_shutdown=_GRACE_S,
         )
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
+        # uvicorn stops at it, and raises it once more when it has stopped.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         uvicorn.Server(config).run(sockets=[listener])
 
 
