@@ -146,7 +146,12 @@ class Batcher:
         return longer
 
     def _admit(self) -> None:
-        now, load = asyncio.get_running_loop().time(), self._engine.load()
+        now = asyncio.get_running_loop().time()
+        try:
+            load = self._engine.load()
+        except EngineDeadError as error:
+            self._refuse(str(error))
+            return
         starts = self._policy.start(now, self._room_now(load, now))
         for start in starts:
             entering = self._entering.pop(start.item.id)
@@ -158,6 +163,13 @@ class Batcher:
         if starts:
             recording.admitted(self._policy.running, load.kv_used)
         self._look_again(now)
+
+    def _refuse(self, reason: str) -> None:
+        """End what waits for an engine that is dead: it would wait for ever."""
+        self.found_dead()
+        for entering in self._entering.values():
+            if not entering.done():
+                entering.set_exception(EngineDeadError(reason))
 
     def _room_now(self, load: Load, now: float) -> Room:
         budget = self._engine.budget
