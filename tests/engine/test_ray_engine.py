@@ -87,10 +87,10 @@ def test_pages_read_together_say_what_the_offline_api_says(
     assert [answer.usage.prompt for answer in read] == [told["prompt"] for told in offline]
 
 
-def test_a_picture_beyond_the_context_is_read_smaller_and_says_so(reading: Reading) -> None:
+def test_a_picture_that_leaves_no_room_for_its_answer_is_read_smaller_and_says_so(reading: Reading) -> None:
     huge = np.zeros((2800, 1400, 3), dtype=np.uint8)
 
-    (answer,) = answers(reading, asked(2, images=(huge,)))
+    (answer,) = answers(reading, asked(2, images=(huge,), expected_output_tokens=600, max_output_tokens=None))
 
     assert answer.shrunk_to
     assert 0 < answer.usage.image < answer.usage.prompt < SIZES["max_model_len"]

@@ -23,15 +23,16 @@ WIDE = Room(context=10_000, item=10_000)
 
 @dataclass
 class Prompt:
-    """What a renderer makes of pictures that cost a token for each 28 x 28 pixels."""
+    """What a renderer makes of pictures that cost a token for each 28 x 28 pixels, `most` at most."""
 
     request: EngineRequest
+    most: int
     size: int = PAGE_BYTES
 
     @property
     def _items(self) -> list[int]:
         pixels = [image.shape[0] * image.shape[1] for image in self.request.images]
-        return [sum(pixels) // 784] if self.request.clip else [one // 784 for one in pixels]
+        return [sum(pixels) // 784] if self.request.clip else [min(one // 784, self.most) for one in pixels]
 
     @property
     def image_tokens(self) -> int:
@@ -49,14 +50,15 @@ class Prompt:
 class Desk:
     """A renderer that takes a turn of the loop for each page, and what it rendered."""
 
-    def __init__(self, most_bytes: int = 10 * PAGE_BYTES, places: int = 1) -> None:
+    def __init__(self, most_bytes: int = 10 * PAGE_BYTES, places: int = 1, most_tokens: int = 10**9) -> None:
         self.rendered: list[str] = []
+        self.most_tokens = most_tokens
         self.preparation = Preparation(self._render, places, most_bytes)
 
     async def _render(self, request: EngineRequest) -> Any:
         self.rendered.append(request.id)
         await asyncio.sleep(0)
-        return Prompt(request)
+        return Prompt(request, self.most_tokens)
 
     async def prepared(self, request: EngineRequest, room: Room = WIDE) -> EngineRequest:
         return await self.preparation.prepare(request, room)
@@ -142,6 +144,12 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place(
     assert prompt_of(await tasks[2]).take()
     assert desk.rendered == ["0", "2"]
     assert desk.preparation.ready_bytes == 0
+
+
+async def test_a_picture_far_larger_than_what_the_model_sees_of_it_is_made_to_fit_too() -> None:
+    fitted = await Desk(most_tokens=1_000).prepared(page(side=2_800), Room(context=1_000, item=1_000))
+
+    assert 400 < prompt_of(fitted).tokens - WORDS < 1_000
 
 
 @pytest.mark.parametrize(

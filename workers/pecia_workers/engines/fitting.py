@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pecia_workers.engines.base import EngineRequest
 
-TRIES: Final = 5
+TRIES: Final = 8
 """How often a request is made smaller before it is refused."""
 DOUBTFUL: Final = 0.25
 """A prompt whose asking price is more than this share of the context is counted before it is sent."""
@@ -27,6 +27,8 @@ _LEAST_FRAMES: Final = 2
 _LEAST_SIDE: Final = 56
 """Nothing is shrunk below this, in pixels."""
 _LEAST_ANSWER: Final = 16
+UNCHANGED: Final = 0.5
+"""At most this share of pictures is kept that got no cheaper: they are larger than what the model makes of them."""
 _MARGIN: Final = 0.98
 """A little less than the area says: sides are rounded to a model's patches."""
 _NOTHING_FITS: Final = "Nothing that could be seen fits into the context beside the words."
@@ -65,6 +67,7 @@ async def fitted(request: EngineRequest, room: Room, count: Count) -> EngineRequ
     Raises `EngineRefusedError` if nothing that could still be seen would fit, or the words alone are too many.
     """
     words = await count(replace(request, images=(), clip=None))
+    former: int | None = None
     for _ in range(TRIES):
         whole = await count(request)
         if words is None or whole is None:
@@ -72,6 +75,7 @@ async def fitted(request: EngineRequest, room: Room, count: Count) -> EngineRequ
         share = room.share(request, words, whole - words)
         if share >= 1:
             return request
+        share, former = min(share, UNCHANGED if whole == former else 1), whole
         request = await asyncio.to_thread(shrunk, request, share)
     raise too_large(room)
 

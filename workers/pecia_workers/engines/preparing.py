@@ -20,7 +20,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from pecia_workers.engines.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest
-from pecia_workers.engines.fitting import TRIES, Room, shrunk, too_large
+from pecia_workers.engines.fitting import TRIES, UNCHANGED, Room, shrunk, too_large
 from pecia_workers.engines.in_flight import Turns
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import CallFailedError, Form
@@ -110,6 +110,7 @@ class Preparation:
         One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.
         """
         rank = request.priority - (_ADMITTED if admitted else 0)
+        former: int | None = None
         async with self._turns.turn(rank):
             for _ in range(TRIES):
                 rendered = await self._render(request)
@@ -117,6 +118,7 @@ class Preparation:
                 share = room.share(request, rendered.tokens - pictures, pictures, rendered.largest_item)
                 if share >= 1:
                     return replace(request, prepared=self._kept(rank, rendered))
+                share, former = min(share, UNCHANGED if pictures == former else 1), pictures
                 request = await asyncio.to_thread(shrunk, request, share)
         raise too_large(room)
 
