@@ -140,7 +140,7 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
 ) -> None:
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
-    of_ray = {process: command for process in processes if is_of_ray(command := process.cmdline())}
+    of_ray = {process: command for process in processes if is_of_ray(command := command_of(process))}
     core = eventually(core_of_ray, what="the engine core of Ray's replica")
 
     async def story() -> None:
@@ -164,11 +164,19 @@ def test_the_death_of_a_replica_is_told_and_stopping_leaves_no_process(
 def core_of_ray() -> psutil.Process | None:
     """Return the engine core below one of Ray's processes: by its title, or by its command until it has one."""
     for process in psutil.Process().children(recursive=True):
-        if is_of_ray(process.cmdline()):
+        if is_of_ray(command_of(process)):
             for child in process.children(recursive=True):
-                if any("EngineCore" in word or "spawn_main" in word for word in child.cmdline()):
+                if any("EngineCore" in word or "spawn_main" in word for word in command_of(child)):
                     return child
     return None
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return the command of a process; of one that has ended, nothing."""
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:  # of which a zombie is one
+        return []
 
 
 def is_of_ray(command: list[str]) -> bool:
