@@ -210,7 +210,7 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
 def _known(
     connection: Connection, repeated: Iterable[NewJob], tenant: str | None
 ) -> dict[str, tuple[str, JobView]]:
-    """Return the jobs that bear these keys already, each with the digest of its task; of another tenant without."""
+    """Return the jobs that have these keys already, each with the digest of its task; of another tenant without."""
     keys = {new.key for new in repeated}
     if not keys:
         return {}

@@ -1,4 +1,4 @@
-"""Keys of the gateway: who bears one may do so much, for one tenant. Postgres keeps a hash of each."""
+"""Keys of the gateway: what each may do, for one tenant. Postgres keeps a hash of each."""
 
 from __future__ import annotations
 

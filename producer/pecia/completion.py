@@ -85,7 +85,7 @@ class Pending:
 
 
 class Channels:
-    """On which channels jobs are announced, and how far Redis has noted that somebody listens."""
+    """On which channels jobs are announced, and which subscriptions Redis has confirmed."""
 
     def __init__(self, job_ids: Collection[UUID]) -> None:
         self._ids = {job_channel(job_id): job_id for job_id in job_ids}

@@ -68,7 +68,7 @@ class Holdings(Generic[D]):
         """Note who asks, and whose jobs alone are found; None: everybody's."""
         self.client, self.tenant = client, tenant
         self.store = Store(self._database, self.keys, client=client, tenant=tenant)
-        vars(self).pop("transitions", None)  # of whoever asked before
+        vars(self).pop("transitions", None)  # of the former tenant
         self.endpoints = Endpoints(self._database, self.keys, client=client, tenant=tenant)
         self.deliveries = Deliveries(self._database, tenant=tenant)
 

@@ -1,4 +1,4 @@
-"""How documents leave the payload store, though somebody may hand in the same content at that very moment.
+"""How documents leave the payload store, though a client may submit the same content at that very moment.
 
 A job holds its payload until it releases it (`jobs.payload_released_at`); payloads are shared by content. What was
 released is noted in `discarded_payloads`, in the same transaction. Upkeep, or the client that purges, removes it then:

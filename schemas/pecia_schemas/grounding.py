@@ -50,7 +50,7 @@ class Witnessed(Stored):
     """Of the words that the witness can read: numbers, units, dates, codes and names."""
     values_agree: int
     seconds: float = 0.0
-    """What the witness and the comparison took on the CPU side; nobody waited for it but this page."""
+    """What the witness and the comparison took, in seconds: this page alone waited for it."""
 
 
 class Place(Stored):
@@ -69,7 +69,7 @@ class Grounding(Stored):
     pages: tuple[int, ...] = ()
     """Pages whose fields have it."""
     places: tuple[Place, ...] = ()
-    """Where it stands; empty: nobody knows."""
+    """Where it stands; empty: unknown."""
     witness: Source | None = None
     """None: there was none, or nothing to be looked for: null, true and false are written on no page."""
     standing: Standing | None = None

@@ -280,7 +280,7 @@ class JobEventRow(Base):
 
 
 class AccessKeyRow(Base):
-    """A key of the gateway: who bears it may do so much, for one tenant."""
+    """A key of the gateway: what it may do, for one tenant."""
 
     __tablename__ = "access_keys"
 

@@ -75,7 +75,7 @@ class Witness(StrEnum):
     OCR = "ocr"
     """The CPU engine, always."""
     NONE = "none"
-    """Nobody."""
+    """No witness."""
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Doubt, DoubtReason, Line
 from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing
 from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.reading.fields import closed, merge_rules
-from pecia_workers.witness.grounding import Heard
+from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
 
 LINES = (
@@ -22,7 +22,7 @@ LINES = (
 )
 
 
-def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> Heard:
+def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> WitnessText:
     placed = []
     for number, text in enumerate(lines):
         top, left, words = 40 * number, 0, []
@@ -33,7 +33,7 @@ def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> Hear
             left += 10 * len(word) + 10
         whole = Box(left=0, top=top, right=left, bottom=top + 20)
         placed.append(Line(text=text, box=whole, words=tuple(words)))
-    return Heard(
+    return WitnessText(
         [Block(kind=BlockKind.TEXT, text="\n".join(lines), lines=tuple(placed), source=source)], source
     )
 

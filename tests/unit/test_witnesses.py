@@ -10,7 +10,7 @@ from pecia import Page, ReadDocument, Verdict, Witness
 from pecia_schemas.blocks import Block, BlockKind, Box, DoubtReason, Line, Source, plain_blocks
 from pecia_workers.engines.base import EngineError, EngineRequest, Generation
 from pecia_workers.media.pages import PageImage
-from pecia_workers.witness.witnesses import Hearing, Witnesses
+from pecia_workers.witness.witnesses import WitnessedPage, Witnesses
 from scripted_engine import Answer, ScriptedEngine
 
 TEXT = "Sodium 140 mmol/l"
@@ -45,8 +45,8 @@ def task(**options: str) -> ReadDocument:
     return ReadDocument(b"", **options)  # type: ignore[arg-type]  # names of choices
 
 
-def hear(witnesses: Witnesses, image: PageImage | None = None, **options: str) -> Hearing:
-    return witnesses.hear(task(**options), request(), image or PageImage(pixels=PIXELS))
+def hear(witnesses: Witnesses, image: PageImage | None = None, **options: str) -> WitnessedPage:
+    return witnesses.begin(task(**options), request(), image or PageImage(pixels=PIXELS))
 
 
 class Slow(ScriptedEngine):
@@ -65,8 +65,8 @@ class Slow(ScriptedEngine):
 async def test_a_page_is_held_against_what_the_cpu_engine_reads_of_it() -> None:
     witnesses = Witnesses(Witness.AUTO, ScriptedEngine(lambda _: READ), 1)
 
-    right = await hear(witnesses).held_against(page())
-    wrong = await hear(witnesses).held_against(page("Sodium 146 mmol/l"))
+    right = await hear(witnesses).compared(page())
+    wrong = await hear(witnesses).compared(page("Sodium 146 mmol/l"))
 
     assert (right.verdict, wrong.verdict) == (Verdict.OK, Verdict.REVIEW)
     assert right.witness
@@ -94,7 +94,7 @@ async def test_the_layer_is_heard_first_and_a_task_may_choose(
     witnesses = Witnesses(fleet, ScriptedEngine(lambda _: READ), 1)
     image = PageImage(pixels=PIXELS, witness=SEEN if layer else ())
 
-    heard = await hear(witnesses, image, **({"witness": asked} if asked else {})).held_against(page())
+    heard = await hear(witnesses, image, **({"witness": asked} if asked else {})).compared(page())
 
     assert (heard.witness.source if heard.witness else None) is source
 
@@ -103,7 +103,7 @@ async def test_the_cpu_engine_is_no_witness_of_itself_nor_of_a_language_that_it_
     engine = ScriptedEngine(lambda _: READ)
     witnesses = Witnesses(Witness.AUTO, engine, 1)
 
-    own = await hear(witnesses).held_against(page(source=Source.OCR))
+    own = await hear(witnesses).compared(page(source=Source.OCR))
 
     assert (own.witness, own.verdict, own.doubts) == (None, Verdict.OK, ())
 
@@ -114,10 +114,10 @@ async def test_without_the_witness_that_was_due_no_value_is_ok(answer: Answer) -
     missing = Witnesses(Witness.NONE)
 
     pages = [
-        await hear(failing).held_against(page()),
-        await hear(missing, witness="ocr").held_against(page()),
+        await hear(failing).compared(page()),
+        await hear(missing, witness="ocr").compared(page()),
     ]
-    prose = await hear(failing).held_against(page("without any"))
+    prose = await hear(failing).compared(page("without any"))
 
     assert {one.verdict for one in pages} == {Verdict.REVIEW}
     assert {doubt.reason for one in pages for doubt in one.doubts} == {DoubtReason.UNWITNESSED}
@@ -129,13 +129,13 @@ async def test_urgent_pages_are_read_first_and_before_them_what_the_model_has_re
     witnesses = Witnesses(Witness.AUTO, engine, 1)
     image = PageImage(pixels=PIXELS)
     first, bulk, late, urgent = (request(priority) for priority in (1, 2, 2, 0))
-    hearings = [witnesses.hear(task(), one, image) for one in (first, bulk, late, urgent)]
-    waiting = asyncio.create_task(hearings[2].held_against(page()))
+    hearings = [witnesses.begin(task(), one, image) for one in (first, bulk, late, urgent)]
+    waiting = asyncio.create_task(hearings[2].compared(page()))
     for _ in range(4):
         await asyncio.sleep(0)
         engine.let.release()
     await waiting
-    await asyncio.gather(*(one.held_against(page()) for one in hearings))
+    await asyncio.gather(*(one.compared(page()) for one in hearings))
 
     assert [one.id for one in engine.asked] == [one.id for one in (first, late, urgent, bulk)]
 
@@ -144,8 +144,8 @@ async def test_where_too_many_wait_the_latest_goes_without_and_the_engine_is_fre
     engine, freed = Slow(), list[UUID]()
     witnesses = Witnesses(Witness.AUTO, engine, 1, freed.append)
     requests = [request() for _ in range(witnesses.spare + 1)]
-    hearings = [witnesses.hear(task(), one, PageImage(pixels=PIXELS)) for one in requests]
-    waiting = [asyncio.create_task(one.held_against(page())) for one in hearings]
+    hearings = [witnesses.begin(task(), one, PageImage(pixels=PIXELS)) for one in requests]
+    waiting = [asyncio.create_task(one.compared(page())) for one in hearings]
     done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     assert freed == [one.part for one in requests]
@@ -163,7 +163,7 @@ async def test_a_page_that_is_given_up_is_not_read() -> None:
 
     second.close()
     engine.let.release()
-    await first.held_against(page())
+    await first.compared(page())
     await asyncio.sleep(0)
 
     assert len(engine.asked) == 1

@@ -1,4 +1,4 @@
-"""Bytes in memory that go to another process as a descriptor, and that nobody can change once they are sealed.
+"""Bytes in memory that go to another process as a descriptor, and that cannot be changed once they are sealed.
 
 Source: memfd_create(2) and "File sealing" in fcntl(2).
 """
@@ -39,7 +39,7 @@ def sealed(parts: Iterable[memoryview]) -> int:
 def mapped(descriptor: int, most: int) -> memoryview:
     """Return the bytes of a sealed memory, `most` at most, and close its descriptor.
 
-    Whoever writes to them writes to a copy of its own. Raises `InvalidMemoryError`.
+    Writes to it go to a private copy. Raises `InvalidMemoryError`.
     """
     try:
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:

@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True, help="Keys of the gateway: make them, se
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What it is called: who or what bears it.")],
+    name: Annotated[str, typer.Argument(help="What it is called: the person or program that uses it.")],
     *,
     tenant: Annotated[str, typer.Option(help="Whose jobs it sees, and no others.")],
     scope: Annotated[
@@ -43,7 +43,7 @@ def create(
     expires: Annotated[str | None, typer.Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is printed now and never again: hand it to whoever bears it.
+    """Make a key. It is printed now and never again: hand it to its user.
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """

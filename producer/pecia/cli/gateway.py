@@ -22,7 +22,7 @@ _GRACE_S = 3
 
 
 def gateway() -> None:
-    """Serve the fleet over HTTP to those who bear a key, until SIGTERM or Ctrl-C.
+    """Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.
 
     It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780), without TLS: a proxy has that.
     `pecia access create` makes keys. `pecia up --gateway` serves it too.
@@ -46,7 +46,7 @@ def gateway() -> None:
         endings.complain(f"the gateway cannot listen on {where}: {error.strerror}.")
         raise typer.Exit(Ending.UNAVAILABLE) from None
     with listener:
-        # A line for each request would tell ids and filters to whoever reads logs.
+        # A line for each request would put ids and filters into the log.
         config = uvicorn.Config(
             make_app(settings),
             access_log=False,

@@ -86,7 +86,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 def sniffed(path: Path) -> MediaType | None:
     """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
     try:
-        if not path.is_file():  # a pipe would wait for somebody who writes
+        if not path.is_file():  # a pipe would wait for a writer
             return None
         with path.open("rb") as file:
             return sniff(file.read(HEAD_BYTES))

@@ -114,7 +114,7 @@ PANELS: Final = {
         ),
         "gateway": Verb(
             "pecia.cli.gateway:gateway",
-            "Serve the fleet over HTTP to those who bear a key, until SIGTERM or Ctrl-C.",
+            "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
         ),
         "migrate": Verb(
             "pecia_migrations.cli:migrate", "Bring the database to this version's schema. Safe to repeat."

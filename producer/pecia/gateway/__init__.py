@@ -1,1 +1,1 @@
-"""`pecia gateway`: the fleet over HTTP, to those who bear a key."""
+"""`pecia gateway`: the fleet over HTTP, to clients with a key."""

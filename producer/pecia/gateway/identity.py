@@ -66,7 +66,7 @@ class Looks:
             asked, self._asked = self._asked, {}
             try:
                 found = await self._store.views_of_tenants(asked)
-            except Exception as error:  # noqa: BLE001  whoever asked has it
+            except Exception as error:  # noqa: BLE001  raised to all that wait for it
                 for coming in asked.values():
                     coming.set_exception(error)
             else:

@@ -58,7 +58,7 @@ class Problem(BaseModel):
     erased_at: datetime | None = None
     """Since when the job's result is gone."""
     existing_job_id: str | None = None
-    """Which job bears the idempotency key."""
+    """Which job has the idempotency key."""
     errors: list[Refused] = Field(default_factory=list)
     """What of the request cannot be meant."""
 
@@ -161,7 +161,7 @@ def of_invalid(found: Any) -> Problem:
 
 
 async def answer_fault(_request: Request, _error: Exception) -> JSONResponse:
-    """Answer what nobody foresaw, without its text, which may quote a document."""
+    """Answer an unexpected error without its text, which may quote a document."""
     return _answer(
         _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "A fault of the gateway: see its log.")
     )

@@ -58,7 +58,7 @@ async def remove_webhook(bearer: Administrator, webhook_id: UUID) -> None:
 
 @router.post("/webhooks/{webhook_id}/rotate", responses=documented(400, 404))
 async def rotate_webhook(bearer: Administrator, webhook_id: UUID, asked: Rotation | None = None) -> Endpoint:
-    """Give a receiver a fresh secret; for `overlap` notices bear both signatures."""
+    """Give a receiver a fresh secret; for `overlap` notices have both signatures."""
     found = await _found(bearer, webhook_id)
     return await bearer.client.rotate_endpoint(found, overlap=(asked or Rotation()).overlap)
 

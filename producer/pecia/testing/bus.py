@@ -49,7 +49,7 @@ class Switchboard:
                     listener.hear({"type": "message", "channel": channel, "data": str(state)})
 
     def connect(self, listener: Listener, channels: Collection[str]) -> None:
-        """Let somebody listen to these channels, each of which is confirmed."""
+        """Subscribe a listener to these channels, each of which is confirmed."""
         with self._lock:
             listener.channels.update(channels)
             self._listeners.append(listener)
@@ -57,7 +57,7 @@ class Switchboard:
                 listener.hear({"type": "subscribe", "channel": channel, "data": None})
 
     def drop(self, listener: Listener) -> None:
-        """Somebody has hung up."""
+        """Note that a listener is gone."""
         with self._lock, suppress(ValueError):  # who never subscribed
             self._listeners.remove(listener)
 

@@ -73,7 +73,7 @@ class OpenAiEngine:
 
     @property
     def budget(self) -> Budget:
-        """What the settings allow at that server: nobody else knows what it can hold."""
+        """What the settings allow at that server, which does not say what it can hold."""
         return Budget(slots=self._slots, tokens=self._settings.max_tokens_in_flight or None)
 
     async def start(self) -> None:

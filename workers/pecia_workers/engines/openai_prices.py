@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _REMEMBERED: Final = 4096
 PICTURE: Final = np.zeros((84, 112, 3), dtype=np.uint8)
-"""What the server is asked about while nobody waits for a page."""
+"""The picture that the server counts when no page is there."""
 
 
 class Prices:
@@ -38,7 +38,7 @@ class Prices:
         self._counted: OrderedDict[Hashable, int] = OrderedDict()
 
     def exact(self, request: EngineRequest) -> int | None:
-        """Return the prompt's length; None if nobody has counted such a one yet."""
+        """Return the prompt's length; None if no such prompt was counted yet."""
         return self._counted.get(_shape(request))
 
     def tokens(self, request: EngineRequest) -> int:

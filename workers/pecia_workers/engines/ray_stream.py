@@ -60,7 +60,7 @@ class Stream:
     def _over(cls, settings: WorkerSettings) -> Stream:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
-        context.target_max_block_size = 1  # byte: each row goes on at once, for somebody waits for its answer
+        context.target_max_block_size = 1  # byte: each row goes on at once, for its caller waits
         gpus = int(ray.cluster_resources().get("GPU", 0))
         replicas = settings.ray_engines or max(1, gpus // (settings.tensor_parallel_size or 1))
         sequences = settings.max_num_seqs or _SEQUENCES

@@ -135,7 +135,7 @@ class SimulatedEngine:
                 await self._iterations
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request: nothing is too large to be read by nobody."""
+        """Return the request as it is: the simulation takes any size."""
         return request
 
     def cost(self, request: EngineRequest) -> int:
@@ -253,7 +253,7 @@ class InstantEngine:
         """Nothing is held."""
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request: nothing is too large to be read by nobody."""
+        """Return the request as it is: the simulation takes any size."""
         return request
 
     def cost(self, request: EngineRequest) -> int:

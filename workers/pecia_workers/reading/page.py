@@ -89,14 +89,14 @@ class ReadPage:
         timings = Timings(queued=part.queued_s + asked - decoded, decode=decoded - started)
         if look.found:
             return Done(_moved(look.found, part, image, timings))
-        with closing(self._witnesses.hear(task, request, image)) as hearing:
+        with closing(self._witnesses.begin(task, request, image)) as witnessed:
             readings = await self._read(request, image)
             fields = await self._fill(request, task, readings)
             took = timings.model_copy(update={"engine": clock() - asked})
             page = page_of(part.ordinal + 1, image, readings, fields, took)
             if fields:
                 page = page.model_copy(update={"merge": merge_rules(_schema_of(task))})
-            page = await hearing.held_against(page)
+            page = await witnessed.compared(page)
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:

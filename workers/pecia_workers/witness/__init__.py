@@ -1,1 +1,1 @@
-"""What a language model wrote, held against an independent reading of the same page."""
+"""What a language model wrote, compared with an independent reading of the same page."""

@@ -1,4 +1,4 @@
-"""A page's text held against a witness of the same page: places for words and cells, doubts, and the verdict."""
+"""A page's text compared with a witness of the same page: places for words and cells, doubts, and the verdict."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Seen:
     word: str
 
 
-class Heard:
+class WitnessText:
     """What a witness read of a page."""
 
     def __init__(
@@ -85,16 +85,16 @@ class Heard:
         self._reads_hangul = language == "ko"
         for block in blocks:
             for row in _rows(block):
-                self._hear(block.kind, row)
+                self._take(block.kind, row)
 
-    def _hear(self, kind: BlockKind, row: Sequence[Line]) -> None:
+    def _take(self, kind: BlockKind, row: Sequence[Line]) -> None:
         number = len(self.kinds)
         self.kinds.append(kind)
         for line in row:
             for word in placed_words(line, self._pixels):
-                self._hear_word(word, number)
+                self._take_word(word, number)
 
-    def _hear_word(self, word: Word, row: int) -> None:
+    def _take_word(self, word: Word, row: int) -> None:
         """Take a word's tokens, each with its share of the word's width; what stands around them is theirs."""
         sure = 1.0 if word.confidence is None else word.confidence
         tokens = [*tokens_of(word.text, row, before=self._before(row))]
@@ -135,24 +135,24 @@ def _rows(block: Block) -> Iterator[list[Line]]:
         yield list(lines)
 
 
-def grounded(page: Page, heard: Heard) -> Page:
+def grounded(page: Page, witness: WitnessText) -> Page:
     """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them."""
-    held = _Held(page.blocks, heard)
+    compared = _Compared(page.blocks, witness)
     return page.model_copy(
         update={
-            "blocks": tuple(held.placed()),
-            "doubts": (*page.doubts, *held.doubts),
-            "verdict": min(page.verdict, held.verdict(), key=rank),
-            "witness": held.report(),
+            "blocks": tuple(compared.placed()),
+            "doubts": (*page.doubts, *compared.doubts),
+            "verdict": min(page.verdict, compared.verdict(), key=rank),
+            "witness": compared.report(),
         }
     )
 
 
-class _Held:
+class _Compared:
     """The blocks of a page beside what the witness saw."""
 
-    def __init__(self, blocks: Sequence[Block], heard: Heard) -> None:
-        self.blocks, self.heard = blocks, heard
+    def __init__(self, blocks: Sequence[Block], witness: WitnessText) -> None:
+        self.blocks, self.witness = blocks, witness
         self.lines: list[tuple[int, str]] = []
         """Of each line of text: its block, and itself."""
         tokens: list[Token] = []
@@ -160,7 +160,7 @@ class _Held:
             for text in block.text.split("\n"):
                 tokens += tokens_of(text, len(self.lines))
                 self.lines.append((number, text))
-        self.aligned = align(tokens, [one.token for one in heard.seen], heard.comparison)
+        self.aligned = align(tokens, [one.token for one in witness.seen], witness.comparison)
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
@@ -170,13 +170,13 @@ class _Held:
         self.doubts = (*self._doubts(), *only_witness)
 
     def _is_judged(self, one: int, token: Token) -> bool:
-        return bool(self.aligned.to_seen[one]) or self.heard.can_read(token)
+        return bool(self.aligned.to_seen[one]) or self.witness.can_read(token)
 
     # Where it stands
 
     def box(self, tokens: Iterable[int]) -> Box | None:
         """Return where tokens stand; None if none of them is on the page."""
-        seen = [self.heard.seen[other].box for one in tokens for other in self.aligned.to_seen[one]]
+        seen = [self.witness.seen[other].box for one in tokens for other in self.aligned.to_seen[one]]
         return around(seen) if seen else None
 
     def confidence(self, tokens: Sequence[int]) -> float | None:
@@ -184,7 +184,7 @@ class _Held:
         return min((self._sure(one) for one in tokens), default=None)
 
     def _sure(self, one: int) -> float:
-        sure = min((self.heard.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0)
+        sure = min((self.witness.seen[other].confidence for other in self.aligned.to_seen[one]), default=0.0)
         return 1 - sure if one in self.aligned.differs else sure
 
     def placed(self) -> Iterator[Block]:
@@ -227,7 +227,7 @@ class _Held:
         for start, end in _words(text):
             tokens = self._between(number, start, end)
             row = next(
-                (self.heard.seen[to[0]].row for one in tokens if (to := self.aligned.to_seen[one])), None
+                (self.witness.seen[to[0]].row for one in tokens if (to := self.aligned.to_seen[one])), None
             )
             cut = "\t" in text[start - 1 : start] or (row is not None and last is not None and row != last)
             if cut:
@@ -288,7 +288,7 @@ class _Held:
         """Yield what the witness alone reads: its row, the tokens, and whether that is a line whole or nearly."""
         if len(self.aligned.written) - len(self.judged) > _FOREIGN * len(self.aligned.written):
             return
-        seen = self.heard.seen
+        seen = self.witness.seen
         for row, group in groupby(range(len(seen)), key=lambda other: seen[other].row):
             places = list(group)
             left = [other for other in places if not self.aligned.to_written[other]]
@@ -303,19 +303,19 @@ class _Held:
 
     def _is_text(self, run: Sequence[int]) -> bool:
         """Return whether these are text, rather than specks that the witness took for it."""
-        seen = [self.heard.seen[other] for other in run]
+        seen = [self.witness.seen[other] for other in run]
         signs = sum(len(one.token.key) for one in seen)
         sure = sum(one.confidence * len(one.token.key) for one in seen) / signs
         return sure >= (_SURE if signs > 1 else _SURE_SIGN)
 
     def _only_witness(self, row: int, run: Sequence[int]) -> Doubt:
-        seen = [self.heard.seen[other] for other in run]
+        seen = [self.witness.seen[other] for other in run]
         is_value = any(one.token.is_value for one in seen)
         return Doubt(
             reason=DoubtReason.ONLY_WITNESS,
             box=around(one.box for one in seen),
             other=" ".join(word for word, _ in groupby(one.word for one in seen)),
-            on_value=is_value and self.heard.kinds[row] not in _ASIDE,
+            on_value=is_value and self.witness.kinds[row] not in _ASIDE,
         )
 
     def verdict(self) -> Verdict:
@@ -323,7 +323,7 @@ class _Held:
         lost = [one for one in self.judged if not self.aligned.to_seen[one]]
         if lost and len(lost) >= _NOISE * len(self.judged):
             return Verdict.LOW_CONFIDENCE
-        if any(whole and self.heard.kinds[row] not in _ASIDE for row, _, whole in self.missing):
+        if any(whole and self.witness.kinds[row] not in _ASIDE for row, _, whole in self.missing):
             return Verdict.INCOMPLETE
         is_invented = len(lost) > _INVENTED * len(self.judged) or any(
             len(run) >= _INVENTED_ROW for run in _runs(lost)
@@ -336,7 +336,7 @@ class _Held:
         found = sum(bool(to) for to in to_seen)
         values = [one for one in self.judged if self.aligned.written[one].is_value]
         return Witnessed(
-            source=self.heard.source,
+            source=self.witness.source,
             words=len(to_seen),
             agrees=found - differs,
             differs=differs,

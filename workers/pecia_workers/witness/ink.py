@@ -1,4 +1,4 @@
-"""Where the words of a recognised line stand: a recogniser tells it to within a letter, the ink to within a pixel."""
+"""Where the words of a recognised line stand: a recogniser knows it to within a letter, the ink to within a pixel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RULE: Final = 0.9
 
 
 def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]:
-    """Return a line's words, each as wide as its ink and as high as that of the line; as told where there is none."""
+    """Return a line's words, each as wide as its ink and as high as that of the line; as given where there is none."""
     words, box = words_of(line), line.box
     height, width = box.bottom - box.top, box.right - box.left
     if pixels is None or not words or height > width:
@@ -87,7 +87,7 @@ def _band(rows: NDArray[np.bool_], apart: int) -> range | None:
 
 
 def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:
-    """Return where the white between two words is, which are told to end and start there."""
+    """Return where the white between two words is, which the recogniser has end and start there."""
     about = (end + start) / 2
     low, high = max(0, round(about - height)), min(len(columns), round(about + height))
     edges = np.flatnonzero(np.diff(np.concatenate([[1], columns[low:high].astype(np.int8), [1]])))

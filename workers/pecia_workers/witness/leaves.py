@@ -16,7 +16,7 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.verdicts import rank
-from pecia_workers.witness.grounding import Heard
+from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.tokens import Token, distance, tokens_of
 
 _MONTHS: Final = {
@@ -55,11 +55,11 @@ class _Spot:
     standing: Standing
 
 
-def with_grounded_fields(page: Page, told: Heard) -> Page:
+def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
     """Return the page with a grounding for each leaf of its fields, and a doubt for each that no witness confirms."""
     if page.fields is None:
         return page
-    found = tuple(_Search(told, page.number).ground(page.fields))
+    found = tuple(_Search(witness, page.number).ground(page.fields))
     doubts = tuple(_doubt(leaf) for leaf in found if leaf.standing not in (None, Standing.AGREES))
     verdict = Verdict.REVIEW if any(doubt.on_value for doubt in doubts) else Verdict.OK
     return page.model_copy(
@@ -85,9 +85,9 @@ def _doubt(leaf: Grounding) -> Doubt:
 class _Search:
     """Finds leaves on a page: those that stand in one place first, then the others, nearest to these or their label."""
 
-    def __init__(self, told: Heard, page: int) -> None:
-        self._told, self._page = told, page
-        self._seen = [one.token for one in told.seen]
+    def __init__(self, witness: WitnessText, page: int) -> None:
+        self._witness, self._page = witness, page
+        self._seen = [one.token for one in witness.seen]
         self._starts: defaultdict[str, list[int]] = defaultdict(list)
         for number, token in enumerate(self._seen):
             self._starts[token.key].append(number)
@@ -117,10 +117,10 @@ class _Search:
         known: dict[str, Any] = {"path": leaf.path, "value": leaf.value, "pages": (self._page,)}
         if leaf.value is None or isinstance(leaf.value, bool) or not list(tokens_of(str(leaf.value))):
             return Grounding(**known)
-        known["witness"] = self._told.source
+        known["witness"] = self._witness.source
         if spot is None:
             return Grounding(**known, standing=Standing.NOT_ON_PAGE, confidence=0)
-        seen = [self._told.seen[number] for number in spot.tokens]
+        seen = [self._witness.seen[number] for number in spot.tokens]
         sure = min(one.confidence for one in seen)
         agrees = spot.standing is Standing.AGREES
         return Grounding(
@@ -132,10 +132,12 @@ class _Search:
         )
 
     def _text(self, tokens: range) -> Text:
-        return " ".join(dict.fromkeys(self._told.seen[number].word for number in tokens))
+        return " ".join(dict.fromkeys(self._witness.seen[number].word for number in tokens))
 
     def _labels(self, leaf: _Leaf) -> list[Box]:
-        return [self._told.seen[number].box for name in leaf.names for number in self._starts.get(name, ())]
+        return [
+            self._witness.seen[number].box for name in leaf.names for number in self._starts.get(name, ())
+        ]
 
     def _spots(self, value: Any) -> list[_Spot]:
         """Return where a value stands; if nowhere, where something stands that is nearly the same."""
@@ -151,13 +153,13 @@ class _Search:
         return [self._spot(one, Standing.DIFFERS) for one in self._nearly(tokens)]
 
     def _spot(self, tokens: range, standing: Standing) -> _Spot:
-        return _Spot(tokens, around(self._told.seen[number].box for number in tokens), standing)
+        return _Spot(tokens, around(self._witness.seen[number].box for number in tokens), standing)
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
         if not tokens:
             return
-        same = self._told.comparison.same
+        same = self._witness.comparison.same
         firsts = {tokens[0].key} | {
             key for key in self._starts if same(tokens[:1], [self._seen[self._starts[key][0]]])
         }

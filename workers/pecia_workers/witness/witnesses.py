@@ -1,4 +1,4 @@
-"""Who is asked beside the model: a page's own text layer, or the CPU engine in processes of its own.
+"""What reads a page beside the model: the page's own text layer, or the CPU engine in processes of its own.
 
 The engine never waits: a page is read by the CPU engine while the model reads it, and what was read by the model waits
 for its witness without a place in the engine. Where more pages wait than the CPU keeps up with, the latest go without.
@@ -23,7 +23,7 @@ from pecia_schemas.tasks import ReadDocument, Witness
 from pecia_workers.engines.base import EngineError
 from pecia_workers.metrics import recording
 from pecia_workers.reading.verdicts import rank
-from pecia_workers.witness.grounding import Heard, grounded
+from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of
 from pecia_workers.working import waiting
@@ -60,13 +60,13 @@ class Witnesses:
         processes: int = 0,
         freed: Callable[[UUID], None] = _nothing,
     ) -> None:
-        """`freed` is told of a part that needs nothing of the model's engine any more."""
+        """`freed` is called with a part that needs nothing of the model's engine any more."""
         self._default = default
         self._engine = engine
         self._free = processes
         self._most_waiting = _WAITING * processes
         self._freed = freed
-        self._queue: dict[Hearing, tuple[int, int]] = {}
+        self._queue: dict[WitnessedPage, tuple[int, int]] = {}
         """Pages that the CPU engine has not begun, by urgency and number."""
         self._numbers = count()
         self.waiting = 0
@@ -80,78 +80,78 @@ class Witnesses:
         """Return what is to witness a task's pages."""
         return self._default if task.witness is None else Witness(task.witness)
 
-    def hear(self, task: ReadDocument, request: EngineRequest, image: PageImage) -> Hearing:
-        """Begin to hear the witness of a page, if there is one."""
+    def begin(self, task: ReadDocument, request: EngineRequest, image: PageImage) -> WitnessedPage:
+        """Return the page's witness, if there is one, queued to be read where the CPU engine is to do it."""
         choice = self.choice(task)
-        hearing = Hearing(self, request, task.language)
+        witnessed = WitnessedPage(self, request, task.language)
         if choice is Witness.NONE or image.blank:
-            return hearing
+            return witnessed
         own = image.blocks or image.witness
         if own and choice is not Witness.OCR:
-            hearing.told = partial(Heard, own, Source.LAYER)
+            witnessed.text = partial(WitnessText, own, Source.LAYER)
         elif choice is Witness.OCR or (choice is Witness.AUTO and self._engine and not image.blocks):
-            hearing.is_due = True
+            witnessed.is_due = True
             if self._engine and self._reads(task.language):
-                self.queue(hearing, request.priority)
-        return hearing
+                self.queue(witnessed, request.priority)
+        return witnessed
 
     def _reads(self, language: str | None) -> bool:
         known = self._engine.capabilities.languages if self._engine else None
         return language is None or known is None or language in known
 
-    def queue(self, hearing: Hearing, urgency: int) -> None:
+    def queue(self, witnessed: WitnessedPage, urgency: int) -> None:
         """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""
-        hearing.is_queued = True
-        self._queue[hearing] = (urgency, next(self._numbers))
+        witnessed.is_queued = True
+        self._queue[witnessed] = (urgency, next(self._numbers))
         self._begin()
 
-    def withdraw(self, hearing: Hearing) -> None:
+    def withdraw(self, witnessed: WitnessedPage) -> None:
         """Have a page not read, unless that has begun: to end it would cost its process."""
-        self._queue.pop(hearing, None)
+        self._queue.pop(witnessed, None)
 
     def _begin(self) -> None:
         while self._free and self._queue:
-            hearing = min(self._queue, key=self._queue.__getitem__)
-            del self._queue[hearing]
+            witnessed = min(self._queue, key=self._queue.__getitem__)
+            del self._queue[witnessed]
             self._free -= 1
-            hearing.reading = asyncio.create_task(self._read(hearing))
+            witnessed.reading = asyncio.create_task(self._read(witnessed))
 
-    async def _read(self, hearing: Hearing) -> tuple[Block, ...] | None:
+    async def _read(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
         assert self._engine  # noqa: S101  else nothing is queued
         try:
-            return (await self._engine.generate(hearing.request)).blocks
+            return (await self._engine.generate(witnessed.request)).blocks
         except EngineError as error:
-            log.warning("not_witnessed", request=hearing.request.id, error=type(error).__name__)
+            log.warning("not_witnessed", request=witnessed.request.id, error=type(error).__name__)
             return None
         finally:
             self._free += 1
-            hearing.begun.set()
+            witnessed.begun.set()
             self._begin()
 
-    async def reading(self, hearing: Hearing) -> tuple[Block, ...] | None:
+    async def reading(self, witnessed: WitnessedPage) -> tuple[Block, ...] | None:
         """Return what the CPU engine reads of a page that the model has read; None if too many wait for it."""
-        if hearing.request.part:
-            self._freed(hearing.request.part)
-        if not hearing.is_queued or (hearing.reading is None and self.waiting >= self._most_waiting):
-            hearing.close()
+        if witnessed.request.part:
+            self._freed(witnessed.request.part)
+        if not witnessed.is_queued or (witnessed.reading is None and self.waiting >= self._most_waiting):
+            witnessed.close()
             return None
         self.waiting += 1
         try:
-            if hearing.reading is None:
-                self.queue(hearing, _AT_ONCE)
+            if witnessed.reading is None:
+                self.queue(witnessed, _AT_ONCE)
             with waiting():
-                await hearing.begun.wait()
-            return await hearing.reading if hearing.reading else None
+                await witnessed.begun.wait()
+            return await witnessed.reading if witnessed.reading else None
         finally:
             self.waiting -= 1
 
 
-class Hearing:
+class WitnessedPage:
     """One page and its witness."""
 
     def __init__(self, witnesses: Witnesses, request: EngineRequest, language: str | None) -> None:
         self.request = request
-        self.told: Callable[[], Heard] | None = None
+        self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
         """Whether the CPU engine is to witness it."""
         self.is_queued = False
@@ -161,10 +161,10 @@ class Hearing:
         self._language = language
 
     def close(self) -> None:
-        """Hear it no more."""
+        """Read it no more, unless that has begun."""
         self._witnesses.withdraw(self)
 
-    async def held_against(self, page: Page) -> Page:
+    async def compared(self, page: Page) -> Page:
         """Return the page with what the witness says of it; the same page if there is none."""
         began = monotonic()
         if self.is_due and page.source is not Source.OCR:  # the CPU engine is no witness of itself
@@ -173,10 +173,10 @@ class Hearing:
                 recording.page_witnessed("missed")
                 return _unwitnessed(page)
             pixels = self.request.images[0]
-            self.told = partial(Heard, blocks, Source.OCR, pixels=pixels, language=self._language)
-        if self.told is None:
+            self.text = partial(WitnessText, blocks, Source.OCR, pixels=pixels, language=self._language)
+        if self.text is None:
             return page
-        page = await asyncio.to_thread(_with, page, self.told)
+        page = await asyncio.to_thread(_with, page, self.text)
         if page.witness is None:
             return page
         recording.page_witnessed(page.witness.source)
@@ -184,12 +184,12 @@ class Hearing:
         return page.model_copy(update={"witness": page.witness.model_copy(update={"seconds": seconds})})
 
 
-def _with(page: Page, heard: Callable[[], Heard]) -> Page:
+def _with(page: Page, read: Callable[[], WitnessText]) -> Page:
     """Return the page grounded; one that is read from its layer itself has fields alone to be witnessed."""
-    told = heard()
+    text = read()
     if page.source is not Source.LAYER:
-        page = grounded(page, told)
-    return with_grounded_fields(page, told)
+        page = grounded(page, text)
+    return with_grounded_fields(page, text)
 
 
 def _unwitnessed(page: Page) -> Page:
