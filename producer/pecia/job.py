@@ -50,15 +50,19 @@ class Job(JobHandle[R_co]):
             self._view = view
         return self
 
-    def result(self, timeout: float | None = None) -> R_co:
+    def result(self, timeout: float | None = None, *, revision: int | None = None) -> R_co:
         """Wait for the job and return its result; that of a `partial` job says what is missing.
+
+        What people corrected in a review is in it. `revision=0` is the result as it was read, another number as it
+        was then.
 
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
         erased.
         """
         self.wait(timeout)
         self._check_result()
-        return self._assembled(self._open().store.outcomes(self.id, read_as=AuditAction.RESULT))
+        store = self._open().store
+        return self._assembled(store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision))
 
     def save(
         self,
@@ -67,6 +71,7 @@ class Job(JobHandle[R_co]):
         *,
         quality: int = PDF_QUALITY,
         timeout: float | None = None,
+        revision: int | None = None,
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
 
@@ -81,7 +86,7 @@ class Job(JobHandle[R_co]):
 
         target = Path(path)
         form = saving.form_of(self.kind, target, format, quality)
-        result: Any = self.result(timeout)
+        result: Any = self.result(timeout, revision=revision)
         if form.is_binary:
             connections = self._open()
             original = connections.store.original(self.id)

@@ -36,7 +36,7 @@ def form_of(
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
     if form is Format.PDF:
-        _pictures()
+        page_pictures()
         if quality not in _QUALITIES:
             raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
@@ -56,7 +56,7 @@ def write_pdf(
 
     Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
     """
-    open_pictures = _pictures()
+    open_pictures = page_pictures()
     from pecia.formats import pdf  # noqa: PLC0415  comes with pecia[pdf]
 
     with at_hand(original, payloads) as path, _replacing(target) as file:
@@ -72,7 +72,7 @@ def write_pdf(
             ) from None
 
 
-def _pictures() -> OpenPictures:
+def page_pictures() -> OpenPictures:
     """Return what draws pages. Raises `ConfigurationError` if it, or what writes PDFs, is not installed."""
     try:
         from pecia.formats import pdf  # noqa: F401, PLC0415  only whether it is there
