@@ -10,14 +10,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from pecia.errors import InvalidOptionError
-from pecia.review.layout import TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
+from pecia.review.layout import TARGET, TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Table, Word
 from pecia_schemas.grounding import Grounding, Standing
 from pecia_schemas.results import Correction, Page, Revision, Verdict
 
-_TARGET: Final = re.compile(
-    r"b(?P<block>\d+)(?:t(?P<start>\d+)-(?P<end>\d+)|c(?P<cell>\d+))|d(?P<doubt>\d+)|f(?P<path>(?:/[^/]*)+)"
-)
 _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
 """Verdicts that are nothing more than the doubts."""
 
@@ -91,7 +88,7 @@ def _covers(one: str, other: str) -> bool:
     """Return whether a correction of one target is also one of the other."""
     if one == other:
         return True
-    runs = [match for name in (one, other) if (match := _TARGET.fullmatch(name)) and match["start"]]
+    runs = [match for name in (one, other) if (match := TARGET.fullmatch(name)) and match["start"]]
     if len(runs) < 2 or runs[0]["block"] != runs[1]["block"]:  # noqa: PLR2004  both
         return False
     (first, last), (start, end) = [(int(run["start"]), int(run["end"])) for run in runs]
@@ -99,7 +96,7 @@ def _covers(one: str, other: str) -> bool:
 
 
 def _corrected(page: Page, target: str, text: str) -> tuple[Page, Correction]:
-    if named := _TARGET.fullmatch(target):
+    if named := TARGET.fullmatch(target):
         with suppress(IndexError, KeyError):
             if named["path"]:
                 return _with_field(page, named["path"], text)

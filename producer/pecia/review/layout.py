@@ -19,6 +19,9 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page
 
 TOKEN: Final = re.compile(r"\S+")
+TARGET: Final = re.compile(
+    r"b(?P<block>\d+)(?:t(?P<start>\d+)-(?P<end>\d+)|c(?P<cell>\d+))|d(?P<doubt>\d+)|f(?P<path>(?:/[^/]*)+)"
+)
 _UNSURE: Final = (Standing.DIFFERS, Standing.NOT_ON_PAGE)
 _MISSING: Final = (DoubtReason.ONLY_WITNESS, DoubtReason.UNCOVERED)
 
@@ -97,6 +100,17 @@ def cell_tokens(block: Block, cell: int) -> range:
     assert block.table is not None  # noqa: S101  it has cells
     lengths = [len(one.text.split()) for one in block.table.cells]
     return range(sum(lengths[:cell]), sum(lengths[: cell + 1]))
+
+
+def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
+    """Return the block and which of its tokens a target names; None for a field, and for what is missing."""
+    named = TARGET.fullmatch(target)
+    if named is None or named["block"] is None:
+        return None
+    number = int(named["block"])
+    if named["cell"]:
+        return number, cell_tokens(page.blocks[number], int(named["cell"]))
+    return number, range(int(named["start"]), int(named["end"]))
 
 
 def leaves_of(fields: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,7 @@ const drawn = (name, attributes) => {
   return element;
 };
 
-let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, zoomed = innerWidth <= 760;
+let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, zoomed = true;
 // `chosen`: a doubt of the page, or { target, now, suggested, box } for text that was picked.
 
 const key = (one) => `${one.job_id}/${one.number}`;
@@ -198,6 +198,8 @@ function showPage() {
   $("text").replaceChildren(...(page ? [...page.blocks.map(block), fields()] : []));
   if (!page) return $("sheet").replaceChildren();
   const image = drawn("image", { href: `pictures/${key(pages[at])}`, width: page.width, height: page.height });
+  $("picture").ariaBusy = true;
+  image.onload = () => { $("picture").ariaBusy = false; };
   image.onerror = () => tell(say.no_picture);
   $("sheet").setAttribute("aria-label", `${say.picture} ${page.number}`);
   for (const doubt of page.doubts) if (doubt.target && doubt.box && !boxes.has(doubt.target)) boxes.set(doubt.target, doubt.box);
