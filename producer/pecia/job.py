@@ -77,10 +77,10 @@ class Job(JobHandle[R_co]):
 
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
-        `quality` is that of the JPEG pictures in a PDF, 1 to 95.
+        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
 
-        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
-        `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
+        also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 
@@ -90,7 +90,7 @@ class Job(JobHandle[R_co]):
         if form.is_binary:
             connections = self._open()
             original = connections.store.original(self.id)
-            saving.write_pdf(result, original, connections.payloads, target, quality=quality)
+            saving.write_with_pictures(result, original, connections.payloads, target, form, quality=quality)
         else:
             saving.write(result, form, target)
         return target

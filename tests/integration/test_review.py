@@ -3,23 +3,35 @@
 import asyncio
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from PIL import Image, ImageDraw
+from pydantic import SecretStr
+from typer.testing import CliRunner, Result
 
+from gateways import serving
 from house import House
-from pecia import Client, Job, JobErasedError, ReadDocument, Verdict
+from pecia import Client, Job, JobErasedError, JobNotice, NoticeType, ReadDocument, Verdict
+from pecia.cli.app import app
 from pecia.configuration import resolve
 from pecia.review.app import Work, make_app
 from pecia.review.statements import Which
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason, Line, Source, Table, Word
-from pecia_schemas.encryption import new_key
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import ClientSettings
+from pecia_workers.ledger.rekeying import holdings
+from pecia_workers.ledger.retention import erase_results
+from pecia_workers.rekeying import Rekeying
 
+Pecia = Callable[..., Result]
 TOKEN = "token"
 CELLS = ("Sodium", "146", "Potassium", "4.2")
 
@@ -96,11 +108,11 @@ def open_desk(house: House) -> Callable[..., Any]:
     def run(work: Work | None = None, **settings: Any) -> Iterator[Desk]:
         given = ClientSettings.model_validate({**house.urls, "client_name": "eva", **settings})
         with asyncio.Runner() as loop:
-            app = make_app(
+            served = make_app(
                 resolve(given, database_url=None, redis_url=None, payload_url=None), TOKEN, work or Work()
             )
-            transport = httpx2.ASGITransport(app)
-            context = _living(app)
+            transport = httpx2.ASGITransport(served)
+            context = _living(served)
             loop.run(context.__aenter__())
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
             loop.run(context.__aexit__(None, None, None))
@@ -110,6 +122,11 @@ def open_desk(house: House) -> Callable[..., Any]:
 
 def _living(app: Any) -> Any:
     return app._app.router.lifespan_context(app._app)
+
+
+@pytest.fixture
+def pecia(stores: dict[str, str]) -> Pecia:
+    return lambda *arguments: CliRunner().invoke(app, arguments, env=stores)
 
 
 @pytest.fixture
@@ -291,9 +308,7 @@ def test_the_page_lets_no_script_run_but_its_own_and_is_kept_by_nobody(desk: Des
     assert "http" not in answer.text
 
 
-def test_a_revision_is_encrypted_and_comes_under_another_key(
-    open_desk: Any, house: House, read: Callable[..., Job[Any]]
-) -> None:
+def test_a_revision_is_encrypted(open_desk: Any, house: House, read: Callable[..., Job[Any]]) -> None:
     job, keys = read(), json.dumps({"one": new_key()})
     with open_desk(encryption_keys=keys) as desk:
         desk.decide(job, target="b0t1-2", text="Quillfeather")
@@ -318,3 +333,126 @@ def test_a_purge_takes_revisions_and_leaves_who_revised(
     assert desk.decide(job, 1, accepted=[0]).status_code == 410
     with pytest.raises(JobErasedError):
         job.result(timeout=0)
+
+
+def test_retention_takes_revisions_with_the_result(
+    desk: Desk, house: House, read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+    desk.decide(job, target="b0t1-2", text="50")
+
+    house.ask(lambda database: erase_results(database, age=timedelta(), limit=9))
+
+    assert house.query("SELECT FROM revisions") == []
+
+
+def test_revisions_come_under_another_key_with_everything_else(
+    open_desk: Any, house: House, read: Callable[..., Job[Any]]
+) -> None:
+    job, keys = read(), {"new": new_key(), "old": new_key()}
+    with open_desk(encryption_keys=json.dumps({"old": keys["old"]})) as desk:
+        desk.decide(job, target="b0t1-2", text="50")
+    ring = Keyring.of(SecretStr(json.dumps(keys)))
+    store = PayloadStore.open(house.payload_url, keys=ring)
+
+    before = house.ask(holdings)
+    done = house.ask(lambda database: Rekeying(database=database, store=store, keys=ring).run(lambda _: None))
+
+    assert [(one.key, one.results) for one in before] == [("old", 1), (None, 1)]
+    assert done.results == 2
+    with open_desk(encryption_keys=json.dumps({"new": keys["new"]})) as desk:
+        assert desk.look(job)["blocks"][0]["tokens"][1]["text"] == "50"
+
+
+def test_who_asks_is_told_of_a_revision_without_what_it_says(
+    desk: Desk, house: House, read: Callable[..., Job[Any]], client: Client
+) -> None:
+    endpoint = client.add_endpoint("https://example.org/all", events=["result.revised"])
+    job = read(webhook="https://example.org/endings")
+    desk.decide(job, accepted=[0])
+    desk.decide(job, 1, target="b0t4-6", text="Quillfeather")
+
+    told = [
+        JobNotice.model_validate(body)
+        for (body,) in house.query(
+            "SELECT body FROM deliveries WHERE endpoint_id = %s ORDER BY created_at", endpoint.id
+        )
+    ]
+
+    assert [(one.type, one.data.revision, one.data.part and one.data.part.number) for one in told] == [
+        (NoticeType.REVISED, 1, 1),
+        (NoticeType.REVISED, 2, 1),
+    ]
+    assert told[0].data.sequence < told[1].data.sequence
+    assert "Quillfeather" not in told[1].model_dump_json()
+    assert [one.type for one in client.deliveries(job=job)].count(NoticeType.SUCCEEDED) == 1
+    assert [(event.actor, event.reason) for event in job.events()][-1] == ("client:eva", "revised")
+
+
+def test_behind_a_gateway_the_result_is_revised_too(
+    desk: Desk, house: House, read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+    house.query("UPDATE jobs SET tenant = 'clinic'")
+    desk.decide(job, target="b0t1-2", text="50")
+    with serving(ClientSettings.model_validate(house.urls)) as gateway:
+        _, key = gateway.key()
+        with Client(gateway.url, api_key=key) as remote:
+            there = remote.job(job.id)
+
+            assert there.result().pages[0].text.startswith("Dose 50 mg")
+            assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
+
+
+def test_a_facsimile_is_one_file_with_picture_and_text(
+    desk: Desk, read: Callable[..., Job[Any]], tmp_path: Path
+) -> None:
+    job = read()
+    desk.decide(job, target="b0t1-2", text="<b>50")
+
+    written = job.save(tmp_path / "page.html", "facsimile").read_text()
+
+    assert 'href="data:image/png;base64,' in written
+    assert '<a id="t1b0t1-2" href="#r1b0t1-2">&lt;b&gt;50</a>' in written
+    assert '<rect id="r1b0t1-2" x="50" y="0" width="40" height="12"/>' in written
+    assert "<script" not in written
+    assert {link[0] for link in re.findall(r'(?:href|src)="([^"]+)"', written)} == {"#", "d"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])  # noqa: S104  refused
+def test_a_review_listens_on_this_machine_alone(pecia: Pecia, host: str) -> None:
+    refused = pecia("review", "--host", host)
+
+    assert refused.exit_code == 2
+    assert "127.0.0.1 or ::1" in refused.output
+
+
+def test_certify_wants_the_pages_that_it_draws_to_be_checked_whole(
+    pecia: Pecia, desk: Desk, read: Callable[..., Job[Any]]
+) -> None:
+    job = read()
+
+    refused = pecia("certify", "--all", "--sample", "9", "--seed", "7")
+    assert refused.exit_code == 1
+    assert (
+        "1 of the pages that are drawn were not checked whole yet: `pecia review --sample 9 --seed 7`"
+        in refused.output
+    )
+    assert pecia("certify", "--json").stdout == ""
+    desk.decide(job, target="b1c3", text="4.3")
+    desk.decide(job, 1, checked=True)
+
+    (told,) = map(json.loads, pecia("certify", "--json").stdout.splitlines())
+    assert (told["document_type"], told["rate"]["values"], told["rate"]["wrong"]) == ("lab_result", 1, 1)
+    assert "lab_result" in pecia("certify").stdout
+
+
+def test_eval_scores_no_jobs_but_those_of_the_run_that_is_named(pecia: Pecia, tmp_path: Path) -> None:
+    (tmp_path / "page.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "page.txt").write_text("Dose 50 mg")
+    (tmp_path / "run.report").write_text("{}")
+
+    refused = pecia("eval", str(tmp_path), "--of", str(tmp_path / "run.report"))
+
+    assert refused.exit_code == 2
+    assert "that run did not read 'page.png'" in " ".join(refused.output.replace("│", "").split())

@@ -84,11 +84,11 @@ class AsyncJob(JobHandle[R_co]):
 
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
-        `quality` is that of the JPEG pictures in a PDF, 1 to 95. A thread draws and writes; a caller that is
-        cancelled meanwhile goes on once the file is whole.
+        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
+        A thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
 
-        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
-        `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
+        also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 
@@ -99,7 +99,9 @@ class AsyncJob(JobHandle[R_co]):
             connections = self._open()
             original = await connections.store.original(self.id)
             payloads = connections.payloads
-            await finish_in_thread(saving.write_pdf, result, original, payloads, target, quality=quality)
+            await finish_in_thread(
+                saving.write_with_pictures, result, original, payloads, target, form, quality=quality
+            )
         else:
             await finish_in_thread(saving.write, result, form, target)
         return target

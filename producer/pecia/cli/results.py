@@ -85,8 +85,10 @@ class Delivery:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
     def _check_standard_output(self, count: int) -> None:
-        if self.form is Format.PDF and sys.stdout.isatty():
-            raise typer.BadParameter("a PDF is nothing for a terminal: add -o FILE", param_hint="--format")
+        if self.form and self.form.is_binary and sys.stdout.isatty():
+            raise typer.BadParameter(
+                f"a {self.form} is nothing for a terminal: add -o FILE", param_hint="--format"
+            )
         if self.form is not None and self.form not in _STREAMS and count > 1:
             raise typer.BadParameter(
                 f"several results as {self.form} are files: add -o DIR", param_hint="--format"
@@ -185,7 +187,7 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
 
 
 def _print(job: AnyJob, asked: Delivery) -> None:
-    if asked.form is Format.PDF:
+    if asked.form and asked.form.is_binary:
         _print_file(job, asked)
     elif asked.form is Format.FIELDS:
         for line in fields.lines(job.result(timeout=0, revision=asked.revision)):

@@ -43,6 +43,7 @@ _MEDIA_TYPES: Final = {
     Format.FIELDS: "application/jsonl",
     Format.HOCR: "application/xhtml+xml",
     Format.PDF: "application/pdf",
+    Format.FACSIMILE: "text/html",
     Format.SRT: "application/x-subrip",
     Format.VTT: "text/vtt",
 }

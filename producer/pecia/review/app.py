@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import io
-import struct
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +11,6 @@ from importlib import resources
 from typing import Any, Final
 from uuid import UUID
 
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,13 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
 from pecia.errors import PeciaError
+from pecia.formats.facsimile import for_browsers
 from pecia.gateway import problems
 from pecia.originals import Original, at_hand
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
 from pecia.review.statements import ReviewPage, StaleReviewError, Which
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.pictures import Encoding, NoPictureError, Picture
+from pecia_schemas.pictures import NoPictureError
 from pecia_schemas.results import Page
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.threads import finish_in_thread
@@ -181,22 +179,6 @@ def _drawn(original: Original, payloads: PayloadStore, page: Page) -> tuple[str,
         opening(path, password=original.password, quality=_QUALITY) as pictures,
     ):
         return for_browsers(pictures(page.number, rotation=page.rotation, skew=page.skew))
-
-
-def for_browsers(picture: Picture) -> tuple[str, bytes]:
-    """Return a picture as browsers show it, and its media type: fax group 4 they do not know."""
-    if picture.encoding is not Encoding.BILEVEL:
-        return "image/jpeg", picture.data
-    # TIFF 6.0: width, height, bits, T.6, black is 0, one strip of data behind the directory
-    tags = {256: picture.width, 257: picture.height, 258: 1, 259: 4, 262: 1, 273: 0, 278: picture.height}
-    tags[279] = len(picture.data)
-    tags[273] = 8 + 2 + 12 * len(tags) + 4
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
-    head = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
-    file = io.BytesIO()
-    with Image.open(io.BytesIO(head + entries + bytes(4) + picture.data)) as image:
-        image.save(file, "PNG")
-    return "image/png", file.getvalue()
 
 
 def _desk(request: Request) -> _Desk:

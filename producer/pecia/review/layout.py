@@ -102,6 +102,13 @@ def cell_tokens(block: Block, cell: int) -> range:
     return range(sum(lengths[:cell]), sum(lengths[: cell + 1]))
 
 
+def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
+    """Return where a cell stands, if only by its words."""
+    assert block.table is not None  # noqa: S101  as above
+    own = block.table.cells[cell].box
+    return own or _around([tokens[number].box for number in cell_tokens(block, cell)])
+
+
 def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
     """Return the block and which of its tokens a target names; None for a field, and for what is missing."""
     named = TARGET.fullmatch(target)
@@ -152,17 +159,17 @@ def shown(page: Page) -> dict[str, Any]:
 
 def _block(number: int, block: Block) -> dict[str, Any]:
     about = {"kind": block.kind, "level": block.level}
+    tokens = tokens_of(block)
     if block.table:
         cells = [
             {
                 **cell.model_dump(include={"row", "column", "row_span", "column_span", "text"}),
                 "target": f"b{number}c{place}",
-                "box": _box(cell.box),
+                "box": _box(cell_box(block, tokens, place)),
             }
             for place, cell in enumerate(block.table.cells)
         ]
         return about | {"rows": block.table.rows, "cells": cells}
-    tokens = tokens_of(block)
     ends = [0, *(token.end for token in tokens)]
     return about | {
         "tokens": [
@@ -224,7 +231,7 @@ class _Finder:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks
-        self._tokens = [() if block.table else tokens_of(block) for block in blocks]
+        self._tokens = [tokens_of(block) for block in blocks]
         self._taken: set[str] = set()
 
     def target(self, number: int, doubt: Doubt) -> Target | None:
@@ -244,20 +251,15 @@ class _Finder:
         return 1 + (doubt.box is one.box), one.name not in self._taken
 
     def _candidates(self, needle: str) -> Iterator[Target]:
-        for number, block in enumerate(self._blocks):
+        for number, (block, tokens) in enumerate(zip(self._blocks, self._tokens, strict=True)):
             for place, cell in enumerate(block.table.cells if block.table else ()):
                 if needle in "".join(cell.text.split()):
-                    yield Target(f"b{number}c{place}", cell.text, cell.box or _around(_words(block, place)))
-            tokens = self._tokens[number]
-            for start, end in _windows([token.text for token in tokens], needle):
+                    yield Target(f"b{number}c{place}", cell.text, cell_box(block, tokens, place))
+            texts = [] if block.table else [token.text for token in tokens]
+            for start, end in _windows(texts, needle):
                 text = block.text[tokens[start].start : tokens[end - 1].end]
                 box = _around([token.box for token in tokens[start:end]])
                 yield Target(f"b{number}t{start}-{end}", text, box)
-
-
-def _words(block: Block, cell: int) -> list[Box | None]:
-    tokens = tokens_of(block)
-    return [tokens[number].box for number in cell_tokens(block, cell)]
 
 
 def _windows(texts: Sequence[str], needle: str) -> Iterator[tuple[int, int]]:
