@@ -5,6 +5,7 @@ With SCREENSHOTS=docs/images in the environment pictures of the page are kept th
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,14 +109,14 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def opened(browser: Browser, address: str, **how: Any) -> Iterator[Page]:
     with browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "locale": "en"} | how) as context:
-        context.set_default_timeout(WAIT_S * 1000)
-        expect.set_options(timeout=WAIT_S * 1000)
+        context.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
         page = context.new_page()
         faults: list[str] = []
         page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(address)
-        expect(page.locator("#where")).to_contain_text("1 of")
+        expect(page.locator("#where")).to_contain_text("1 ")
         yield page
         assert faults == []
 
@@ -130,13 +131,62 @@ def press(page: Page, *keys: str) -> None:
         page.keyboard.press(key)
 
 
+def landmarks(page: Page) -> None:
+    """A screen reader finds its way, and knows what everything is called."""
+    for role in ("banner", "navigation", "main", "complementary", "status"):
+        expect(page.get_by_role(role)).to_have_count(1)
+    named = ", ".join(
+        f"{kind}:visible" for kind in ("button", "textarea", "nav", "aside", "section", "[role=img]")
+    )
+    for element in page.locator(named).all():
+        expect(element).to_have_accessible_name(re.compile("."))
+
+
+def seen(page: Page) -> None:
+    """Wait for the page's picture."""
+    expect(page.locator("#picture")).to_have_attribute("aria-busy", "false")
+
+
+def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive) -> None:
+    with reviewing(archive) as address, opened(browser, address) as page:
+        seen(page)
+        landmarks(page)
+        keep(page, "review")
+        text = page.locator("#text [data-target='b0t3-4']").first
+        place = page.locator("rect[data-target='b0t3-4']").first
+        text.hover()
+        expect(place).to_have_class(re.compile("hot"))
+        page.keyboard.press("z")
+        place.hover(force=True)
+        expect(text).to_have_class(re.compile("hot"))
+        place.click(force=True)
+        expect(page.locator("#entry")).to_have_value(text.inner_text())
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#entry")).to_have_value(
+            page.locator("#text [data-target='b0t4-5']").inner_text()
+        )
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Help")).to_be_visible()
+
+
+def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "locale": "ko-KR", "has_touch": True}
+    with reviewing(archive) as address, opened(browser, address, **phone) as page:
+        seen(page)
+        landmarks(page)
+        keep(page, "review-phone")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        expect(page.get_by_label("수정")).to_be_in_viewport()
+        page.get_by_role("button", name="다음 의심 (j)").tap()
+        expect(page.locator("#where")).to_contain_text("2 / 3")
+
+
 def test_twenty_pages_are_reviewed_by_keyboard_alone(
     browser: Browser, archive: Archive, eventually: Callable[..., Any]
 ) -> None:
     before = figures(archive)
     with reviewing(archive) as address, opened(browser, address) as page:
         expect(page.locator("#list li")).to_have_count(PAGES)
-        keep(page, "review")
         for number in range(PAGES):
             expect(page.locator("#where")).to_contain_text(f"{number + 1} of {PAGES}")
             review(page)

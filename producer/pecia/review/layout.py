@@ -106,7 +106,8 @@ def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
     """Return where a cell stands, if only by its words."""
     assert block.table is not None  # noqa: S101  as above
     own = block.table.cells[cell].box
-    return own or _around([tokens[number].box for number in cell_tokens(block, cell)])
+    run = cell_tokens(block, cell)
+    return own or _around([token.box for token in tokens[run.start : run.stop]])
 
 
 def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
@@ -217,10 +218,10 @@ def targets_of(page: Page) -> list[Target | None]:
     The last doubts are those on the fields that no witness confirms, in the order of the fields.
     """
     unsure = [leaf for leaf in page.grounding if leaf.standing in _UNSURE]
-    texts = len(page.doubts) - len(unsure)
+    texts = max(len(page.doubts) - len(unsure), 0)
     finder = _Finder(page.blocks)
     found = [finder.target(number, doubt) for number, doubt in enumerate(page.doubts[:texts])]
-    for leaf in unsure[-len(page.doubts) :]:
+    for leaf in unsure[: len(page.doubts) - texts]:
         box = leaf.places[0].box if leaf.places else None
         found.append(Target(f"f{leaf.path}", written(leaf.value), box))
     return found
