@@ -109,8 +109,8 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def opened(browser: Browser, address: str, **how: Any) -> Iterator[Page]:
     with browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "locale": "en"} | how) as context:
-        context.set_default_timeout(20_000)
-        expect.set_options(timeout=20_000)
+        context.set_default_timeout(WAIT_S * 1000)
+        expect.set_options(timeout=WAIT_S * 1000)
         page = context.new_page()
         faults: list[str] = []
         page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
@@ -167,6 +167,9 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
         )
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Help")).to_be_visible()
+        press(page, "Escape", "z", "k")
+        page.set_viewport_size({"width": 390, "height": 844})
+        keep(page, "review-phone")
 
 
 def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -> None:
@@ -174,7 +177,6 @@ def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -
     with reviewing(archive) as address, opened(browser, address, **phone) as page:
         seen(page)
         landmarks(page)
-        keep(page, "review-phone")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         expect(page.get_by_label("수정")).to_be_in_viewport()
         page.get_by_role("button", name="다음 의심 (j)").tap()

@@ -5,18 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
+from pecia import asking
 from pecia.aio.connections import AsyncConnections
-from pecia.cli import endings, output
+from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
-from pecia.cli.review import Jobs, Metadata, Seed, Since, client_settings, which
 from pecia.cli.tables import fitting
+from pecia.configuration import resolve
+from pecia.errors import ConfigurationError
 from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
 from pecia.review.statements import Which
+from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
+
+Jobs = Annotated[
+    list[UUID] | None,
+    typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
+]
+Metadata = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
+]
+Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
 
 
 def certify(
@@ -89,3 +105,20 @@ def _row(one: Certificate) -> tuple[str, ...]:
         "-" if one.threshold is None else f"confidence {one.threshold}",
         f"{above.wrong} of {above.values} wrong" if above else "-",
     )
+
+
+def which(job: list[UUID] | None, metadata: list[str] | None, since: str | None) -> Which:
+    """Return the jobs that the options mean."""
+    return Which(
+        job_ids=tuple(job or ()),
+        metadata=values.metadata(metadata),
+        since=asking.past(values.since(since)),
+    )
+
+
+def client_settings() -> ClientSettings:
+    """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
+    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
+    if settings.gateway_url:
+        raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
+    return settings

@@ -8,32 +8,16 @@ import signal
 import socket
 import sys
 from typing import Annotated
-from uuid import UUID
 
 import typer
 import uvicorn
 
-from pecia.cli import endings, values
+from pecia.cli import endings
+from pecia.cli.certify import Jobs, Metadata, Seed, Since, client_settings, which
 from pecia.cli.endings import Ending
-from pecia.configuration import resolve
-from pecia.errors import ConfigurationError
 from pecia.review.app import Work, make_app
-from pecia.review.statements import Which
-from pecia_schemas.settings import ClientSettings
 
 _GRACE_S = 3
-
-Jobs = Annotated[
-    list[UUID] | None,
-    typer.Option("--job", metavar="ID", help="All pages of this job, in order; may be repeated."),
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
-]
-Since = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
-]
-Seed = Annotated[int, typer.Option(help="Of the sample: the same seed draws the same pages.")]
 
 
 def review(
@@ -74,25 +58,6 @@ def review(
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as the gateway
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def which(job: list[UUID] | None, metadata: list[str] | None, since: str | None) -> Which:
-    """Return the jobs that the options mean."""
-    from pecia import asking  # noqa: PLC0415  slow to load
-
-    return Which(
-        job_ids=tuple(job or ()),
-        metadata=values.metadata(metadata),
-        since=asking.past(values.since(since)),
-    )
-
-
-def client_settings() -> ClientSettings:
-    """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
-    settings = resolve(None, database_url=None, redis_url=None, payload_url=None)
-    if settings.gateway_url:
-        raise ConfigurationError("A review needs the fleet's stores: run it where PECIA_DATABASE_URL is set.")
-    return settings
 
 
 def _listener(host: str, port: int) -> socket.socket:

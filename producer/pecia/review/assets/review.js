@@ -204,7 +204,7 @@ function showPage() {
   $("sheet").setAttribute("aria-label", `${say.picture} ${page.number}`);
   for (const doubt of page.doubts) if (doubt.target && doubt.box && !boxes.has(doubt.target)) boxes.set(doubt.target, doubt.box);
   $("sheet").replaceChildren(image, ...[...boxes].map(([target, [left, top, right, bottom]]) => {
-    const rect = drawn("rect", { x: left, y: top, width: right - left, height: bottom - top });
+    const rect = drawn("rect", { x: left - 3, y: top - 3, width: right - left + 6, height: bottom - top + 6 });
     rect.dataset.target = target;
     return rect;
   }));
