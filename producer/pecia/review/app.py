@@ -125,7 +125,7 @@ class _Guarded:
             await send(message)
 
         request = Request(scope)
-        given = scope["path"].split("/")[1].encode()
+        given = scope["path"].lstrip("/").partition("/")[0].encode()
         local = request.url.hostname in ("127.0.0.1", "::1", "localhost")
         if local and hmac.compare_digest(given, self._token):
             await self._app(scope, receive, with_headers)
