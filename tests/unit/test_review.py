@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecia import Page
+from pecia import Page, Verdict
 from pecia.review.correcting import By, Decision, revised
 from pecia.review.layout import shown, tokens_of, words_of
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word
@@ -39,7 +39,7 @@ def pages(draw: st.DrawFn) -> Page:
         cells=tuple(Cell(row=n // 2, column=n % 2, text=one) for n, one in enumerate(cells)),
     )
     grid = Block(kind=BlockKind.TABLE, text=table.text, table=table, source=Source.MODEL)
-    return Page(number=1, blocks=(plain, grid), verdict="ok", width=300, height=200, engine="test")
+    return Page(number=1, blocks=(plain, grid), verdict=Verdict.OK, width=300, height=200, engine="test")
 
 
 @given(pages(), st.lists(st.tuples(st.integers(0, 30), WRITTEN), max_size=4))
