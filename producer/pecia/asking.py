@@ -22,7 +22,7 @@ from pecia_schemas.states import DeliveryState, JobState
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
 
-_CHOICE = (*ENDINGS, NoticeType.PART_DONE)
+_CHOICE = (*ENDINGS, NoticeType.PART_DONE, NoticeType.REVISED)
 """What an endpoint can ask for."""
 
 

@@ -90,6 +90,8 @@ class AuditAction(StrEnum):
     """Its result was read as a whole."""
     PAGES = "pages"
     """Its pages were read one after the other, from then on."""
+    REVISED = "revised"
+    """A page of it was reviewed: it has a revision more."""
     ERASED = "erased"
     """Something of it was erased."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
@@ -35,8 +36,8 @@ def form_of(
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
-    if form is Format.PDF:
-        _pictures()
+    if form.is_binary:
+        page_pictures(form)
         if quality not in _QUALITIES:
             raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
     return form
@@ -49,20 +50,25 @@ def write(result: Result, form: Format, target: Path) -> None:
         file.write_text(content, encoding="utf-8", newline="")
 
 
-def write_pdf(
-    document: Document, original: Original, payloads: PayloadStore, target: Path, *, quality: int
+def write_with_pictures(
+    document: Document,
+    original: Original,
+    payloads: PayloadStore,
+    target: Path,
+    form: Format,
+    *,
+    quality: int,
 ) -> None:
-    """Write a searchable PDF. The file is whole or as it was before.
+    """Write a searchable PDF or a facsimile. The file is whole or as it was before.
 
     Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
     """
-    open_pictures = _pictures()
-    from pecia.formats import pdf  # noqa: PLC0415  comes with pecia[pdf]
-
+    open_pictures = page_pictures(form)
+    writing = import_module(f"pecia.formats.{form}")
     with at_hand(original, payloads) as path, _replacing(target) as file:
         try:
             with open_pictures(path, password=original.password, quality=quality) as pictures:
-                pdf.write(document, pictures, file)
+                writing.write(document, pictures, file)
         except SettingsError as error:
             raise InvalidSettingError(str(error)) from None
         except ChildProcessError:
@@ -72,15 +78,14 @@ def write_pdf(
             ) from None
 
 
-def _pictures() -> OpenPictures:
-    """Return what draws pages. Raises `ConfigurationError` if it, or what writes PDFs, is not installed."""
+def page_pictures(form: Format = Format.FACSIMILE) -> OpenPictures:
+    """Return what draws pages. Raises `ConfigurationError` if it, or what writes that form, is not installed."""
     try:
-        from pecia.formats import pdf  # noqa: F401, PLC0415  only whether it is there
-
+        import_module(f"pecia.formats.{form}")  # that of PDFs comes with pecia[pdf]
         opening: OpenPictures = next(iter(entry_points(group=GROUP))).load()
     except (StopIteration, ImportError):
         raise ConfigurationError(
-            "A PDF is made of the pages' pictures, which the light client cannot draw: pip install 'pecia[pdf]', "
+            "This is made of the pages' pictures, which the light client cannot draw: pip install 'pecia[pdf]', "
             "or take the result as hocr."
         ) from None
     return opening

@@ -53,9 +53,16 @@ _VIEWS = f"""
     WHERE id = ANY(CAST(:job_ids AS uuid[])) AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
 """  # noqa: S608  a constant
 
+# `revision`: as it was then, 0 before all of them; None: as it is now.
 _ENDED = """
-    SELECT parts.id, parts.stage, parts.ordinal, parts.failure, results.content
+    SELECT coalesce(revised.id, parts.id) AS sealed_for, parts.stage, parts.ordinal, parts.failure,
+           coalesce(revised.content, results.content) AS content
     FROM parts LEFT JOIN results ON results.part_id = parts.id
+    LEFT JOIN LATERAL (
+        SELECT id, content FROM revisions
+        WHERE part_id = parts.id AND number <= coalesce(CAST(:revision AS bigint), 2147483647)
+        ORDER BY number DESC LIMIT 1
+    ) AS revised ON true
     WHERE parts.job_id = :job_id AND parts.stage <> 'ingest' AND parts.state <> ALL(CAST(:open AS text[])) {further}
     ORDER BY parts.ordinal LIMIT :limit
 """
@@ -179,14 +186,16 @@ class Store(Statements[D_co]):
         skip: Collection[int] = (),
         limit: int | None = None,
         read_as: AuditAction | None = None,
+        revision: int | None = None,
     ) -> list[PartOutcome]:
         """Return the parts that have ended, in order, without those whose ordinal is to be skipped.
 
-        `read_as` notes who has read them, if there is anything to read. Raises `JobErasedError` if it was erased,
-        `InvalidSettingError` if a result is encrypted and cannot be decrypted with the keys that there are.
+        Pages are as they were at that revision, at 0 as they were read; None: as they are now. `read_as` notes who
+        has read them, if there is anything to read. Raises `JobErasedError` if it was erased, `InvalidSettingError` if
+        a result is encrypted and cannot be decrypted with the keys that there are.
         """
         # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
-        asked = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit}
+        asked = {"job_id": job_id, "open": _OPEN, "skip": list(skip), "limit": limit, "revision": revision}
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, asked).mappings().all()
         if read_as is AuditAction.RESULT or (read_as and any(row["content"] for row in rows)):
             note_read(connection, job_id, client=self._client, what=read_as)
@@ -256,7 +265,7 @@ def _oldest_id(since: datetime) -> UUID:
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:
     failure = Failure.model_validate(row["failure"]) if row["failure"] else None
     try:
-        content = keys.unseal(row["content"], row["id"])
+        content = keys.unseal(row["content"], row["sealed_for"])
     except DecryptionError as error:
         raise InvalidSettingError(f"A result cannot be read. {error}") from None
     return PartOutcome(stage=Stage(row["stage"]), ordinal=row["ordinal"], content=content, failure=failure)

@@ -39,6 +39,8 @@ class Source(StrEnum):
     """The CPU engine, from the pixels."""
     MODEL = "model"
     """A language model, from the pixels."""
+    PERSON = "person"
+    """Somebody wrote it in a review."""
     BOTH = "both"
     """Two of these: some blocks come from one, some from the other."""
 

@@ -75,6 +75,8 @@ class NoticeType(StrEnum):
     EXPIRED = "job.expired"
     PART_DONE = "part.done"
     """A page, a segment or a summary has its result. Told only to who asks for it."""
+    REVISED = "result.revised"
+    """A person has reviewed a page: its result is another. Told only to who asks for it."""
     TEST = "webhook.test"
     """A test of an endpoint: nothing happened."""
 
@@ -89,7 +91,14 @@ ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
 
 
 NoticeTypeName = Literal[
-    "job.succeeded", "job.partial", "job.failed", "job.cancelled", "job.expired", "part.done", "webhook.test"
+    "job.succeeded",
+    "job.partial",
+    "job.failed",
+    "job.cancelled",
+    "job.expired",
+    "part.done",
+    "result.revised",
+    "webhook.test",
 ]
 
 
@@ -143,7 +152,9 @@ class NoticeData(_Notice):
     links: dict[str, str] = Field(default_factory=dict)
     """Where to look further, as the fleet's `PECIA_WEBHOOK_LINKS` says."""
     part: NoticePart | None = None
-    """The part that is done, in a `part.done`."""
+    """The part that is done, in a `part.done`; the page, in a `result.revised`."""
+    revision: int | None = None
+    """Its number, in a `result.revised`: that of `result().revision` from then on."""
     created_at: datetime
     finished_at: datetime | None = None
     """None while the job goes on."""

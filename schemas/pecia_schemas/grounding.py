@@ -19,6 +19,8 @@ class Standing(StrEnum):
     """The witness read something else there."""
     NOT_ON_PAGE = "not_on_page"
     """The witness finds it nowhere."""
+    CONFIRMED = "confirmed"
+    """A person has seen to it in a review."""
 
 
 class MergeRule(StrEnum):

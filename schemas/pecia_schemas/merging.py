@@ -133,14 +133,26 @@ def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
 
 
 def _weight(one: Filled) -> int:
-    """Return what a page's word counts: as many as all other pages if a witness agrees, less if it does not."""
+    """Return what a page's word counts: as many as all other pages if a witness agrees, less if it does not.
+
+    What a person has seen to stands before all.
+    """
     leaf = one.grounding.get(one.path)
     standing = leaf.standing if leaf else None
-    return {Standing.AGREES: 10_000, Standing.DIFFERS: 1, Standing.NOT_ON_PAGE: 1, None: 2}[standing]
+    return {
+        Standing.CONFIRMED: 100_000_000,
+        Standing.AGREES: 10_000,
+        Standing.DIFFERS: 1,
+        Standing.NOT_ON_PAGE: 1,
+        None: 2,
+    }[standing]
 
 
 def _trust(leaf: Grounding) -> tuple[bool, float]:
-    return leaf.standing is Standing.AGREES, -1.0 if leaf.confidence is None else leaf.confidence
+    return leaf.standing in (
+        Standing.AGREES,
+        Standing.CONFIRMED,
+    ), -1.0 if leaf.confidence is None else leaf.confidence
 
 
 def _leaves(one: Filled, path: str) -> Iterator[Grounding]:

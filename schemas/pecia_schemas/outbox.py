@@ -4,7 +4,7 @@ What moves a job to a terminal state, the fleet's ledger or a client that cancel
 held, and its events are written: the newest gives the notice its place among those of the job.
 """
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from pecia_schemas.events import utc
 from pecia_schemas.results import NEEDS_REVIEW
@@ -49,21 +49,32 @@ TELLS_PARTS = """
 """
 """Whether a receiver wants a notice of every part of a job, as an expression over its row."""
 
-PROMISE_PARTS = text(
-    f"""
+
+def _promise_about_parts(event: str, timestamp: str, more: str = "") -> TextClause:
+    """Return SQL that takes `part_ids` and writes a row for each that wants to know this of one of them."""
+    return text(
+        f"""
     INSERT INTO deliveries (job_id, type, url, endpoint_id, body)
     SELECT jobs.id, noticed.type, target.url, target.endpoint_id, jsonb_build_object(
-        'type', noticed.type, 'timestamp', {utc("part.finished_at")}, 'data', jsonb_build_object(
+        'type', noticed.type, 'timestamp', {utc(timestamp)}, 'data', jsonb_build_object(
             {_DATA}, 'sequence', coalesce((
                 SELECT sequence FROM job_events
                 WHERE job_events.job_id = jobs.id AND job_events.part_id = part.id ORDER BY sequence DESC LIMIT 1), 0),
-            'part', jsonb_build_object(
+            {more}'part', jsonb_build_object(
                 'id', part.id, 'stage', part.stage, 'number', part.ordinal + 1, 'attempt', part.attempt)))
     FROM jobs
     JOIN (SELECT id, job_id, stage, ordinal, attempt, finished_at FROM parts) AS part ON part.job_id = jobs.id
-    CROSS JOIN (SELECT 'part.done' AS type) AS noticed
+    CROSS JOIN (SELECT '{event}' AS type) AS noticed
     CROSS JOIN LATERAL ({_TARGETS}) AS target
     WHERE part.id = ANY(:part_ids) AND part.stage <> 'ingest'
     """  # noqa: S608  constants of this module
-)
+    )
+
+
+PROMISE_PARTS = _promise_about_parts("part.done", "part.finished_at")
 """Takes `part_ids`, which are done; writes a row for each that wants to know of one of them."""
+
+PROMISE_REVISED = _promise_about_parts(
+    "result.revised", "now()", "'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), "
+)
+"""The same of pages that a person has just reviewed."""

@@ -14,12 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from pecia_schemas.blocks import (
     Block,
+    Box,
     Confidence,
     Doubt,
     Line,
     Source,
     Stored,
     Table,
+    Text,
     plain_blocks,
     text_of,
 )
@@ -135,8 +137,36 @@ class CachedFrom(Stored):
     """What the engine spent on it then."""
 
 
+class Correction(Stored):
+    """What a person wrote in the place of what was read."""
+
+    place: str
+    """JSON pointer into the page as it was before: `/blocks/3`, `/blocks/3/table/cells/7`, `/fields/total`."""
+    before: Text
+    """Empty: it was missing."""
+    after: Text
+    """Empty: it is not on the page."""
+    box: Box | None = None
+
+
+class Revision(Stored):
+    """A review of a page: who, when, what."""
+
+    number: int = Field(ge=1)
+    """Counted from 1 through all pages of the job."""
+    by: str
+    """The client's name, as the audit trail has it."""
+    at: datetime
+    correction: Correction | None = None
+    """None: doubts were dropped, and nothing written."""
+    accepted: int = 0
+    """Doubts that were looked at and dropped, as the text is right."""
+    checked: bool = False
+    """Whether somebody has compared the whole page with its picture, in this revision or before."""
+
+
 class Page(Stored):
-    """One page as it was read."""
+    """One page as it was read, or revised."""
 
     number: int = Field(ge=1)
     """Counted from 1, as in the document."""
@@ -184,6 +214,8 @@ class Page(Stored):
     timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
     """Set if the same page had been read before, in the same way."""
+    revision: Revision | None = None
+    """The last review; None: it is as it was read."""
 
     @model_validator(mode="before")
     @classmethod
@@ -307,6 +339,11 @@ class Document(Stored):
     def fields_as(self, model: type[M]) -> M | None:
         """Return the fields as a pydantic model, as `Page.fields_as` does."""
         return _as_model(self.fields, model)
+
+    @property
+    def revision(self) -> int:
+        """The number of the last revision of its pages; 0: all is as it was read."""
+        return max((page.revision.number for page in self.pages if page.revision), default=0)
 
     @property
     def usage(self) -> TokenUsage:

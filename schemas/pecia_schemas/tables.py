@@ -50,7 +50,7 @@ _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 _Tenant = Annotated[str, mapped_column(String(lengths.TENANT))]
 
 
-REVISION: Final = "0014"
+REVISION: Final = "0015"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -174,6 +174,7 @@ class PartRow(Base):
     worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
+    doubts: Mapped[int | None]  # of its result; None likewise
     run_at: Mapped[datetime] = mapped_column(server_default=func.now())  # not before
     early: Mapped[bool] = mapped_column(
         server_default=text("false")
@@ -245,6 +246,25 @@ class ResultRow(Base):
     __table_args__ = (
         Index("results_job_id_ordinal_idx", "job_id", "ordinal"),
         {"postgresql_with": _LARGE},
+    )
+
+
+class RevisionRow(Base):
+    """A page as a person has reviewed it. Written once; goes with the result, which stays as it was."""
+
+    __tablename__ = "revisions"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    part_id: Mapped[UUID] = mapped_column(ForeignKey("results.part_id", ondelete="CASCADE"))
+    number: Mapped[int]  # from 1, through all pages of the job
+    checked: Mapped[bool]  # the whole page was compared with its picture, then or before
+    content: Mapped[dict[str, Any]]  # a `Page`
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (
+        UniqueConstraint("job_id", "number"),
+        Index("revisions_part_id_number_idx", "part_id", "number"),
     )
 
 
@@ -460,11 +480,11 @@ class ReadRow(Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     job_id: Mapped[UUID]
     client: Mapped[_Name]
-    what: Mapped[str]  # `result` as a whole, or `pages` one after the other
+    what: Mapped[str]  # `result` as a whole, `pages` one after the other, or `revised`: read and corrected
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
     __table_args__ = (
-        CheckConstraint("what IN ('result', 'pages')", name="what"),
+        CheckConstraint("what IN ('result', 'pages', 'revised')", name="what"),
         Index("reads_job_id_idx", "job_id"),
         Index("reads_at_idx", "at"),
     )

@@ -374,7 +374,8 @@ def test_a_form_that_the_result_has_not_is_refused_with_those_it_has(result: Any
 
 @pytest.mark.parametrize("form", Format)
 def test_a_suffix_names_its_form(form: Format) -> None:
-    assert Format.of(Path(f"a/b.c{form.suffix.upper()}")) is form
+    named = Format.HTML if form is Format.FACSIMILE else form
+    assert Format.of(Path(f"a/b.c{form.suffix.upper()}")) is named
 
 
 @pytest.mark.parametrize("name", ["result", "result.docx"])

@@ -52,11 +52,16 @@ def after_preparation(run: Run) -> None:
     assert run.names["as_it_is"].prepare == ()
 
 
+def after_review(run: Run) -> None:
+    assert (run.printed, run.names["now"]) == ([], run.names["original"])
+
+
 SNIPPETS: dict[str, Callable[[Run], None]] = {
     "submitting": after_submitting,
     "priorities": after_priorities,
     "testing": after_testing,
     "preparation": after_preparation,
+    "review": after_review,
 }
 """Pages, and what is to come of each."""
 

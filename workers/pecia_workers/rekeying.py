@@ -18,6 +18,7 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, Pay
 from pecia_workers.ledger.rekeying import (
     PAYLOADS,
     RESULTS,
+    REVISIONS,
     SECRETS,
     TASKS,
     Kind,
@@ -27,6 +28,7 @@ from pecia_workers.ledger.rekeying import (
     move_payload,
     payloads_due,
     reseal_results,
+    reseal_revisions,
     reseal_secrets,
     reseal_tasks,
     spans,
@@ -69,6 +71,7 @@ class Rekeying:
         await self._documents(told)
         self.done.tasks = await self._rows(TASKS, reseal_tasks, told)
         self.done.results = await self._rows(RESULTS, reseal_results, told)
+        self.done.results += await self._rows(REVISIONS, reseal_revisions, told)
         self.done.secrets = await self._rows(SECRETS, reseal_secrets, told)
         return self.done
 

@@ -22,6 +22,7 @@ from pecia.connections import Holdings, store_answers
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.purging import FIRST, PurgingSteps, batches
 from pecia.records import AuditEntry, Erasure, Selection
+from pecia.review.statements import Reviews
 from pecia.submission import NewJob, Options
 from pecia.tracing import sending
 from pecia.view import Accepted
@@ -88,6 +89,7 @@ class AsyncConnections(Holdings[AsyncDatabase]):
     def _name(self, client: str, tenant: str | None) -> None:
         super()._name(client, tenant)
         self.purging = AsyncPurging(self._database, client=client)
+        self.reviews = Reviews(self._database, self.keys, client=client)
 
     def seen_by(self, client: str, tenant: str) -> Self:
         """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""

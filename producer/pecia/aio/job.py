@@ -57,15 +57,19 @@ class AsyncJob(JobHandle[R_co]):
                 self._view = view
         return self
 
-    async def result(self, timeout: float | None = None) -> R_co:
+    async def result(self, timeout: float | None = None, *, revision: int | None = None) -> R_co:
         """Wait for the job and return its result; that of a `partial` job says what is missing.
+
+        What people corrected in a review is in it. `revision=0` is the result as it was read, another number as it
+        was then.
 
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
         erased.
         """
         await self.wait(timeout)
         self._check_result()
-        return self._assembled(await self._open().store.outcomes(self.id, read_as=AuditAction.RESULT))
+        store = self._open().store
+        return self._assembled(await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision))
 
     async def save(
         self,
@@ -74,27 +78,30 @@ class AsyncJob(JobHandle[R_co]):
         *,
         quality: int = PDF_QUALITY,
         timeout: float | None = None,
+        revision: int | None = None,
     ) -> Path:
         """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
 
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
-        `quality` is that of the JPEG pictures in a PDF, 1 to 95. A thread draws and writes; a caller that is
-        cancelled meanwhile goes on once the file is whole.
+        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
+        A thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
 
-        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; for a PDF also
-        `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
+        also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 
         target = Path(path)
         form = saving.form_of(self.kind, target, format, quality)
-        result: Any = await self.result(timeout)
+        result: Any = await self.result(timeout, revision=revision)
         if form.is_binary:
             connections = self._open()
             original = await connections.store.original(self.id)
             payloads = connections.payloads
-            await finish_in_thread(saving.write_pdf, result, original, payloads, target, quality=quality)
+            await finish_in_thread(
+                saving.write_with_pictures, result, original, payloads, target, form, quality=quality
+            )
         else:
             await finish_in_thread(saving.write, result, form, target)
         return target

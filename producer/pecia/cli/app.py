@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 from pecia.cli.verbs import OWN, PANELS, Verb, others
 
-_EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway"}
+_EXTRAS = {"up": "local", "demo": "local", "eval": "eval", "gateway": "gateway", "review": "gateway,pdf"}
 _HOME = re.compile(r"--home\b")
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.report import Report, hand_over, report
 from pecia.evaluation.scores import Summary
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits
+from pecia.job import JobGroup
 
 _COLUMNS = {
     "pages": "pages",
@@ -72,6 +74,15 @@ Against = Annotated[
         metavar="FILE", exists=True, dir_okay=False, help="What --json printed earlier, to show what changed."
     ),
 ]
+Of = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review.",
+    ),
+]
 Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
 
 
@@ -81,6 +92,7 @@ def evaluate(
     engine: Engine = None,
     as_json: AsJson = False,
     against: Against = None,
+    of: Of = None,
     timeout: Timeout = None,
 ) -> None:
     """Read files whose content is known, and show by kind of page how much is right.
@@ -92,10 +104,11 @@ def evaluate(
 
     Example: `pecia eval samples/ --json > today.json`
     """
-    earlier = _earlier(against)
+    earlier = _earlier(against, "--against")
+    read = _earlier(of, "--of").jobs if of else None
     shown = _exhibits(folder)
-    with _client(engine) as client:
-        jobs = hand_over(client, shown)
+    with Client() if read is not None else _client(engine) as client:
+        jobs = hand_over(client, shown) if read is None else _read(client, shown, read)
         follow(jobs, timeout)
         found = report(shown, jobs)
     if as_json:
@@ -150,12 +163,19 @@ def _throw_away() -> Callable[..., Any]:
     return found
 
 
-def _earlier(file: Path | None) -> Report:
+def _read(client: Client, shown: list[Exhibit], read: dict[str, UUID]) -> JobGroup[Any]:
+    """Return the jobs that have read these files."""
+    if missing := [one.name for one in shown if one.name not in read]:
+        raise typer.BadParameter(f"that run did not read '{missing[0]}'", param_hint="--of")
+    return client.group([client.job(read[one.name]) for one in shown])
+
+
+def _earlier(file: Path | None, option: str) -> Report:
     """Return what was found earlier; nothing without a file."""
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint="--against") from None
+        raise typer.BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
 
 
 def figures(found: Report, earlier: Report, width: int | None = None) -> str:

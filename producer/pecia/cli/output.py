@@ -38,13 +38,14 @@ def json_line(value: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))
 
 
-def result_json(job: AnyJob, file: str | None) -> dict[str, Any]:
+def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> dict[str, Any]:
     """Return a job and, if it is over, what it made and was not erased."""
-    result = job.result(timeout=0) if _is_readable(job) else None
+    result = job.result(timeout=0, revision=revision) if _is_readable(job) else None
     return {
         "job": str(job.id),
         "file": file,
         "state": job.state,
+        **({"revision": result.revision} if isinstance(result, Document) and result.revision else {}),
         **_content_json(job.kind, result),
         "failure": _failure_json(job.failure),
         "erased_at": _when(job.erased_at),
@@ -97,6 +98,8 @@ def _summary_json(captions: Captions) -> dict[str, Any] | None:
 
 def _page_json(page: Page) -> dict[str, Any]:
     told = {"number": page.number, "text": page.text, "verdict": page.verdict, **_source_json(page)}
+    if page.revision is not None:
+        told["revision"] = page.revision.model_dump(mode="json")
     return told if page.fields is None else told | {"fields": page.fields}
 
 
@@ -141,7 +144,7 @@ def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
     typer.echo(fitting(("job", "page", "verdict", "read"), rows, spare=("read",)))
 
 
-def result_text(job: AnyJob, file: str | None) -> None:
+def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
     """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
     name = file or str(job.id)
     if job.failure is not None:
@@ -151,7 +154,7 @@ def result_text(job: AnyJob, file: str | None) -> None:
     elif job.erased_at is not None:
         typer.echo(f"{name}: {job.state}, erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}", err=True)
     else:
-        _content_text(job.result(timeout=0), name)
+        _content_text(job.result(timeout=0, revision=revision), name)
 
 
 def _content_text(result: BaseModel, name: str) -> None:
@@ -159,7 +162,8 @@ def _content_text(result: BaseModel, name: str) -> None:
         _captions_text(result, name)
     elif isinstance(result, Document):
         for page in result.pages:
-            typer.echo(f"--- {name}, page {page.number} ({page.verdict})\n{page.text}\n")
+            revised = f", revision {page.revision.number}" if page.revision else ""
+            typer.echo(f"--- {name}, page {page.number} ({page.verdict}{revised})\n{page.text}\n")
             if page.fields is not None:
                 json_line(page.fields)
                 typer.echo()

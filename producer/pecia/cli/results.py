@@ -41,6 +41,7 @@ Quality = Annotated[
     int, typer.Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
 ]
 
+Original = Annotated[bool, typer.Option("--original", help="As it was read, before anybody reviewed it.")]
 OfTable = Annotated[
     int | None,
     typer.Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1."),
@@ -58,6 +59,8 @@ class Delivery:
     target: str | None = None
     force: bool = False
     quality: int = PDF_QUALITY
+    revision: int | None = None
+    """0: as it was read; None: as it is."""
 
     @property
     def is_plain(self) -> bool:
@@ -82,8 +85,10 @@ class Delivery:
             saving.form_of(kind, self.place("name", count) or Path(), self.form)
 
     def _check_standard_output(self, count: int) -> None:
-        if self.form is Format.PDF and sys.stdout.isatty():
-            raise typer.BadParameter("a PDF is nothing for a terminal: add -o FILE", param_hint="--format")
+        if self.form and self.form.is_binary and sys.stdout.isatty():
+            raise typer.BadParameter(
+                f"a {self.form} is nothing for a terminal: add -o FILE", param_hint="--format"
+            )
         if self.form is not None and self.form not in _STREAMS and count > 1:
             raise typer.BadParameter(
                 f"several results as {self.form} are files: add -o DIR", param_hint="--format"
@@ -98,13 +103,15 @@ def result(
     force: Force = False,
     quality: Quality = PDF_QUALITY,
     table: OfTable = None,
+    original: Original = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """
-    asked = Delivery(form=form, target=target, force=force, quality=quality)
+    revision = 0 if original else None
+    asked = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not asked.is_plain:
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not asked.is_plain):
@@ -112,9 +119,11 @@ def result(
     with Client() as client:
         jobs = [client.job(job_id) for job_id in values.ids(ids)]
         if table:
-            raise typer.Exit(_each(jobs, lambda job: _print_table(job, table)))
+            raise typer.Exit(_each(jobs, lambda job: _print_table(job, table, revision)))
         ending = (
-            _each(jobs, lambda job: _show(job, as_json=as_json)) if asked.is_plain else deliver(jobs, asked)
+            _each(jobs, lambda job: _show(job, revision, as_json=as_json))
+            if asked.is_plain
+            else deliver(jobs, asked)
         )
     raise typer.Exit(ending)
 
@@ -156,11 +165,11 @@ def _each(jobs: Sequence[AnyJob], hand_over: Callable[[AnyJob], None]) -> Ending
     return worst
 
 
-def _show(job: AnyJob, *, as_json: bool) -> None:
+def _show(job: AnyJob, revision: int | None, *, as_json: bool) -> None:
     if as_json:
-        output.json_line(output.result_json(job, None))
+        output.json_line(output.result_json(job, None, revision))
     else:
-        output.result_text(job, None)
+        output.result_text(job, None, revision)
 
 
 def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
@@ -169,7 +178,7 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
             _print(job, asked)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
-            job.save(place, asked.form, quality=asked.quality, timeout=0)
+            job.save(place, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -178,17 +187,18 @@ def _write(job: AnyJob, place: Path | None, asked: Delivery) -> None:
 
 
 def _print(job: AnyJob, asked: Delivery) -> None:
-    if asked.form is Format.PDF:
+    if asked.form and asked.form.is_binary:
         _print_file(job, asked)
     elif asked.form is Format.FIELDS:
-        for line in fields.lines(job.result(timeout=0)):
+        for line in fields.lines(job.result(timeout=0, revision=asked.revision)):
             typer.echo(json.dumps({"job": str(job.id), **line}, ensure_ascii=False))
     else:
-        typer.echo(render(job.result(timeout=0), asked.form or Format.TEXT), nl=False)
+        result = job.result(timeout=0, revision=asked.revision)
+        typer.echo(render(result, asked.form or Format.TEXT), nl=False)
 
 
-def _print_table(job: AnyJob, number: int) -> None:
-    result = job.result(timeout=0)
+def _print_table(job: AnyJob, number: int, revision: int | None) -> None:
+    result = job.result(timeout=0, revision=revision)
     tables = result.tables if isinstance(result, Document) else ()
     if number > len(tables):
         raise typer.BadParameter(f"job {job.id} has {len(tables)} tables", param_hint="--table")
@@ -197,7 +207,8 @@ def _print_table(job: AnyJob, number: int) -> None:
 
 def _print_file(job: AnyJob, asked: Delivery) -> None:
     with tempfile.TemporaryDirectory(prefix="pecia-result-") as scratch:
-        path = job.save(Path(scratch) / "result", asked.form, quality=asked.quality, timeout=0)
+        path = Path(scratch) / "result"
+        job.save(path, asked.form, quality=asked.quality, timeout=0, revision=asked.revision)
         with path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()

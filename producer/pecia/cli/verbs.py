@@ -50,6 +50,15 @@ PANELS: Final = {
             "pecia.cli.evaluation:evaluate",
             "Read files whose content is known, and show by kind of page how much is right.",
         ),
+        "review": Verb(
+            "pecia.cli.review:review",
+            "Correct what is in doubt, beside the pages' pictures, in a browser on this machine, "
+            "until SIGTERM or Ctrl-C.",
+        ),
+        "certify": Verb(
+            "pecia.cli.certify:certify",
+            "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.",
+        ),
         "purge": Verb(
             "pecia.cli.erasing:purge",
             "Erase documents, results, metadata and callbacks of jobs at once and for good; "

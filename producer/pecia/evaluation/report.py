@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
@@ -24,6 +25,8 @@ class Report(BaseModel):
 
     pages: tuple[PageScore, ...] = ()
     captions: tuple[CaptionScore, ...] = ()
+    jobs: dict[str, UUID] = {}
+    """By file, so that the same can be scored again once it was reviewed."""
 
     @computed_field  # type: ignore[prop-decorator]  # mypy knows none below another decorator
     @property
@@ -51,7 +54,8 @@ def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
             described.append(captions.score(result, exhibit.truth.captions, file=exhibit.name))
         else:
             pages.extend(_pages(exhibit, job))
-    return Report(pages=tuple(pages), captions=tuple(described))
+    read = {exhibit.name: job.id for exhibit, job in zip(exhibits, jobs, strict=True)}
+    return Report(pages=tuple(pages), captions=tuple(described), jobs=read)
 
 
 def _task(exhibit: Exhibit) -> ReadDocument | CaptionVideo:

@@ -30,6 +30,8 @@ class Format(StrEnum):
     """Blocks, lines and words with their places and confidence, as XHTML."""
     PDF = "pdf"
     """The pages' pictures with the text, invisible, over them: searchable."""
+    FACSIMILE = "facsimile"
+    """HTML with the pages' pictures beside the text: one file that needs nothing else."""
     SRT = "srt"
     VTT = "vtt"
 
@@ -40,8 +42,8 @@ class Format(StrEnum):
 
     @property
     def is_binary(self) -> bool:
-        """Whether it is no text, and needs the document's pictures."""
-        return self is Format.PDF
+        """Whether it needs the document's pictures."""
+        return self in (Format.PDF, Format.FACSIMILE)
 
     @classmethod
     def of(cls, path: Path) -> Format:
@@ -64,10 +66,11 @@ _SUFFIXES: Mapping[Format, str] = {
     Format.FIELDS: ".jsonl",
     Format.HOCR: ".hocr",
     Format.PDF: ".pdf",
+    Format.FACSIMILE: ".html",
     Format.SRT: ".srt",
     Format.VTT: ".vtt",
 }
-_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items()}
+_BY_SUFFIX = {suffix: form for form, suffix in _SUFFIXES.items() if form is not Format.FACSIMILE}
 
 _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
     Format.TEXT: plain.of_document,
@@ -90,14 +93,14 @@ _OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
 def render(result: Result, format: Format | str) -> str:  # noqa: A002  what everybody calls it
     """Return the result in that form, as the text of a file. What a partial result lacks is said where it can be.
 
-    Raises `InvalidFormatError` for a form that a result of this kind does not have, and for `pdf`, which is no text:
-    `Job.save` writes it.
+    Raises `InvalidFormatError` for a form that a result of this kind does not have, and for `pdf` and
+    `facsimile`, which have pictures: `Job.save` writes them.
     """
     form = known(format)
     check(form, type(result))
-    if form is Format.PDF:
+    if form.is_binary:
         raise InvalidFormatError(
-            "A PDF is made of the document's pictures: `job.save('name.pdf')` writes it."
+            f"A {form} is made of the document's pictures: `job.save('name{form.suffix}', '{form}')` writes it."
         )
     return _OF_CAPTIONS[form](result) if isinstance(result, Captions) else _OF_DOCUMENTS[form](result)
 
@@ -112,7 +115,7 @@ def known(name: Format | str) -> Format:
 
 def check(form: Format, kind: type[object]) -> None:
     """Raise `InvalidFormatError` if results of this type do not have this form."""
-    forms = [*_OF_CAPTIONS] if kind is Captions else [*_OF_DOCUMENTS, Format.PDF]
+    forms = [*_OF_CAPTIONS] if kind is Captions else [*_OF_DOCUMENTS, Format.PDF, Format.FACSIMILE]
     if form not in forms:
         what = "Captions of a video" if kind is Captions else "A document"
         raise InvalidFormatError(f"{what} cannot be had as {form}: take one of {', '.join(forms)}.")

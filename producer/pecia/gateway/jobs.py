@@ -43,6 +43,7 @@ _MEDIA_TYPES: Final = {
     Format.FIELDS: "application/jsonl",
     Format.HOCR: "application/xhtml+xml",
     Format.PDF: "application/pdf",
+    Format.FACSIMILE: "text/html",
     Format.SRT: "application/x-subrip",
     Format.VTT: "text/vtt",
 }
@@ -89,6 +90,12 @@ After = Annotated[
     ),
 ]
 Before = Annotated[UUID | None, Query(description="`next` of the page before.")]
+RevisionNumber = Annotated[
+    int | None,
+    Query(
+        ge=0, lt=2**31, description="As it was at this revision; 0: as it was read. Default: as it is now."
+    ),
+]
 Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
 
@@ -131,6 +138,7 @@ async def write_result(
     job_id: UUID,
     form: Annotated[Format, Query(alias="format")] = Format.JSON,
     wait: Wait = 0,
+    revision: RevisionNumber = None,
 ) -> Response:
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
@@ -138,12 +146,12 @@ async def write_result(
     if form.is_binary:
         scratch = tempfile.TemporaryDirectory(prefix="pecia-gateway-")
         try:
-            path = await job.save(Path(scratch.name) / "result", form, timeout=wait)
+            path = await job.save(Path(scratch.name) / "result", form, timeout=wait, revision=revision)
         except BaseException:
             scratch.cleanup()
             raise
         return FileResponse(path, media_type=media_type, background=BackgroundTask(scratch.cleanup))
-    result = await job.result(timeout=wait)
+    result = await job.result(timeout=wait, revision=revision)
     return Response(await finish_in_thread(formats.render, result, form), media_type=media_type)
 
 
@@ -157,6 +165,7 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     whole: Annotated[bool, Query(description="For the audit trail: the result is read as a whole.")] = False,
     as_completed: AsCompleted = False,
     last_event_id: LastEventId = None,
+    revision: RevisionNumber = None,
 ) -> Response | Parts:
     """Get the pages (of a video: segments) that have been read; as `text/event-stream` what `/pages/stream` sends."""
     if sending.is_wanted(request):
@@ -168,7 +177,9 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     if limit:
         asked = AuditAction.RESULT if whole and not skip else AuditAction.PAGES
         before = sending.read_before(skip)
-        found = await connections.store.outcomes(job.id, skip=before, limit=limit, read_as=asked)
+        found = await connections.store.outcomes(
+            job.id, skip=before, limit=limit, read_as=asked, revision=revision
+        )
     return Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
 
 

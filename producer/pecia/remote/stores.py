@@ -121,6 +121,7 @@ class RemoteStore(Statements[D_co]):
         skip: Collection[int] = (),
         limit: int | None = None,
         read_as: AuditAction | None = None,
+        revision: int | None = None,
     ) -> list[PartOutcome]:
         """Return the parts that have ended, in order. The gateway notes who has read them."""
         found: list[PartOutcome] = []
@@ -128,7 +129,11 @@ class RemoteStore(Statements[D_co]):
         while limit is None or len(found) < limit:
             whole = read_as is AuditAction.RESULT
             answer = http.get(
-                f"/jobs/{job_id}/pages", job_id, skip=written(seen, lengths.PAGES) or None, whole=whole
+                f"/jobs/{job_id}/pages",
+                job_id,
+                skip=written(seen, lengths.PAGES) or None,
+                whole=whole,
+                revision=revision,
             )
             fresh = [one for one in _OUTCOMES.validate_python(answer["parts"]) if one.ordinal not in seen]
             found += fresh

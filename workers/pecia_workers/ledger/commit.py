@@ -124,8 +124,8 @@ _MOVE = moving(
     f"""
     asked AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
-            id uuid, attempt int, state text, content jsonb, verdict text, failure jsonb, reason text, delay float,
-            {COLUMNS})
+            id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
+            delay float, {COLUMNS})
     ), chosen AS (
         SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
@@ -133,7 +133,8 @@ _MOVE = moving(
     )
     """,  # noqa: S608  constants of the ledger
     sets=f"""
-            verdict = chosen.verdict, failure = chosen.failure, run_at = now() + make_interval(secs => delay),
+            verdict = chosen.verdict, doubts = chosen.doubts, failure = chosen.failure,
+            run_at = now() + make_interval(secs => delay),
             published_at = CASE WHEN chosen.state <> 'queued' THEN published_at END,
             strikes = strikes + CAST(chosen.state = 'queued' AS int), {ADD_TO_PART}""",
     kept="chosen.content",
@@ -208,6 +209,7 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
             "attempt": finished.part.attempt,
             "state": _state_after(outcome),
             "verdict": outcome.content.verdict if isinstance(outcome, Done) else None,
+            "doubts": _doubts(outcome),
             "failure": failed and failed.failure.model_dump(mode="json"),
             "reason": failed and failed.reason,
             "delay": failed.retry_in.total_seconds() if failed and failed.retry_in else 0.0,
@@ -221,6 +223,11 @@ def _content(finished: Finished, keys: Keyring) -> str:
     if not isinstance(finished.outcome, Done):
         return "null"
     return keys.seal(finished.outcome.content.stored_json(), finished.part.id)
+
+
+def _doubts(outcome: Outcome) -> int | None:
+    page = outcome.content if isinstance(outcome, Done) else None
+    return len(page.doubts) if isinstance(page, Page) else None
 
 
 def _state_after(outcome: Outcome) -> PartState:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +40,7 @@ _KEY_OF_SECRETS = (
 )
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
-_ENDPOINTS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
+_REVISIONS_OF_SPAN = _ENDPOINTS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
 _RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
 
 
@@ -74,6 +75,11 @@ RESULTS = _kind(
     _NO_UUID,
     "SELECT part_id FROM results WHERE part_id > CAST(:after AS uuid)",
     f"SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE {_RESULTS_OF_SPAN}",  # noqa: S608
+)
+REVISIONS = _kind(
+    _NO_UUID,
+    "SELECT id FROM revisions WHERE id > CAST(:after AS uuid)",
+    f"SELECT content->>'enc' AS key, count(*) AS number FROM revisions WHERE {_REVISIONS_OF_SPAN}",  # noqa: S608
 )
 SECRETS = _kind(
     _NO_UUID,
@@ -144,6 +150,20 @@ _WRITE_RESULTS = text(
     """
 )
 
+_LOCK_REVISIONS = text(
+    f"""
+    SELECT id, content FROM revisions
+    WHERE {_REVISIONS_OF_SPAN} AND content->>'enc' IS DISTINCT FROM :current
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    """  # noqa: S608  constants of this module
+)
+_WRITE_REVISIONS = text(
+    """
+    UPDATE revisions SET content = CAST(new.content AS jsonb)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content) WHERE revisions.id = new.id
+    """
+)
+
 _LOCK_SECRETS = text(
     f"""
     SELECT id, jsonb_build_object('secret', secret, 'former_secret', former_secret) AS content FROM endpoints
@@ -182,6 +202,7 @@ class Holdings:
     tasks: int
     """Jobs whose task has `fields`, instructions, a password or a URL."""
     results: int
+    """With their revisions."""
     secrets: int
     """Of endpoints."""
 
@@ -218,8 +239,9 @@ async def spans(database: AsyncEngine, kind: Kind, *, size: int = _SPAN) -> Asyn
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
     """Return what is stored under each key that something is stored under, plain things last."""
-    kinds = (PAYLOADS, TASKS, RESULTS, SECRETS)
-    payloads, tasks, results, secrets = [await _counted(database, kind) for kind in kinds]
+    kinds = (PAYLOADS, TASKS, RESULTS, REVISIONS, SECRETS)
+    payloads, tasks, results, revisions, secrets = [await _counted(database, kind) for kind in kinds]
+    results += revisions
     return [
         Holdings(
             key=key,
@@ -297,12 +319,18 @@ async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Rese
 
 async def reseal_results(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
     """Encrypt the results of a span under the current key."""
-
-    def resealed(part_id: UUID, content: Mapping[str, Any]) -> str:
-        return keys.seal(json.dumps(keys.unseal(content, part_id)), part_id)
-
     asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, resealed)
+    return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, partial(_content_anew, keys))
+
+
+async def reseal_revisions(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
+    """Encrypt the revisions of a span under the current key."""
+    asked = asdict(span) | {"current": keys.current}
+    return await _rewrite(database, _LOCK_REVISIONS, _WRITE_REVISIONS, asked, partial(_content_anew, keys))
+
+
+def _content_anew(keys: Keyring, about: UUID, content: Mapping[str, Any]) -> str:
+    return keys.seal(json.dumps(keys.unseal(content, about)), about)
 
 
 async def reseal_secrets(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:

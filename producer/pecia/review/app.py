@@ -1,0 +1,237 @@
+"""The review's own small server: its page, and what that asks for. On loopback, behind a token in its address."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pecia import saving
+from pecia.aio.connections import AsyncConnections
+from pecia.errors import PeciaError
+from pecia.formats.facsimile import for_browsers
+from pecia.gateway import problems
+from pecia.originals import Original, at_hand
+from pecia.review.correcting import Decision
+from pecia.review.layout import shown
+from pecia.review.statements import ReviewPage, StaleReviewError, Which
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.pictures import NoPictureError
+from pecia_schemas.results import Page
+from pecia_schemas.settings import ClientSettings
+from pecia_schemas.threads import finish_in_thread
+
+_ASSETS: Final = {"": "review.html", "review.js": "review.js", "review.css": "review.css"}
+_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_KEPT: Final = 6
+"""Pictures in memory: the browser asks for the next page's ahead."""
+_QUALITY: Final = 85
+_MOST_BYTES: Final = 1_000_000
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Work(BaseModel):
+    """Which pages are to be reviewed: those in doubt, or some drawn at random."""
+
+    model_config = ConfigDict(frozen=True)
+
+    which: Which = Which()
+    limit: int = 500
+    sample: int | None = None
+    """Draw so many."""
+    seed: int = 0
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    revision: int
+    target: str | None = None
+    text: str = ""
+    accepted: tuple[int, ...] = ()
+    checked: bool = False
+
+
+def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
+    """Return the server as an ASGI application. It connects when it starts."""
+
+    @asynccontextmanager
+    async def open_stores(app: Starlette) -> AsyncIterator[None]:
+        connections = AsyncConnections(settings)
+        app.state.desk = _Desk(connections, work)
+        try:
+            yield
+        finally:
+            await connections.close()
+
+    page = "/{token}/api/pages/{job:uuid}/{number:int}"
+    app = Starlette(
+        routes=[
+            Route("/{token}/api/pages", _list),
+            Route(page, _look),
+            Route(page, _decide, methods=["POST"]),
+            Route("/{token}/pictures/{job:uuid}/{number:int}", _draw),
+            *(Route(f"/{{token}}/{path}", _asset) for path in _ASSETS),
+        ],
+        lifespan=open_stores,
+        exception_handlers={
+            StaleReviewError: _answer_stale,
+            PeciaError: problems.answer_error,
+            HTTPException: problems.answer_http,
+            Exception: problems.answer_fault,
+        },
+    )
+    return _Guarded(app, token)
+
+
+class _Guarded:
+    """Answers nobody without the token, and no name but this machine's: a page elsewhere cannot ask for it."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            await send(message)
+
+        request = Request(scope)
+        given = scope["path"].lstrip("/").partition("/")[0].encode()
+        local = request.url.hostname in ("127.0.0.1", "::1", "localhost")
+        if local and hmac.compare_digest(given, self._token):
+            await self._app(scope, receive, with_headers)
+        else:
+            await Response("Not found.", 404)(scope, receive, with_headers)
+
+
+class _Desk:
+    """What the requests share."""
+
+    def __init__(self, connections: AsyncConnections, work: Work) -> None:
+        self.reviews = connections.reviews
+        self._connections = connections
+        self._work = work
+        self._drawing = asyncio.Lock()  # one process that decodes at a time
+        self._pictures: OrderedDict[tuple[UUID, int], tuple[str, bytes]] = OrderedDict()
+        self._seen: dict[tuple[UUID, int], Page] = {}
+        """The page that was looked at last."""
+
+    async def pages(self) -> Sequence[ReviewPage]:
+        """Return what is to be reviewed."""
+        work = self._work
+        if work.sample is not None:
+            return await self.reviews.sample(work.which, work.sample, work.seed, reviewed=False)
+        return await self.reviews.doubtful(work.which, work.limit)
+
+    async def look(self, job_id: UUID, number: int) -> Page:
+        """Return a page as it is now, noted in the audit trail."""
+        _, page = await self.reviews.look(job_id, number)
+        self._seen = {(job_id, number): page}
+        return page
+
+    async def picture(self, job_id: UUID, number: int) -> tuple[str, bytes]:
+        """Return a page's picture and its media type. Raises `NoPictureError` or `DocumentGoneError`."""
+        key = job_id, number
+        async with self._drawing:
+            if key not in self._pictures:
+                page = self._seen.get(key) or await self.look(job_id, number)
+                original = await self._connections.store.original(job_id)
+                drawn = await finish_in_thread(_drawn, original, self._connections.payloads, page)
+                self._pictures[key] = drawn
+                if len(self._pictures) > _KEPT:
+                    self._pictures.popitem(last=False)
+            return self._pictures[key]
+
+
+def _drawn(original: Original, payloads: PayloadStore, page: Page) -> tuple[str, bytes]:
+    opening = saving.page_pictures()
+    with (
+        at_hand(original, payloads) as path,
+        opening(path, password=original.password, quality=_QUALITY) as pictures,
+    ):
+        return for_browsers(pictures(page.number, rotation=page.rotation, skew=page.skew))
+
+
+def _desk(request: Request) -> _Desk:
+    desk: _Desk = request.app.state.desk
+    return desk
+
+
+async def _list(request: Request) -> Response:
+    return JSONResponse([page.model_dump(mode="json") for page in await _desk(request).pages()])
+
+
+async def _look(request: Request) -> Response:
+    return JSONResponse(
+        shown(await _desk(request).look(request.path_params["job"], request.path_params["number"]))
+    )
+
+
+async def _decide(request: Request) -> Response:
+    try:
+        asked = _Body.model_validate_json(await _body(request))
+    except ValidationError:
+        raise HTTPException(422) from None
+    decision = Decision(target=asked.target, text=asked.text, accepted=asked.accepted, checked=asked.checked)
+    job, number = request.path_params["job"], request.path_params["number"]
+    return JSONResponse(shown(await _desk(request).reviews.revise(job, number, asked.revision, decision)))
+
+
+async def _body(request: Request) -> bytes:
+    if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
+        raise HTTPException(415)
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413)
+    return body
+
+
+async def _draw(request: Request) -> Response:
+    try:
+        media_type, data = await _desk(request).picture(
+            request.path_params["job"], request.path_params["number"]
+        )
+    except (NoPictureError, ChildProcessError):
+        raise HTTPException(404) from None
+    return Response(data, media_type=media_type)
+
+
+async def _asset(request: Request) -> Response:
+    name = _ASSETS[request.url.path.rsplit("/", 1)[1]]
+    content: Any = resources.files("pecia.review").joinpath("assets", name).read_bytes()
+    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
+
+
+async def _answer_stale(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"code": "stale", "detail": str(error)}, 409)

@@ -1,0 +1,254 @@
+"""What a review makes of a page: pure. All else than what a person has changed stays as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pecia.errors import InvalidOptionError
+from pecia.review.layout import TARGET, TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
+from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Table, Word
+from pecia_schemas.grounding import Grounding, Standing
+from pecia_schemas.results import Correction, Page, Revision, Verdict
+
+_OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
+"""Verdicts that are nothing more than the doubts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person has decided about a page, at one revision of it."""
+
+    target: str | None = None
+    """What is corrected, as `layout` names it."""
+    text: str = ""
+    """What it says; empty: it is not on the page."""
+    accepted: tuple[int, ...] = ()
+    """Doubts, by number, that are dropped, as the text is right."""
+    checked: bool = False
+    """The whole page was compared with its picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class By:
+    """Which revision it is, whose, and when."""
+
+    number: int
+    name: str
+    at: datetime
+
+
+def revised(page: Page, decision: Decision, by: By) -> Page:
+    """Return the page as it is after the decision. Raises `InvalidOptionError` if that cannot be meant."""
+    targets = [target.name if target else None for target in targets_of(page)]
+    settled = {number for number in decision.accepted if number < len(targets)}
+    accepted = len(settled)
+    changed, correction = page, None
+    if decision.target is not None:
+        changed, correction = _corrected(page, decision.target, decision.text.strip())
+        settled |= {number for number, name in enumerate(targets) if name and _covers(decision.target, name)}
+    if decision.checked:
+        accepted += len(targets) - len(settled)
+        settled = set(range(len(targets)))
+    confirmed = {name[1:] for number in settled if (name := targets[number]) and name.startswith("f")}
+    left = tuple(doubt for number, doubt in enumerate(page.doubts) if number not in settled)
+    checked = decision.checked or bool(page.revision and page.revision.checked)
+    return changed.model_copy(
+        update={
+            "doubts": left,
+            "grounding": tuple(_confirmed(leaf, confirmed) for leaf in changed.grounding),
+            "verdict": _verdict(changed, bool(left), checked=checked),
+            "revision": Revision(
+                number=by.number,
+                by=by.name,
+                at=by.at,
+                correction=correction,
+                accepted=accepted,
+                checked=checked,
+            ),
+        }
+    )
+
+
+def _verdict(page: Page, is_doubted: bool, *, checked: bool) -> Verdict:
+    if is_doubted or not (checked or page.verdict in _OF_DOUBTS):
+        return page.verdict
+    return Verdict.OK if page.blocks else Verdict.BLANK
+
+
+def _confirmed(leaf: Grounding, paths: set[str]) -> Grounding:
+    return leaf.model_copy(update={"standing": Standing.CONFIRMED}) if leaf.path in paths else leaf
+
+
+def _covers(one: str, other: str) -> bool:
+    """Return whether a correction of one target is also one of the other."""
+    if one == other:
+        return True
+    runs = [match for name in (one, other) if (match := TARGET.fullmatch(name)) and match["start"]]
+    if len(runs) < 2 or runs[0]["block"] != runs[1]["block"]:  # noqa: PLR2004  both
+        return False
+    (first, last), (start, end) = [(int(run["start"]), int(run["end"])) for run in runs]
+    return first < end and start < last
+
+
+def _corrected(page: Page, target: str, text: str) -> tuple[Page, Correction]:
+    if named := TARGET.fullmatch(target):
+        with suppress(IndexError, KeyError):
+            if named["path"]:
+                return _with_field(page, named["path"], text)
+            if named["doubt"]:
+                return _with_more(page, int(named["doubt"]), text)
+            return _with_block(page, int(named["block"]), named, text)
+    raise InvalidOptionError("That is not on the page as it is now: look at it again.")
+
+
+def _with_block(page: Page, number: int, named: re.Match[str], text: str) -> tuple[Page, Correction]:
+    if named["cell"]:
+        block, correction = _with_cell(page.blocks[number], int(named["cell"]), text, f"/blocks/{number}")
+    else:
+        run = range(int(named["start"]), int(named["end"]))
+        block, correction = _with_text(page.blocks[number], run, text, f"/blocks/{number}")
+    blocks = (*page.blocks[:number], *([block] if block.text else []), *page.blocks[number + 1 :])
+    return page.model_copy(update={"blocks": blocks}), correction
+
+
+def _with_text(block: Block, run: range, text: str, place: str) -> tuple[Block, Correction]:
+    tokens = tokens_of(block)
+    start, end = tokens[run[0]].start, tokens[run[-1]].end
+    known = [token.box for token in tokens[run.start : run.stop] if token.box]
+    correction = Correction(
+        place=place, before=block.text[start:end], after=text, box=known[0] if known else None
+    )
+    whole = _spliced(block.text, start, end, text)
+    return block.model_copy(update={"text": whole, "lines": _relined(block, run, text)}), correction
+
+
+def _with_cell(block: Block, number: int, text: str, place: str) -> tuple[Block, Correction]:
+    if block.table is None:
+        raise IndexError
+    cell = block.table.cells[number]
+    lines = _relined(block, cell_tokens(block, number), text)
+    cells = tuple(
+        one.model_copy(update={"text": text, "confidence": None}) if place_ == number else one
+        for place_, one in enumerate(block.table.cells)
+    )
+    table = Table(rows=block.table.rows, columns=block.table.columns, cells=cells)
+    correction = Correction(place=f"{place}/table/cells/{number}", before=cell.text, after=text, box=cell.box)
+    return block.model_copy(update={"table": table, "text": table.text, "lines": lines}), correction
+
+
+def _relined(block: Block, run: range, text: str) -> tuple[Line, ...]:
+    """Return the lines with the text in place of these tokens: in the line of the first whose place is known."""
+    placed: dict[int, list[int]] = {}
+    for token in tokens_of(block)[run.start : run.stop]:
+        if token.line is not None:
+            placed.setdefault(token.line, []).append(token.number)
+    lines = []
+    for number, line in enumerate(block.lines):
+        if number in placed:
+            line = _respelled(line, placed[number], text)  # noqa: PLW2901  as it is now
+            text = ""
+        if line.text.strip():
+            lines.append(line)
+    return tuple(lines)
+
+
+def _respelled(line: Line, numbers: list[int], text: str) -> Line:
+    which = words_of(line)
+    spans = [match.span() for match in TOKEN.finditer(line.text)]
+    first, *others = numbers
+    whole = line.text
+    for number in reversed(others):
+        whole = _spliced(whole, *spans[number], "")
+    whole = _spliced(whole, *spans[first], text)
+    gone = {which[number] for number in numbers}
+    words = []
+    for number, word in enumerate(line.words):
+        if number not in gone:
+            words.append(word)
+        elif number == which[first] and text:
+            words.append(Word(text=" ".join(text.split()), box=word.box))
+    return line.model_copy(
+        update={"text": whole.replace("\n", " "), "words": tuple(words), "confidence": None}
+    )
+
+
+def _spliced(text: str, start: int, end: int, new: str) -> str:
+    """Return the text with another one in that place; if it is empty, without the white space before it too."""
+    before = text[:start] if new else text[:start].rstrip()
+    after = text[end:] if new or before else text[end:].lstrip()
+    return before + new + after
+
+
+def _with_more(page: Page, number: int, text: str) -> tuple[Page, Correction]:
+    """Add what was not read, as a block of its own behind what stands above it."""
+    box = page.doubts[number].box
+    if not text:
+        raise InvalidOptionError("Write what is missing, or accept that nothing is.")
+    lines = () if box is None else tuple(Line(text=one, box=box) for one in text.splitlines() if one.strip())
+    block = Block(kind=BlockKind.TEXT, box=box, text=text, lines=lines, source=Source.PERSON)
+    above = [
+        place + 1
+        for place, other in enumerate(page.blocks)
+        if box and (top := _top(other)) is not None and top <= box.top
+    ]
+    place = max(above, default=0 if box else len(page.blocks))
+    blocks = (*page.blocks[:place], block, *page.blocks[place:])
+    correction = Correction(place=f"/blocks/{place}", before="", after=text, box=box)
+    return page.model_copy(update={"blocks": blocks}), correction
+
+
+def _top(block: Block) -> int | None:
+    boxes: list[Box] = [block.box] if block.box else [line.box for line in block.lines]
+    return min((box.top for box in boxes), default=None)
+
+
+def _with_field(page: Page, path: str, text: str) -> tuple[Page, Correction]:
+    names = [name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[1:]]
+    fields, before = _filled(page.fields, names, text)
+    known = {leaf.path: leaf for leaf in page.grounding}
+    leaf = known.get(path) or Grounding(path=path, value=None, pages=(page.number,))
+    _, value = _filled(fields, names, None)
+    known[path] = leaf.model_copy(
+        update={"value": value, "standing": Standing.CONFIRMED, "other": None, "confidence": None}
+    )
+    box = leaf.places[0].box if leaf.places else None
+    correction = Correction(place=f"/fields{path}", before=written(before), after=text, box=box)
+    return page.model_copy(update={"fields": fields, "grounding": tuple(known.values())}), correction
+
+
+def _filled(value: Any, names: list[str], text: str | None) -> tuple[Any, Any]:
+    """Return the fields with the text in that place, and what was there; with None as they are."""
+    if not names:
+        if isinstance(value, dict | list):
+            raise IndexError
+        return value if text is None else _typed(text, like=value), value
+    name, *further = names
+    if isinstance(value, list):
+        inner, before = _filled(value[int(name)] if name.isdecimal() else value[len(value)], further, text)
+        return [inner if place == int(name) else one for place, one in enumerate(value)], before
+    if not isinstance(value, dict):
+        raise IndexError
+    inner, before = _filled(value[name], further, text)
+    return value | {name: inner}, before
+
+
+def _typed(text: str, *, like: Any) -> Any:
+    """Return the text as a value of the kind that stood there; nothing: null. Raises `InvalidOptionError`."""
+    if not text:
+        return None
+    if isinstance(like, str) or like is None:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) == isinstance(like, bool) and isinstance(value, bool | int | float):
+        return value
+    raise InvalidOptionError(
+        "That field is " + ("true or false." if isinstance(like, bool) else "a number, as in 12.5.")
+    )

@@ -1,0 +1,295 @@
+"""A page as a person sees it beside its picture: what can be corrected, and the doubts on it.
+
+A target is what can be corrected: `b3t5-7` tokens of a block's text, `b3c2` a cell of its table, `f/total` a field, and
+`d4` what is missing where a doubt is. It names something of one revision of a page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line
+from pecia_schemas.grounding import Standing
+from pecia_schemas.merging import pointer
+from pecia_schemas.results import Page
+
+TOKEN: Final = re.compile(r"\S+")
+TARGET: Final = re.compile(
+    r"b(?P<block>\d+)(?:t(?P<start>\d+)-(?P<end>\d+)|c(?P<cell>\d+))|d(?P<doubt>\d+)|f(?P<path>(?:/[^/]*)+)"
+)
+_UNSURE: Final = (Standing.DIFFERS, Standing.NOT_ON_PAGE)
+_MISSING: Final = (DoubtReason.ONLY_WITNESS, DoubtReason.UNCOVERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a block's text between white space, and where it stands in the block's lines."""
+
+    text: str
+    start: int
+    end: int
+    line: int | None = None
+    """Which of the lines has it; None: its place is unknown."""
+    number: int = 0
+    """Which token of that line it is."""
+    box: Box | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that a person may correct."""
+
+    name: str
+    text: str
+    box: Box | None
+
+
+def tokens_of(block: Block) -> list[Token]:
+    """Return the tokens of a block's text. Its lines have the same in the same order, but for those without a place."""
+    found = [Token(match[0], *match.span()) for match in TOKEN.finditer(block.text)]
+    placed = [
+        (line, number, text)
+        for line, one in enumerate(block.lines)
+        for number, text in enumerate(one.text.split())
+    ]
+    words = [words_of(line) for line in block.lines]
+    alike = SequenceMatcher(
+        None, [one.text for one in found], [text for _, _, text in placed], autojunk=False
+    )
+    for first, other, size in alike.get_matching_blocks():
+        for step in range(size):
+            line, number, _ = placed[other + step]
+            which = words[line][number]
+            word = block.lines[line].words[which] if which is not None else None
+            token = found[first + step]
+            found[first + step] = Token(
+                token.text,
+                token.start,
+                token.end,
+                line,
+                number,
+                word.box if word else None if block.lines[line].words else block.lines[line].box,
+                word.confidence if word else block.lines[line].confidence,
+            )
+    return found
+
+
+def words_of(line: Line) -> list[int | None]:
+    """Return, for each token of a line's text, which of the line's words it is; None: its place is unknown."""
+    tokens = line.text.split()
+    found: list[int | None] = [None] * len(tokens)
+    at = 0
+    for number, word in enumerate(line.words):
+        own = word.text.split()
+        while own and at < len(tokens) and tokens[at : at + len(own)] != own:
+            at += 1
+        for _ in range(min(len(own), len(tokens) - at)):
+            found[at] = number
+            at += 1
+    return found
+
+
+def cell_tokens(block: Block, cell: int) -> range:
+    """Return which tokens of a table's text are those of a cell."""
+    assert block.table is not None  # noqa: S101  it has cells
+    lengths = [len(one.text.split()) for one in block.table.cells]
+    return range(sum(lengths[:cell]), sum(lengths[: cell + 1]))
+
+
+def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
+    """Return where a cell stands, if only by its words."""
+    assert block.table is not None  # noqa: S101  as above
+    own = block.table.cells[cell].box
+    run = cell_tokens(block, cell)
+    return own or _around([token.box for token in tokens[run.start : run.stop]])
+
+
+def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
+    """Return the block and which of its tokens a target names; None for a field, and for what is missing."""
+    named = TARGET.fullmatch(target)
+    if named is None or named["block"] is None:
+        return None
+    number = int(named["block"])
+    if named["cell"]:
+        return number, cell_tokens(page.blocks[number], int(named["cell"]))
+    return number, range(int(named["start"]), int(named["end"]))
+
+
+def leaves_of(fields: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each leaf of a page's fields with the JSON pointer to it."""
+    if isinstance(fields, dict | list):
+        for name, value in fields.items() if isinstance(fields, dict) else enumerate(fields):
+            yield from leaves_of(value, pointer(path, name))
+    else:
+        yield path, fields
+
+
+def shown(page: Page) -> dict[str, Any]:
+    """Return the page as JSON for the browser."""
+    targets = targets_of(page)
+    grounded = {leaf.path: leaf for leaf in page.grounding}
+    return {
+        "number": page.number,
+        "width": page.width,
+        "height": page.height,
+        "verdict": page.verdict,
+        "revision": page.revision.number if page.revision else 0,
+        "checked": bool(page.revision and page.revision.checked),
+        "blocks": [_block(number, block) for number, block in enumerate(page.blocks)],
+        "fields": [
+            {
+                "target": f"f{path}",
+                "text": written(value),
+                "path": path,
+                "boxes": [_box(one.box) for one in grounded[path].places] if path in grounded else [],
+            }
+            for path, value in leaves_of(page.fields or {})
+        ],
+        "doubts": [
+            _doubt(number, doubt, target)
+            for number, (doubt, target) in enumerate(zip(page.doubts, targets, strict=True))
+        ],
+    }
+
+
+def _block(number: int, block: Block) -> dict[str, Any]:
+    about = {"kind": block.kind, "level": block.level}
+    tokens = tokens_of(block)
+    if block.table:
+        cells = [
+            {
+                **cell.model_dump(include={"row", "column", "row_span", "column_span", "text"}),
+                "target": f"b{number}c{place}",
+                "box": _box(cell_box(block, tokens, place)),
+            }
+            for place, cell in enumerate(block.table.cells)
+        ]
+        return about | {"rows": block.table.rows, "cells": cells}
+    ends = [0, *(token.end for token in tokens)]
+    return about | {
+        "tokens": [
+            {
+                "target": f"b{number}t{place}-{place + 1}",
+                "gap": block.text[ends[place] : token.start],
+                "text": token.text,
+                "box": _box(token.box),
+            }
+            for place, token in enumerate(tokens)
+        ]
+    }
+
+
+def _doubt(number: int, doubt: Doubt, target: Target | None) -> dict[str, Any]:
+    now = target.text if target else doubt.text
+    other = doubt.other or ""
+    suggested = now.replace(doubt.text, other) if doubt.text and doubt.text in now else other
+    box = doubt.box or (target.box if target else None)
+    return {
+        "number": number,
+        "reason": doubt.reason,
+        "on_value": doubt.on_value,
+        "text": doubt.text,
+        "other": doubt.other,
+        "box": _box(box),
+        "target": target.name if target else None,
+        "now": now,
+        "suggested": suggested if other else now,
+    }
+
+
+def _box(box: Box | None) -> list[int] | None:
+    return [box.left, box.top, box.right, box.bottom] if box else None
+
+
+def written(value: Any) -> str:
+    """Return a field's value as it is shown and typed; nothing for null."""
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def targets_of(page: Page) -> list[Target | None]:
+    """Return what each doubt of a page is about; None: nothing that can be corrected.
+
+    The last doubts are those on the fields that no witness confirms, in the order of the fields.
+    """
+    unsure = [leaf for leaf in page.grounding if leaf.standing in _UNSURE]
+    texts = max(len(page.doubts) - len(unsure), 0)
+    finder = _Finder(page.blocks)
+    found = [finder.target(number, doubt) for number, doubt in enumerate(page.doubts[:texts])]
+    for leaf in unsure[: len(page.doubts) - texts]:
+        box = leaf.places[0].box if leaf.places else None
+        found.append(Target(f"f{leaf.path}", written(leaf.value), box))
+    return found
+
+
+class _Finder:
+    """Finds the text that a doubt is about. A doubt tells text and place, and several may tell the same."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._tokens = [tokens_of(block) for block in blocks]
+        self._taken: set[str] = set()
+
+    def target(self, number: int, doubt: Doubt) -> Target | None:
+        """Return what the doubt is about."""
+        needle = "".join(doubt.text.split())
+        if not needle:
+            return Target(f"d{number}", "", doubt.box) if doubt.reason in _MISSING else None
+        found = [*self._candidates(needle)]
+        best = max(found, key=lambda one: self._fit(one, doubt), default=None)
+        if best:
+            self._taken.add(best.name)
+        return best
+
+    def _fit(self, one: Target, doubt: Doubt) -> tuple[int, bool]:
+        if doubt.box and one.box:
+            return 2 * _meet(doubt.box, one.box), one.name not in self._taken
+        return 1 + (doubt.box is one.box), one.name not in self._taken
+
+    def _candidates(self, needle: str) -> Iterator[Target]:
+        for number, (block, tokens) in enumerate(zip(self._blocks, self._tokens, strict=True)):
+            for place, cell in enumerate(block.table.cells if block.table else ()):
+                if needle in "".join(cell.text.split()):
+                    yield Target(f"b{number}c{place}", cell.text, cell_box(block, tokens, place))
+            texts = [] if block.table else [token.text for token in tokens]
+            for start, end in _windows(texts, needle):
+                text = block.text[tokens[start].start : tokens[end - 1].end]
+                box = _around([token.box for token in tokens[start:end]])
+                yield Target(f"b{number}t{start}-{end}", text, box)
+
+
+def _windows(texts: Sequence[str], needle: str) -> Iterator[tuple[int, int]]:
+    """Yield each shortest run of texts in which the needle stands, spaces aside."""
+    for start, first in enumerate(texts):
+        joined = ""
+        for end in range(start, len(texts)):
+            joined += texts[end]
+            if needle in joined:
+                if needle not in joined[len(first) :]:
+                    yield start, end + 1
+                break
+            if len(joined) - len(first) >= len(needle):
+                break
+
+
+def _around(boxes: Sequence[Box | None]) -> Box | None:
+    known = [box for box in boxes if box]
+    if not known:
+        return None
+    return Box(
+        left=min(box.left for box in known),
+        top=min(box.top for box in known),
+        right=max(box.right for box in known),
+        bottom=max(box.bottom for box in known),
+    )
+
+
+def _meet(one: Box, other: Box) -> bool:
+    across = min(one.right, other.right) - max(one.left, other.left)
+    down = min(one.bottom, other.bottom) - max(one.top, other.top)
+    return across > 0 and down > 0

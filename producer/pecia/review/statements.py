@@ -1,0 +1,208 @@
+"""Every SQL statement of a review: what is to be looked at, and what was decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from pecia.audit import note_read
+from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
+from pecia.records import AuditAction
+from pecia.review.correcting import By, Decision, revised
+from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
+from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.ids import new_id
+from pecia_schemas.outbox import PROMISE_REVISED
+from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
+
+_WORST_FIRST: Final = tuple(reversed(Verdict))
+
+_READ = """
+    FROM parts JOIN jobs ON jobs.id = parts.job_id
+    LEFT JOIN LATERAL (
+        SELECT number, checked FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
+    ) AS revised ON true
+    WHERE parts.stage = 'read' AND parts.state = 'done' AND jobs.erased_at IS NULL
+      AND jobs.metadata @> CAST(:metadata AS jsonb)
+      AND jobs.created_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
+      AND (CAST(:job_ids AS uuid[]) IS NULL OR jobs.id = ANY(CAST(:job_ids AS uuid[])))
+"""
+_COLUMNS = """
+    parts.job_id, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
+    jobs.task->>'document_type' AS document_type, coalesce(revised.number, 0) AS revision,
+    coalesce(revised.checked, false) AS checked
+"""
+_DOUBTFUL = f"""
+    SELECT {_COLUMNS} {_READ} AND {NEEDS_REVIEW}
+    ORDER BY array_position(CAST(:worst_first AS text[]), verdict), doubts DESC NULLS LAST, job_id DESC, ordinal
+    LIMIT :limit
+"""
+_ALL = f"""
+    SELECT {_COLUMNS} {_READ} ORDER BY job_id DESC, ordinal LIMIT :limit
+"""
+# At random, and the same whenever it is drawn: by a hash of the page and the seed.
+_SAMPLE = f"""
+    SELECT {_COLUMNS} {_READ} AND (NOT CAST(:reviewed AS bool) OR revised.checked)
+    ORDER BY sha256(convert_to(CAST(:seed AS text) || parts.id, 'UTF8')) LIMIT :limit
+"""
+
+_LOCK = """
+    SELECT erased_at FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
+"""
+_NOW = """
+    SELECT parts.id, results.content AS original, revised.id AS revision, revised.content,
+           (SELECT coalesce(max(number), 0) + 1 FROM revisions WHERE job_id = :job_id) AS next, clock_timestamp() AS at
+    FROM parts JOIN results ON results.part_id = parts.id
+    LEFT JOIN LATERAL (
+        SELECT id, content FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
+    ) AS revised ON true
+    WHERE parts.job_id = :job_id AND parts.stage = 'read' AND parts.ordinal = :ordinal
+"""
+_WRITE = """
+    WITH written AS (
+        INSERT INTO revisions (id, job_id, part_id, number, checked, content)
+        VALUES (:id, :job_id, :part_id, :number, :checked, CAST(:content AS jsonb))
+    ), told AS (
+        INSERT INTO job_events (job_id, part_id, state, actor, reason)
+        VALUES (:job_id, :part_id, 'done', :actor, 'revised')
+    )
+    UPDATE parts SET verdict = :verdict, doubts = :doubts WHERE id = :part_id
+"""
+
+
+class StaleReviewError(JobError):
+    """The page has another revision than the one that was decided about."""
+
+
+class ReviewPage(BaseModel):
+    """A page that was read, as a list has it."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    job_id: UUID
+    number: int
+    """Counted from 1, as in the document."""
+    verdict: Verdict | None
+    doubts: int | None
+    """None: it was read by a version that did not count them."""
+    document_type: str | None
+    metadata: dict[str, str]
+    revision: int
+    """Its last; 0: it is as it was read."""
+    checked: bool
+    """Whether somebody has compared the whole page with its picture."""
+
+
+class Which(BaseModel):
+    """Which jobs' pages are meant: those to which all of it applies."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_ids: tuple[UUID, ...] = ()
+    metadata: dict[str, str] = {}
+    since: datetime | None = None
+
+    def asked(self, **others: Any) -> dict[str, Any]:
+        """Return it, and the others, as parameters."""
+        return {
+            "job_ids": list(self.job_ids) or None,
+            "metadata": json.dumps(self.metadata),
+            "since": self.since,
+        } | others
+
+
+class Reviews(Statements[D_co]):
+    """What a client sees of pages to be reviewed, and writes of them."""
+
+    def __init__(self, database: D_co, keys: Keyring, *, client: str) -> None:
+        super().__init__(database)
+        self._keys = keys
+        self._client = client
+
+    @transaction
+    def doubtful(self, connection: Connection, which: Which, limit: int) -> list[ReviewPage]:
+        """Return pages that a person should look at, the most doubtful first; of named jobs all pages."""
+        if which.job_ids:
+            return _pages(connection.execute(_ALL, which.asked(limit=limit)).mappings())
+        asked = which.asked(limit=limit, worst_first=list(_WORST_FIRST))
+        return _pages(connection.execute(_DOUBTFUL, asked).mappings())
+
+    @transaction
+    def sample(
+        self, connection: Connection, which: Which, size: int, seed: int, *, reviewed: bool
+    ) -> list[ReviewPage]:
+        """Return pages drawn at random, the same for the same seed; `reviewed`: of those that were checked whole."""
+        asked = which.asked(limit=size, seed=str(seed), reviewed=reviewed)
+        return _pages(connection.execute(_SAMPLE, asked).mappings())
+
+    @transaction
+    def look(self, connection: Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
+        """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
+        row = self._row(connection, job_id, number)
+        note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
+        return self._original(row), self._now(row)
+
+    def _row(self, connection: Connection, job_id: UUID, number: int) -> Any:
+        row = connection.execute(_NOW, {"job_id": job_id, "ordinal": number - 1}).first()
+        if row is None:
+            raise JobNotFoundError(job_id)
+        return row
+
+    def _now(self, row: Any) -> Page:
+        return self._original(row) if row.revision is None else self._unsealed(row.content, row.revision)
+
+    def _original(self, row: Any) -> Page:
+        return self._unsealed(row.original, row.id)
+
+    def _unsealed(self, content: Any, about: UUID) -> Page:
+        try:
+            return Page.model_validate(self._keys.unseal(content, about))
+        except DecryptionError as error:
+            raise InvalidSettingError(f"A result cannot be read. {error}") from None
+
+    @unrepeatable
+    def revise(
+        self, connection: Connection, job_id: UUID, number: int, seen: int, decision: Decision
+    ) -> Page:
+        """Write a revision of a page, announce it, and return the page.
+
+        Raises `StaleReviewError` if the page is not the one that was `seen`, by its revision, `JobErasedError`,
+        `JobNotFoundError` or `InvalidOptionError`.
+        """
+        job = connection.execute(_LOCK, {"job_id": job_id}).first()
+        if job is not None and job.erased_at is not None:
+            raise JobErasedError(job_id, job.erased_at)
+        row = self._row(connection, job_id, number)
+        page = self._now(row)
+        if seen != (page.revision.number if page.revision else 0):
+            raise StaleReviewError(job_id, "Somebody else has reviewed this page meanwhile: look again.")
+        page = revised(page, decision, By(number=row.next, name=self._client, at=row.at))
+        self._write(connection, job_id, row.id, page)
+        return page
+
+    def _write(self, connection: Connection, job_id: UUID, part_id: UUID, page: Page) -> None:
+        assert page.revision is not None  # noqa: S101  it was made just now
+        own = new_id()
+        written = {
+            "id": own,
+            "job_id": job_id,
+            "part_id": part_id,
+            "number": page.revision.number,
+            "checked": page.revision.checked,
+            "content": self._keys.seal(page.stored_json(), own),
+            "actor": f"client:{self._client}",
+            "verdict": page.verdict,
+            "doubts": len(page.doubts),
+        }
+        connection.execute(_WRITE, written)
+        note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
+        connection.execute(PROMISE_REVISED, {"part_ids": [part_id]})
+
+
+def _pages(rows: Iterable[Any]) -> list[ReviewPage]:
+    return [ReviewPage.model_validate(dict(row)) for row in rows]
