@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pecia.client import Client
     from pecia.errors import (
         AccessError,
+        BatchNotFoundError,
         ConfigurationError,
         DatabaseRefusedError,
         DatabaseUnavailableError,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from pecia.records import (
         AuditAction,
         AuditEntry,
+        Batch,
+        Counts,
         DeadPart,
         Delivery,
         DeliveryAttempt,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         Usage,
         UsageFigures,
     )
+    from pecia.submission import Submission
     from pecia_schemas.blocks import (
         Block,
         BlockKind,
@@ -110,6 +114,7 @@ _HOMES = {
     "pecia.client": ["Client"],
     "pecia.errors": [
         "AccessError",
+        "BatchNotFoundError",
         "ConfigurationError",
         "DatabaseRefusedError",
         "DatabaseUnavailableError",
@@ -142,6 +147,8 @@ _HOMES = {
     "pecia.records": [
         "AuditAction",
         "AuditEntry",
+        "Batch",
+        "Counts",
         "DeadPart",
         "Delivery",
         "DeliveryAttempt",
@@ -153,6 +160,7 @@ _HOMES = {
         "Usage",
         "UsageFigures",
     ],
+    "pecia.submission": ["Submission"],
     "pecia_schemas.blocks": [
         "Block",
         "BlockKind",
@@ -209,6 +217,8 @@ __all__ = [
     "AsyncJobGroup",
     "AuditAction",
     "AuditEntry",
+    "Batch",
+    "BatchNotFoundError",
     "Block",
     "BlockKind",
     "Box",
@@ -221,6 +231,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "ConfigurationError",
+    "Counts",
     "DatabaseRefusedError",
     "DatabaseUnavailableError",
     "DeadPart",
@@ -285,6 +296,7 @@ __all__ = [
     "Shrunk",
     "Source",
     "Standing",
+    "Submission",
     "SubmitError",
     "SubmitManyError",
     "Summary",

@@ -120,7 +120,7 @@ def list_jobs(
             output.pages(pages, as_json=as_json)
             return
         found = client.jobs(
-            status=state or (),
+            state=state or (),
             kind=kind,
             metadata=values.metadata(metadata),
             since=values.since(since),

@@ -48,7 +48,7 @@ def _looks(client: Client, seen: dict[UUID, AnyJob], *, add_new: bool) -> Iterat
     """Yield the jobs as they are, again and again, until all are over."""
     while True:
         if add_new:
-            for job in client.jobs(status=_OPEN, limit=_ROWS):
+            for job in client.jobs(state=_OPEN, limit=_ROWS):
                 seen.setdefault(job.id, job)
         client.group(job for job in seen.values() if not job.done).refresh()
         yield seen

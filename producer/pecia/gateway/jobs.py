@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
-from pecia import asking, formats
+from pecia import asking, formats, submission
 from pecia.access import Load
 from pecia.aio import streaming
 from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
-from pecia.gateway.bodies import Cancellation, Cancelled, FoundPages, Job, Jobs, Own, Parts, Retry
-from pecia.gateway.identity import Administrator, Anyone, Reader, Reviewer, Submitter, bearers_of
+from pecia.gateway.bodies import (
+    Cancellation,
+    Cancelled,
+    CountedBatch,
+    FoundPages,
+    Job,
+    Jobs,
+    NewBatch,
+    Own,
+    Parts,
+    Retry,
+)
+from pecia.gateway.identity import (
+    Administrator,
+    Anyone,
+    Bearer,
+    Reader,
+    Reviewer,
+    Submitter,
+    bearers_of,
+)
 from pecia.gateway.problems import documented
-from pecia.records import AuditAction, Erasure, FoundPage, PartOutcome, UsageFigures
+from pecia.records import AuditAction, Batch, Erasure, FoundPage, PartOutcome, UsageFigures
 from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict
@@ -69,7 +90,18 @@ Metadata = Annotated[
 Since = Annotated[
     datetime | timedelta | None, Query(description="Only what was submitted since, or in so long.")
 ]
-States = Annotated[list[JobState], Query(default_factory=list, alias="status", max_length=len(JobState))]
+States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
+InBatch = Annotated[
+    str | None,
+    Query(
+        max_length=lengths.BATCH,
+        description="Only those of this batch: its name, its id or how the id begins.",
+    ),
+]
+Prefix = Annotated[
+    str | None, Query(pattern=r"^[0-9a-fA-F-]{4,36}$", description="Only those whose ids begin so.")
+]
+Reference = Annotated[str, Path(min_length=1, max_length=lengths.BATCH)]
 Verdicts = Annotated[list[Verdict], Query(default_factory=list, alias="verdict", max_length=len(Verdict))]
 Ids = Annotated[
     list[UUID],
@@ -96,12 +128,15 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
-@router.get("/jobs", responses=documented())
+@router.get("/jobs", responses=documented(404))
 async def list_jobs(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     ids: Ids,
     states: States,
+    verdicts: Verdicts,
     metadata: Metadata,
+    batch: InBatch = None,
+    prefix: Prefix = None,
     kind: str | None = None,
     since: Since = None,
     before: Before = None,
@@ -112,7 +147,11 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     if ids:
         known = await store.views(ids)
         return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
-    listing = asking.listing(status=states, kind=kind, metadata=_pairs(metadata), since=since)
+    asked = asking.listing(
+        {"state": states, "verdict": verdicts, "kind": kind, "metadata": _pairs(metadata), "since": since}
+    )
+    begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
+    listing = replace(asked, batch=await _batch_id(bearer, batch), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
     return Jobs(jobs=[Job.seen(view) for view in views], next=views[-1].id if len(views) == limit else None)
 
@@ -137,7 +176,7 @@ async def write_result(
     if form.is_binary:
         scratch = tempfile.TemporaryDirectory(prefix="pecia-gateway-")
         try:
-            path = await job.save(Path(scratch.name) / "result", form, timeout=wait)
+            path = await job.save(FilePath(scratch.name) / "result", form, timeout=wait)
         except BaseException:
             scratch.cleanup()
             raise
@@ -235,17 +274,50 @@ async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | Non
     return erased[0] if erased else None
 
 
-@router.get("/pages", responses=documented(), tags=["review"])
+@router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
+async def open_batch(bearer: Submitter, asked: NewBatch) -> Batch:
+    """Make a batch to submit jobs into, or find the one that has this name already."""
+    name = submission.checked_batch(asked.name)
+    return await bearer.client.connections.store.open_batch(name)
+
+
+@router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
+async def look_at_batch(  # noqa: PLR0917  FastAPI names them
+    bearer: Reader,
+    batch: Reference,
+    states: States,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    since: Since = None,
+) -> CountedBatch:
+    """See how far the jobs of a batch are, or those of them to which all applies that is asked for."""
+    store = bearer.client.connections.store
+    found = await store.batch(batch)
+    asked = asking.listing(
+        {"state": states, "verdict": verdicts, "metadata": _pairs(metadata), "since": since}
+    )
+    counts = await store.counts(replace(asked, batch=found.id))
+    return CountedBatch(**found.model_dump(), counts=counts)
+
+
+async def _batch_id(bearer: Bearer, batch: str | None) -> UUID | None:
+    return None if batch is None else (await bearer.client.connections.store.batch(batch)).id
+
+
+@router.get("/pages", responses=documented(404), tags=["review"])
 async def find_pages(  # noqa: PLR0917  FastAPI names them
     bearer: Reviewer,
     verdicts: Verdicts,
+    states: States,
     metadata: Metadata,
+    batch: InBatch = None,
     since: Since = None,
     after: After = None,
     limit: Limit = 100,
 ) -> FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    listing = asking.listing(status=(), kind=None, metadata=_pairs(metadata), since=since)
+    asked = asking.listing({"state": states, "metadata": _pairs(metadata), "since": since})
+    listing = replace(asked, batch=await _batch_id(bearer, batch))
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")
