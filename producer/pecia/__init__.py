@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         WebhookVerificationError,
         WrongLoopError,
     )
+    from pecia.exporting import ExportFormat
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
     from pecia.records import (
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         DocumentFate,
         Endpoint,
         Erasure,
+        Exported,
         FoundPage,
         Percentiles,
         Usage,
@@ -142,6 +144,7 @@ _HOMES = {
         "WebhookVerificationError",
         "WrongLoopError",
     ],
+    "pecia.exporting": ["ExportFormat"],
     "pecia.formats": ["Format"],
     "pecia.job": ["Job", "JobGroup"],
     "pecia.records": [
@@ -155,6 +158,7 @@ _HOMES = {
         "DocumentFate",
         "Endpoint",
         "Erasure",
+        "Exported",
         "FoundPage",
         "Percentiles",
         "Usage",
@@ -246,6 +250,8 @@ __all__ = [
     "DoubtReason",
     "Endpoint",
     "Erasure",
+    "ExportFormat",
+    "Exported",
     "Failure",
     "FailureCode",
     "Format",

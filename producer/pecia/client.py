@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -20,9 +22,10 @@ from pecia.asking import Which
 from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
-from pecia.errors import QueueFullError, SubmitError
+from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.job import Job, JobGroup
 from pecia.records import (
+    AuditAction,
     AuditEntry,
     Batch,
     Counts,
@@ -30,6 +33,7 @@ from pecia.records import (
     Delivery,
     Endpoint,
     Erasure,
+    Exported,
     FoundPage,
     Listing,
     Usage,
@@ -38,11 +42,12 @@ from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
+from pecia_schemas.results import Verdict
+from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
+    from pecia.exporting import ExportFormat
     from pecia_schemas.settings import ClientSettings
     from pecia_schemas.tasks import Task
 
@@ -195,23 +200,19 @@ class Client:
     def pages(
         self,
         *,
-        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
-        batch: Batch | UUID | str | None = None,
-        state: JobState | JobStateName | Iterable[JobState | JobStateName] = (),
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> Iterator[FoundPage]:
-        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+        """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
-        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `batch`, `state`,
-        `metadata` and `since` say of which jobs, as in `jobs`. What was erased is left out.
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
+        which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(verdict)
-        listing = asking.listing({"state": state, "metadata": metadata, "since": since})
-        return islice(self._found_pages(verdicts, listing, batch, page_size), limit)
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(asking.listing(which), verdicts=())
+        return islice(self._found_pages(verdicts, listing, which.get("batch"), page_size), limit)
 
     def batch(self, reference: str) -> Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
@@ -221,6 +222,38 @@ class Client:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
         listing = asking.listing(which)
         return self._open().store.counts(self._of_batch(listing, which.get("batch")))
+
+    def export(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        **which: Unpack[Which],
+    ) -> Exported:
+        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
+
+        Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
+        Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
+        off goes on where it was. Jobs that are not over are left to a later one.
+
+        Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
+        `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF.
+        """
+        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+
+        store = self._open().store
+        exporter = Exporter(to, format, lambda: self._open().payloads)
+        for job in self.jobs(page_size=500, **which):
+            if not exporter.wants(job):
+                continue
+            ended, original = None, None
+            if job.state.has_result and job.erased_at is None:
+                with suppress(JobErasedError):
+                    ended = store.outcomes(job.id, read_as=AuditAction.RESULT)
+            if ended is not None and exporter.payloads is not None:
+                original = store.original(job.id)
+            exporter.add(job, ended, original)
+        return exporter.finish()
 
     def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.

@@ -61,6 +61,21 @@ class Counts(BaseModel):
         return sum(count for state, count in self.states.items() if not state.is_terminal)
 
 
+class Exported(BaseModel):
+    """What one run of an export did."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    written: int = 0
+    """Jobs whose results were written."""
+    before: int = 0
+    """Jobs that an earlier run had written or noted, as they are now."""
+    empty: int = 0
+    """Jobs that are over without a result: they are in the manifest, without a file."""
+    open: int = 0
+    """Jobs that are not over."""
+
+
 class Batch(BaseModel):
     """Jobs that were submitted together."""
 

@@ -1,10 +1,14 @@
-"""What both kinds of client promise of batches: labels, names, filters, counts."""
+"""What both kinds of client promise of batches: labels, names, filters, counts, exports."""
 
+import hashlib
+import json
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pyarrow import parquet
 
 from contract_fleets import client, fleet, gateway, real_fleet
 from pecia import (
@@ -12,6 +16,7 @@ from pecia import (
     Client,
     Document,
     FailureCode,
+    InvalidFormatError,
     InvalidOptionError,
     JobState,
     Lane,
@@ -19,8 +24,11 @@ from pecia import (
     ReadDocument,
     Submission,
     SubmitManyError,
+    UnavailableError,
     Verdict,
+    exporting,
 )
+from pecia.formats import render
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 
@@ -36,7 +44,8 @@ def labels(jobs: Any) -> list[str | None]:
 
 
 def test_jobs_that_are_submitted_together_are_a_batch(client: Client) -> None:
-    group = client.submit_many([*scans("a.pdf", "b.pdf"), ReadDocument(PDF)])
+    tasks: list[Any] = [*scans("a.pdf", "b.pdf"), ReadDocument(PDF)]
+    group = client.submit_many(tasks)
     alone = client.submit(ReadDocument(PDF), label="alone.pdf")
     assert group.batch is not None
     assert (alone.batch, alone.label, labels(group)) == (None, "alone.pdf", ["a.pdf", "b.pdf", None])
@@ -151,3 +160,95 @@ def test_a_purge_takes_labels_and_the_batch_that_is_empty_then(client: Client) -
     with pytest.raises(BatchNotFoundError):
         client.batch("ward-7")
     assert list(client.jobs(since=timedelta(hours=1), state="queued")) == []
+
+
+def manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the last line of each job by its label, and check the files' sums."""
+    lines = [
+        json.loads(line)
+        for part in sorted(folder.glob("manifest/*"))
+        for line in part.read_text().splitlines()
+    ]
+    for line in lines:
+        if line["file"]:
+            assert hashlib.sha256((folder / line["file"]).read_bytes()).hexdigest() == line["sha256"]
+    return {line["label"]: line for line in lines}
+
+
+def test_an_export_goes_on_where_an_earlier_one_stopped(fleet: Any, client: Client, tmp_path: Path) -> None:
+    group = client.submit_many(scans("a.pdf", "b.pdf", "c.pdf", "d.pdf"), batch="week")
+    client.submit_many(scans("other.pdf"))
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    fleet.finish(group[0])
+    fleet.fails(ReadDocument, FailureCode.DAMAGED)
+    fleet.finish(group[1])
+    for _ in range(2):
+        first = client.export(tmp_path, format="markdown", batch="week")
+    assert (first.written, first.before, first.empty, first.open) == (0, 2, 0, 2)
+    told = manifest(tmp_path)
+    assert {label: (line["state"], line["verdict"]) for label, line in told.items()} == {
+        "a.pdf": ("succeeded", "ok"),
+        "b.pdf": ("failed", None),
+    }
+    text = render(group[0].refresh().result(timeout=0), "markdown")
+    assert (tmp_path / told["a.pdf"]["file"]).read_text() == text
+
+    group[1].refresh().retry()
+    fleet.answers(ReadDocument, pages=["three"])
+    fleet.finish()
+    second = client.export(tmp_path, format="markdown", batch="week")
+    assert (second.written, second.before, second.empty, second.open) == (3, 1, 0, 0)
+    assert all(line["file"] for line in manifest(tmp_path).values())
+    assert len(list(tmp_path.glob("*.md"))) == 4
+
+
+def test_an_export_is_lines_or_rows_of_all_jobs_that_a_filter_finds(
+    fleet: Any, client: Client, tmp_path: Path
+) -> None:
+    group = client.submit_many(scans("a.pdf", "b.pdf", metadata={"ward": "7"}), batch="week")
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    fleet.finish()
+    assert client.export(tmp_path, batch="week", format="jsonl").written == 2
+    (lines,) = tmp_path.glob("part-*.jsonl")
+    read = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(one["label"], one["result"]["pages"][1]["number"]) for one in read] == [
+        ("b.pdf", 2),
+        ("a.pdf", 2),
+    ]
+
+    assert client.export(str(tmp_path), batch="week", format="parquet").written == 2, "a form of its own"
+    rows = parquet.read_table(tmp_path / "part-000002.parquet").to_pylist()
+    assert [(row["label"], row["number"], row["text"]) for row in rows] == [
+        (label, number, text) for label in ("b.pdf", "a.pdf") for number, text in ((1, "one"), (2, "two"))
+    ]
+    assert rows[0]["metadata"] == [("ward", "7")]
+    assert rows[0]["job"] == str(group[1].id)
+    with pytest.raises(InvalidFormatError, match="jsonl"):
+        client.export(tmp_path, batch="week", format="docx")
+    with pytest.raises(UnavailableError):
+        client.export("/proc/none", batch="week")
+
+
+def test_an_export_holds_a_step_and_no_more(
+    fleet: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_STEP_JOBS", 2)
+    client.submit_many(scans(*"abcdefg"), batch="week")
+    fleet.answers(ReadDocument, pages=["one"])
+    fleet.finish()
+    put, left = exporting.Place.put, [4]
+
+    def breaking(self: Any, name: str, content: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise UnavailableError("it is full")
+        put(self, name, content)
+
+    monkeypatch.setattr(exporting.Place, "put", breaking)
+    with pytest.raises(UnavailableError):
+        client.export(tmp_path, batch="week")
+    assert len(manifest(tmp_path)) == 2
+    assert client.export(tmp_path, batch="week").before == 2
+    assert sorted(manifest(tmp_path)) == list("abcdefg")
+    parts = [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("part-*"))]
+    assert parts == [2, 2, 2, 1]

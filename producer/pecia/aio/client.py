@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -24,8 +25,9 @@ from pecia.asking import Which
 from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, by_lane
 from pecia.configuration import resolve
-from pecia.errors import QueueFullError, SubmitError, WrongLoopError
+from pecia.errors import JobErasedError, QueueFullError, SubmitError, WrongLoopError
 from pecia.records import (
+    AuditAction,
     AuditEntry,
     Batch,
     Counts,
@@ -33,6 +35,7 @@ from pecia.records import (
     Delivery,
     Endpoint,
     Erasure,
+    Exported,
     FoundPage,
     Listing,
     Usage,
@@ -41,13 +44,15 @@ from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict, VerdictName
+from pecia_schemas.results import Verdict
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
+from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 from pecia_schemas.tasks import Task
+from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
+    from pecia.exporting import ExportFormat
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -179,23 +184,19 @@ class AsyncClient:
     def pages(
         self,
         *,
-        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
-        batch: Batch | UUID | str | None = None,
-        state: JobState | JobStateName | Iterable[JobState | JobStateName] = (),
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> AsyncGenerator[FoundPage, None]:
-        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+        """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
-        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `batch`, `state`,
-        `metadata` and `since` say of which jobs, as in `jobs`. What was erased is left out.
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
+        which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(verdict)
-        listing = asking.listing({"state": state, "metadata": metadata, "since": since})
-        return self._found_pages(verdicts, listing, batch, page_size, limit)
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(asking.listing(which), verdicts=())
+        return self._found_pages(verdicts, listing, which.get("batch"), page_size, limit)
 
     async def batch(self, reference: str) -> Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
@@ -205,6 +206,34 @@ class AsyncClient:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
         listing = asking.listing(which)
         return await self._open().store.counts(await self._of_batch(listing, which.get("batch")))
+
+    async def export(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        **which: Unpack[Which],
+    ) -> Exported:
+        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`. All else: `Client.export`.
+
+        A thread renders and writes; the run holds one step of some hundred jobs.
+        """
+        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+
+        connections = self._open()
+        store = connections.store
+        exporter = await finish_in_thread(Exporter, to, format, lambda: connections.payloads)
+        async for job in self.jobs(page_size=500, **which):
+            if not exporter.wants(job):
+                continue
+            ended, original = None, None
+            if job.state.has_result and job.erased_at is None:
+                with suppress(JobErasedError):
+                    ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
+            if ended is not None and exporter.payloads is not None:
+                original = await store.original(job.id)
+            await finish_in_thread(exporter.add, job, ended, original)
+        return await finish_in_thread(exporter.finish)
 
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
