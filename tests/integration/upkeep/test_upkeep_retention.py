@@ -258,7 +258,7 @@ def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
     assert keep(keep_results=DAY)["result_retention"] == 1
     assert (job.label, job.refresh().label) == ("a.pdf", None)
     keep(keep_jobs=DAY)
-    assert len(tables.query("SELECT FROM batches")) == 2, "they were opened today"
+    assert len(tables.query("SELECT name FROM batches")) == 2, "they were opened today"
     tables.query("UPDATE batches SET opened_at = %s", LONG_AGO)
     assert keep()["batches"] == 1
     assert tables.query("SELECT name FROM batches") == [{"name": "kept"}]
