@@ -20,7 +20,9 @@ _OPEN = """
     RETURNING id, name, created_at
     """
 _REOPEN = f"UPDATE batches SET opened_at = now() WHERE id = :id AND {_OWN} RETURNING id, name, created_at"  # noqa: S608
-_BY_NAME = f"SELECT id, name, created_at FROM batches WHERE name = :name AND {_OWN} LIMIT 2"  # noqa: S608  constants
+_BY_NAME = f"""
+    SELECT id, name, created_at FROM batches WHERE name = :name AND {_OWN} ORDER BY tenant NULLS FIRST LIMIT 1
+    """  # noqa: S608  constants
 _BY_ID = f"""
     SELECT id, name, created_at FROM batches WHERE id BETWEEN :lowest AND :highest AND {_OWN} LIMIT 2
     """  # noqa: S608  as above

@@ -223,16 +223,17 @@ class AsyncClient:
         connections = self._open()
         store = connections.store
         exporter = await finish_in_thread(Exporter, to, format, lambda: connections.payloads)
-        async for job in self.jobs(page_size=500, **which):
-            if not exporter.wants(job):
-                continue
-            ended, original = None, None
-            if job.state.has_result and job.erased_at is None:
-                with suppress(JobErasedError):
-                    ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
-            if ended is not None and exporter.payloads is not None:
-                original = await store.original(job.id)
-            await finish_in_thread(exporter.add, job, ended, original)
+        async with aclosing(self.jobs(page_size=500, **which)) as jobs:
+            async for job in jobs:
+                if not exporter.wants(job):
+                    continue
+                ended, original = None, None
+                if job.state.has_result and job.erased_at is None:
+                    with suppress(JobErasedError):
+                        ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
+                if ended is not None and exporter.payloads is not None:
+                    original = await store.original(job.id)
+                await finish_in_thread(exporter.add, job, ended, original)
         return await finish_in_thread(exporter.finish)
 
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:

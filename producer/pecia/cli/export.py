@@ -36,8 +36,12 @@ def export(
         raise typer.BadParameter(
             "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
         )
-    with Client() as client:
-        done = client.export(to, format=form, **asked)
+    try:
+        with Client() as client:
+            done = client.export(to, format=form, **asked)
+    except KeyboardInterrupt:
+        endings.complain("broken off: the same command goes on where it was.")
+        raise typer.Exit(Ending.INTERRUPTED) from None
     if as_json:
         output.json_line(done.model_dump())
     else:
