@@ -1,7 +1,7 @@
 """Many tasks at once, and one as many: the way from tasks to jobs, for a client of either kind.
 
-Tasks go in batches: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
-alone; what refuses a whole batch ends the call, and says what was accepted before.
+Tasks go in steps: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
+alone; what refuses a whole step ends the call, and says what was accepted before.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
 
 _GROUPS: Final = 64
-"""Of a batch, for the threads: handing each document over alone took as long as making its row."""
+"""Of a step, for the threads: handing each document over alone took as long as making its row."""
 _MOST_TASKS = 1_000
 _MOST_BYTES = 64 * 1024**2
-"""Where a batch ends: so many tasks, or so many bytes of documents that are held in memory."""
+"""Where a step ends: so many tasks, or so many bytes of documents that are held in memory."""
 
 
 class Mapper(Protocol):
@@ -79,7 +79,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A batch whose documents are stored, ready to be written."""
+    """A step whose documents are stored, ready to be written."""
 
     items: Sequence[Item]
     made: Sequence[NewJob | SubmitError]
@@ -110,7 +110,7 @@ class Tally(Generic[J, G]):
     failures: dict[int, SubmitError] = field(default_factory=dict)
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count a batch."""
+        """Count a step."""
         for number, outcome in outcomes:
             if isinstance(outcome, SubmitError):
                 self.failures[number] = _bare(outcome)
@@ -154,38 +154,38 @@ class Named:
         raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
 
 
-class Batches:
+class Steps:
     """Tasks as many at a time as are held in memory and written together."""
 
     def __init__(self, names: Named) -> None:
         self._names = names
         self._numbers = count()
-        self._batch: list[Item] = []
+        self._step: list[Item] = []
         self._held = 0
 
     def add(self, one: Task[Any] | Submission[Any]) -> list[Item] | None:
-        """Take in the next task; return the batch that it fills."""
+        """Take in the next task; return the step that it fills."""
         own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
         key = self._names.key(number) if own.key is None else own.key
-        self._batch.append(Item(number, own.task, key, own))
+        self._step.append(Item(number, own.task, key, own))
         self._held += _held(own.task)
-        return self.rest() if len(self._batch) == _MOST_TASKS or self._held >= _MOST_BYTES else None
+        return self.rest() if len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES else None
 
     def rest(self) -> list[Item]:
-        """Return what has been taken in since the last batch."""
-        batch, self._batch, self._held = self._batch, [], 0
-        return batch
+        """Return what has been taken in since the last step."""
+        step, self._step, self._held = self._step, [], 0
+        return step
 
 
-def batches(tasks: Iterable[Task[Any] | Submission[Any]], names: Named) -> Iterator[list[Item]]:
-    """Yield the tasks in batches."""
-    waiting = Batches(names)
+def steps(tasks: Iterable[Task[Any] | Submission[Any]], names: Named) -> Iterator[list[Item]]:
+    """Yield the tasks step by step."""
+    waiting = Steps(names)
     for task in tasks:
-        if batch := waiting.add(task):
-            yield batch
-    if batch := waiting.rest():
-        yield batch
+        if step := waiting.add(task):
+            yield step
+    if step := waiting.rest():
+        yield step
 
 
 def by_lane(items: Sequence[Item], asked: Options) -> list[tuple[list[Item], Options]]:

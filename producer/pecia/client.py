@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -42,7 +42,6 @@ from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Client:
         block: bool = False,
         timeout: float | None = None,
     ) -> JobGroup[R]:
-        """Hand over many tasks and return their jobs, in order. Of a generator one batch is held at a time.
+        """Hand over many tasks and return their jobs, in order. Of a generator one step is held at a time.
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
         others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
@@ -151,7 +150,7 @@ class Client:
             tally.told(),
             tracing.submitting_many(),
         ):
-            for some in bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys)):
+            for some in bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys)):
                 if asked.batch is None:
                     asked = replace(asked, batch=self._open().store.open_batch(batch).id)
                 for items, of_lane in bulk.by_lane(some, asked):
@@ -194,8 +193,7 @@ class Client:
         Raises `BatchNotFoundError` once they are asked for.
         """
         asking.check_pages(limit, page_size)
-        listing = asking.listing(which)
-        return islice(self._pages(listing, which.get("batch"), page_size), limit)
+        return islice(self._pages(which, page_size), limit)
 
     def pages(
         self,
@@ -210,9 +208,7 @@ class Client:
         which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(which.get("verdict", ()))
-        listing = replace(asking.listing(which), verdicts=())
-        return islice(self._found_pages(verdicts, listing, which.get("batch"), page_size), limit)
+        return islice(self._found_pages(which, page_size), limit)
 
     def batch(self, reference: str) -> Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
@@ -220,8 +216,7 @@ class Client:
 
     def counts(self, **which: Unpack[Which]) -> Counts:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
-        listing = asking.listing(which)
-        return self._open().store.counts(self._of_batch(listing, which.get("batch")))
+        return self._open().store.counts(self._listing(which))
 
     def export(
         self,
@@ -475,8 +470,10 @@ class Client:
     def _job_of(self, accepted: Accepted) -> Job[Any]:
         return Job(self._open, accepted.view, created=accepted.created)
 
-    def _of_batch(self, listing: Listing, batch: Batch | UUID | str | None) -> Listing:
-        """Return the same of a batch that there is. Raises `BatchNotFoundError`."""
+    def _listing(self, which: Which) -> Listing:
+        """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
+        batch = which.get("batch")
+        listing = asking.listing(which)
         if isinstance(batch, str):
             batch = self._open().store.batch(batch)
         return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
@@ -485,8 +482,8 @@ class Client:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in look(self._open(), [asking.id_of(job) for job in jobs])]
 
-    def _pages(self, listing: Listing, batch: Batch | UUID | str | None, size: int) -> Iterator[Job[Any]]:
-        listing = self._of_batch(listing, batch)
+    def _pages(self, which: Which, size: int) -> Iterator[Job[Any]]:
+        listing = self._listing(which)
         before: UUID | None = None
         while page := self._open().store.page(listing, before=before, size=size):
             for view in page:
@@ -495,10 +492,9 @@ class Client:
                 return
             before = page[-1].id
 
-    def _found_pages(
-        self, verdicts: Collection[Verdict], listing: Listing, batch: Batch | UUID | str | None, size: int
-    ) -> Iterator[FoundPage]:
-        listing = self._of_batch(listing, batch)
+    def _found_pages(self, which: Which, size: int) -> Iterator[FoundPage]:
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(self._listing(which), verdicts=())
         last: FoundPage | None = None
         while pages := self._open().store.found_pages(verdicts, listing, after=last, size=size):
             yield from pages

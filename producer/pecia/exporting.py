@@ -1,7 +1,7 @@
 """Results of many jobs as files, in a folder or below `s3://bucket/prefix`.
 
 They are written in steps of some hundred jobs. A step's files are there before its part of the manifest is, so a run
-that broke off repeats one step at most; no more than a step is held in memory, and 64 bits of each job that was
+that broke off repeats one step at most; no more than a step is held in memory, and a hash of each job that was
 exported before. One run at a time may write to a place.
 """
 

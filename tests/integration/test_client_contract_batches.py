@@ -182,8 +182,8 @@ def test_an_export_goes_on_where_an_earlier_one_stopped(fleet: Any, client: Clie
     fleet.finish(group[0])
     fleet.fails(ReadDocument, FailureCode.DAMAGED)
     fleet.finish(group[1])
-    for _ in range(2):
-        first = client.export(tmp_path, format="markdown", batch="week")
+    client.export(tmp_path, format="markdown", batch="week")
+    first = client.export(tmp_path, format="markdown", batch="week")
     assert (first.written, first.before, first.empty, first.open) == (0, 2, 0, 2)
     told = manifest(tmp_path)
     assert {label: (line["state"], line["verdict"]) for label, line in told.items()} == {

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pecia import bulk
 from pecia.aio import sources
-from pecia.bulk import Batches, Item, Named, Prepared
+from pecia.bulk import Item, Named, Prepared, Steps
 from pecia.errors import SubmitError
 from pecia.submission import NewJob, Options, Submission
 from pecia_schemas import tracing
@@ -20,16 +20,16 @@ from pecia_schemas.threads import finish_in_thread
 T = TypeVar("T")
 
 
-async def batches(
+async def steps(
     tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], names: Named
 ) -> AsyncGenerator[list[Item], None]:
     """Yield the tasks as many at a time as are held in memory and written together."""
-    waiting = Batches(names)
+    waiting = Steps(names)
     async for task in _awaited(tasks):
-        if batch := waiting.add(task):
-            yield batch
-    if batch := waiting.rest():
-        yield batch
+        if step := waiting.add(task):
+            yield step
+    if step := waiting.rest():
+        yield step
 
 
 async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:

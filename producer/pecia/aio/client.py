@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -44,7 +44,6 @@ from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 from pecia_schemas.tasks import Task
@@ -134,8 +133,8 @@ class AsyncClient:
         submission.checked_batch(batch)
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         with tally.told(), tracing.submitting_many():
-            async with aclosing(bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys))) as batches:
-                async for some in batches:
+            async with aclosing(bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))) as steps:
+                async for some in steps:
                     if asked.batch is None:
                         asked = replace(asked, batch=(await self._open().store.open_batch(batch)).id)
                     for items, of_lane in by_lane(some, asked):
@@ -178,8 +177,7 @@ class AsyncClient:
         Raises `BatchNotFoundError` once they are asked for.
         """
         asking.check_pages(limit, page_size)
-        listing = asking.listing(which)
-        return self._pages(listing, which.get("batch"), page_size, limit)
+        return self._pages(which, page_size, limit)
 
     def pages(
         self,
@@ -194,9 +192,7 @@ class AsyncClient:
         which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(which.get("verdict", ()))
-        listing = replace(asking.listing(which), verdicts=())
-        return self._found_pages(verdicts, listing, which.get("batch"), page_size, limit)
+        return self._found_pages(which, page_size, limit)
 
     async def batch(self, reference: str) -> Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
@@ -204,8 +200,7 @@ class AsyncClient:
 
     async def counts(self, **which: Unpack[Which]) -> Counts:
         """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
-        listing = asking.listing(which)
-        return await self._open().store.counts(await self._of_batch(listing, which.get("batch")))
+        return await self._open().store.counts(await self._listing(which))
 
     async def export(
         self,
@@ -439,8 +434,10 @@ class AsyncClient:
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)
 
-    async def _of_batch(self, listing: Listing, batch: Batch | UUID | str | None) -> Listing:
-        """Return the same of a batch that there is. Raises `BatchNotFoundError`."""
+    async def _listing(self, which: Which) -> Listing:
+        """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
+        batch = which.get("batch")
+        listing = asking.listing(which)
         if isinstance(batch, str):
             batch = await self._open().store.batch(batch)
         return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
@@ -449,10 +446,8 @@ class AsyncClient:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in await look(self._open(), [asking.id_of(job) for job in jobs])]
 
-    async def _pages(
-        self, listing: Listing, batch: Batch | UUID | str | None, size: int, limit: int | None
-    ) -> AsyncGenerator[AsyncJob[Any], None]:
-        listing = await self._of_batch(listing, batch)
+    async def _pages(self, which: Which, size: int, limit: int | None) -> AsyncGenerator[AsyncJob[Any], None]:
+        listing = await self._listing(which)
         before: UUID | None = None
         left = limit
         while left != 0 and (page := await self._open().store.page(listing, before=before, size=size)):
@@ -464,14 +459,10 @@ class AsyncClient:
             before = page[-1].id
 
     async def _found_pages(
-        self,
-        verdicts: Collection[Verdict],
-        listing: Listing,
-        batch: Batch | UUID | str | None,
-        size: int,
-        limit: int | None,
+        self, which: Which, size: int, limit: int | None
     ) -> AsyncGenerator[FoundPage, None]:
-        listing = await self._of_batch(listing, batch)
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(await self._listing(which), verdicts=())
         last: FoundPage | None = None
         left = limit
         while left != 0 and (

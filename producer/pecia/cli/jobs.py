@@ -78,7 +78,8 @@ def cancel(
     choosing.check(ids, asked)
     with Client() as client:
         if asked:
-            group = choosing.chosen(client, None, {"state": choosing.OPEN, **asked})
+            asked.setdefault("state", choosing.OPEN)
+            group = choosing.chosen(client, None, asked)
             ended = group.cancel(reason=reason)
             if as_json:
                 _show(group.refresh(), as_json=True)
@@ -108,8 +109,8 @@ def retry(
     """
     asked = which(batch, state, verdict, metadata)
     choosing.check(ids, asked)
-    if asked:
-        asked = {"state": choosing.UNSUCCESSFUL, **asked}
+    if asked and "state" not in asked:
+        asked["state"] = choosing.UNSUCCESSFUL
     with Client() as client:
         reopened, ending = [], Ending.DONE
         for job in choosing.chosen(client, ids, asked):

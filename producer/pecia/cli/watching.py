@@ -94,12 +94,16 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
     seen = {job.id: job for job in map(client.job, values.ids(ids or ()))}
     while True:
         if not ids:
-            for job in client.jobs(state=choosing.OPEN, limit=_ROWS):
-                seen.setdefault(job.id, job)
+            for state in choosing.OPEN:
+                for job in client.jobs(state=state, limit=_ROWS):
+                    seen.setdefault(job.id, job)
         client.group(job for job in seen.values() if not job.done).refresh()
         jobs = list(seen.values())
-        yield Look(_counted(jobs), _in_order(jobs))
-        if all(job.done for job in jobs):
+        counts = _counted(jobs)
+        if not ids:  # there may be more of them than are shown
+            counts = _both(client.counts(state=choosing.OPEN), _counted([job for job in jobs if job.done]))
+        yield Look(counts, _in_order(jobs))
+        if all(job.done for job in jobs) and not counts.open:
             return
         pause()
 
@@ -180,6 +184,16 @@ def _counted(jobs: list[AnyJob]) -> Counts:
         uncut=sum(job.progress.total is None for job in jobs),
         failures=Counter(job.failure.code for job in jobs if job.failure),
     )
+
+
+def _both(some: Counts, others: Counts) -> Counts:
+    """Return the counts of jobs of two kinds, which have no state in common."""
+    sums = {
+        name: getattr(some, name) + getattr(others, name)
+        for name in ("parts", "done", "failed", "cancelled", "uncut")
+    }
+    failures = Counter(some.failures) + Counter(others.failures)
+    return Counts(states={**some.states, **others.states}, failures=failures, **sums)
 
 
 def _print_changes(looks: Iterator[Look]) -> None:

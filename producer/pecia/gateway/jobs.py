@@ -17,6 +17,7 @@ from starlette.background import BackgroundTask
 from pecia import asking, formats, submission
 from pecia.access import Load
 from pecia.aio import streaming
+from pecia.asking import Which
 from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
@@ -42,7 +43,7 @@ from pecia.gateway.identity import (
     bearers_of,
 )
 from pecia.gateway.problems import documented
-from pecia.records import AuditAction, Batch, Erasure, FoundPage, PartOutcome, UsageFigures
+from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.streaming import FETCH, ReadEvents, ReadParts
 from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
@@ -147,11 +148,15 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     if ids:
         known = await store.views(ids)
         return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
-    asked = asking.listing(
-        {"state": states, "verdict": verdicts, "kind": kind, "metadata": _pairs(metadata), "since": since}
-    )
+    asked: Which = {
+        "state": states,
+        "verdict": verdicts,
+        "kind": kind,
+        "metadata": _pairs(metadata),
+        "since": since,
+    }
     begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
-    listing = replace(asked, batch=await _batch_id(bearer, batch), prefix=begins or "")
+    listing = replace(await _listing(bearer, batch, asked), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
     return Jobs(jobs=[Job.seen(view) for view in views], next=views[-1].id if len(views) == limit else None)
 
@@ -282,26 +287,40 @@ async def open_batch(bearer: Submitter, asked: NewBatch) -> Batch:
 
 
 @router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
-async def look_at_batch(  # noqa: PLR0917  FastAPI names them
+async def look_at_batch(bearer: Reader, batch: Reference) -> CountedBatch:
+    """See how far the jobs of a batch are."""
+    store = bearer.client.connections.store
+    found = await store.batch(batch)
+    return CountedBatch(**found.model_dump(), counts=await store.counts(Listing(batch=found.id)))
+
+
+@router.get("/counts", responses=documented(404), tags=["batches"])
+async def count_jobs(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
-    batch: Reference,
     states: States,
     verdicts: Verdicts,
     metadata: Metadata,
+    batch: InBatch = None,
+    kind: str | None = None,
     since: Since = None,
-) -> CountedBatch:
-    """See how far the jobs of a batch are, or those of them to which all applies that is asked for."""
-    store = bearer.client.connections.store
-    found = await store.batch(batch)
-    asked = asking.listing(
-        {"state": states, "verdict": verdicts, "metadata": _pairs(metadata), "since": since}
-    )
-    counts = await store.counts(replace(asked, batch=found.id))
-    return CountedBatch(**found.model_dump(), counts=counts)
+) -> Counts:
+    """See how far jobs are, those to which all applies that is asked for."""
+    asked: Which = {
+        "state": states,
+        "verdict": verdicts,
+        "kind": kind,
+        "metadata": _pairs(metadata),
+        "since": since,
+    }
+    return await bearer.client.connections.store.counts(await _listing(bearer, batch, asked))
 
 
-async def _batch_id(bearer: Bearer, batch: str | None) -> UUID | None:
-    return None if batch is None else (await bearer.client.connections.store.batch(batch)).id
+async def _listing(bearer: Bearer, batch: str | None, asked: Which) -> Listing:
+    """Return which jobs are meant. Raises `BatchNotFoundError`."""
+    listing = asking.listing(asked)
+    if batch is None:
+        return listing
+    return replace(listing, batch=(await bearer.client.connections.store.batch(batch)).id)
 
 
 @router.get("/pages", responses=documented(404), tags=["review"])
@@ -316,8 +335,8 @@ async def find_pages(  # noqa: PLR0917  FastAPI names them
     limit: Limit = 100,
 ) -> FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    asked = asking.listing({"state": states, "metadata": _pairs(metadata), "since": since})
-    listing = replace(asked, batch=await _batch_id(bearer, batch))
+    asked: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
+    listing = await _listing(bearer, batch, asked)
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")

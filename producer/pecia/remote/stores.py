@@ -109,15 +109,16 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def batch(self, http: Caller, reference: str) -> Batch:
         """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
-        return Batch.model_validate(_batch(http, reference))
+        try:
+            return Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
+        except BatchNotFoundError:
+            raise BatchNotFoundError(reference) from None
 
     @transaction
     def counts(self, http: Caller, listing: Listing) -> Counts:
-        """Return how far the jobs of a batch are."""
-        if listing.batch is None:
-            raise not_offered("counts of jobs that are no batch")
-        found = _batch(http, str(listing.batch), verdict=list(listing.verdicts), **_of(listing))
-        return Counts.model_validate(found["counts"])
+        """Return how far the jobs are."""
+        asked = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
+        return Counts.model_validate(http.get("/counts", **asked))
 
     @transaction
     def found_pages(
@@ -313,13 +314,6 @@ class RemotePurging(Statements[D_co]):
 def not_offered(what: str) -> AccessError:
     """Return what is raised for what only operators have."""
     return AccessError(f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered")
-
-
-def _batch(http: Caller, reference: str, **asked: Any) -> Any:
-    try:
-        return http.get(f"/batches/{quote(reference, safe='')}", **asked)
-    except BatchNotFoundError:
-        raise BatchNotFoundError(reference) from None
 
 
 def _of(listing: Listing) -> dict[str, Any]:
