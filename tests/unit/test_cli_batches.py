@@ -13,6 +13,7 @@ from pecia import Client, Counts, FailureCode, JobState, ReadDocument, Submissio
 from pecia.cli import export, jobs, output, results, submitting, watching
 from pecia.cli.app import app
 from pecia.testing import FakeFleet
+from pecia_schemas.ids import as_prefix, is_whole
 
 
 @pytest.fixture
@@ -116,3 +117,12 @@ def test_parquet_without_its_library_says_what_to_install(
     client.submit_many([ReadDocument(b"%PDF-1")], batch="night")
     refused = pecia("export", "--batch", "night", "--format", "parquet", "--to", tmp_path)
     assert "pip install 'pecia[parquet]'" in str(refused.exception)
+
+
+def test_an_id_may_be_cut_short_anywhere_behind_its_fourth_digit() -> None:
+    whole = "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"
+    assert all(as_prefix(whole[:end]) for end in range(4, len(whole) + 1))
+    assert is_whole(whole.replace("-", ""))
+    assert not is_whole(whole[:-1])
+    for wrong in ("019", "night", f"01234567-{'a' * 27}", whole + "0", "-" * 8):
+        assert as_prefix(wrong) is None

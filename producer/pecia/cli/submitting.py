@@ -144,7 +144,7 @@ def run(tasks: Iterable[Task[Any]], found: Sequence[Input], told: Told, wanted: 
     settings = from_environment()
     names = [one.name for one in found]
     if told.batch is None and len(found) > 1:
-        told = replace(told, batch=new_name("read"))
+        told = replace(told, batch=new_name("batch"))
     labelled = (Submission(task, label=one.label) for task, one in zip(tasks, found, strict=True))
     with (
         endings.going_on(f"pecia watch --batch {told.batch}" if told.batch else "pecia watch"),
