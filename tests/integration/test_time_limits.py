@@ -39,7 +39,7 @@ def held(runtime: Runtime) -> int:
     return load.running + load.waiting
 
 
-async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
+async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
     reading = asyncio.create_task(runtime.run(part, deaths=0))
     async with asyncio.timeout(20):
         while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
