@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
-EXTRAS := local,dicom,eval,gateway,korean,pdf,plot,otel
+EXTRAS := local,dicom,eval,gateway,korean,parquet,pdf,plot,otel
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)

@@ -276,7 +276,7 @@ def list_newest(shared: Servers) -> float:
         list(client.jobs(limit=1))
         began = time.perf_counter()
         list(client.jobs(limit=100))
-        list(client.jobs(limit=100, status="failed"))
+        list(client.jobs(limit=100, state="failed"))
         return time.perf_counter() - began
 
 

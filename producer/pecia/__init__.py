@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pecia.client import Client
     from pecia.errors import (
         AccessError,
+        BatchNotFoundError,
         ConfigurationError,
         DatabaseRefusedError,
         DatabaseUnavailableError,
@@ -41,22 +42,27 @@ if TYPE_CHECKING:
         WebhookVerificationError,
         WrongLoopError,
     )
+    from pecia.exporting import ExportFormat
     from pecia.formats import Format
     from pecia.job import Job, JobGroup
     from pecia.records import (
         AuditAction,
         AuditEntry,
+        Batch,
+        Counts,
         DeadPart,
         Delivery,
         DeliveryAttempt,
         DocumentFate,
         Endpoint,
         Erasure,
+        Exported,
         FoundPage,
         Percentiles,
         Usage,
         UsageFigures,
     )
+    from pecia.submission import Submission
     from pecia_schemas.blocks import (
         Block,
         BlockKind,
@@ -112,6 +118,7 @@ _HOMES = {
     "pecia.client": ["Client"],
     "pecia.errors": [
         "AccessError",
+        "BatchNotFoundError",
         "ConfigurationError",
         "DatabaseRefusedError",
         "DatabaseUnavailableError",
@@ -139,22 +146,27 @@ _HOMES = {
         "WebhookVerificationError",
         "WrongLoopError",
     ],
+    "pecia.exporting": ["ExportFormat"],
     "pecia.formats": ["Format"],
     "pecia.job": ["Job", "JobGroup"],
     "pecia.records": [
         "AuditAction",
         "AuditEntry",
+        "Batch",
+        "Counts",
         "DeadPart",
         "Delivery",
         "DeliveryAttempt",
         "DocumentFate",
         "Endpoint",
         "Erasure",
+        "Exported",
         "FoundPage",
         "Percentiles",
         "Usage",
         "UsageFigures",
     ],
+    "pecia.submission": ["Submission"],
     "pecia_schemas.blocks": [
         "Block",
         "BlockKind",
@@ -213,6 +225,8 @@ __all__ = [
     "AsyncJobGroup",
     "AuditAction",
     "AuditEntry",
+    "Batch",
+    "BatchNotFoundError",
     "Block",
     "BlockKind",
     "Box",
@@ -226,6 +240,7 @@ __all__ = [
     "ClientSettings",
     "ConfigurationError",
     "Correction",
+    "Counts",
     "DatabaseRefusedError",
     "DatabaseUnavailableError",
     "DeadPart",
@@ -240,6 +255,8 @@ __all__ = [
     "DoubtReason",
     "Endpoint",
     "Erasure",
+    "ExportFormat",
+    "Exported",
     "Failure",
     "FailureCode",
     "Format",
@@ -291,6 +308,7 @@ __all__ = [
     "Shrunk",
     "Source",
     "Standing",
+    "Submission",
     "SubmitError",
     "SubmitManyError",
     "Summary",

@@ -22,7 +22,9 @@ from pecia.statements import Connection
 from pecia.submission import NewJob
 from pecia.view import COLUMNS, Accepted, JobView, progress
 from pecia_schemas.duty import UNSIGNED
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.states import JobState, Lane
+from pecia_schemas.stored_tasks import unseal_label
 
 _UNSIGNED = f"SELECT {UNSIGNED}"
 
@@ -34,28 +36,28 @@ _KNOWN = f"""
 _CREATE = """
     WITH asked AS (
         SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS asked (
-            id uuid, kind text, digest text, payload text, key text, total int, part uuid, stage text, cost int,
-            width int, height int, traceparent text, task jsonb)
+            id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
+            cost int, width int, height int, traceparent text, task jsonb, label jsonb, metadata jsonb)
     ), shared AS (
-        SELECT lane, client, tenant, flow, metadata, webhook, held,
+        SELECT lane, client, tenant, batch, webhook, held,
                coalesce(not_before, now() + not_before_in) AS not_before,
                coalesce(expires, now() + expires_in) AS expires_at
         FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
-            lane text, client text, tenant text, flow uuid, metadata jsonb, webhook jsonb, held bool,
+            lane text, client text, tenant text, batch uuid, webhook jsonb, held bool,
             not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
         SELECT hold_payloads((SELECT array_agg(DISTINCT payload) FROM asked)) AS payload FROM shared WHERE NOT held
     ), made AS (
-        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, metadata,
-                          webhook, total, not_before, expires_at, traceparent)
-        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, metadata, webhook, total, not_before,
-               expires_at, traceparent
+        INSERT INTO jobs (id, kind, lane, flow, task, task_digest, payload, idempotency_key, client, tenant, batch,
+                          label, metadata, webhook, total, not_before, expires_at, traceparent)
+        SELECT id, kind, lane, flow, task, digest, payload, key, client, tenant, batch, label, metadata, webhook,
+               total, not_before, expires_at, traceparent
         FROM asked, shared WHERE NOT EXISTS (SELECT FROM released) ORDER BY key COLLATE "C"
         ON CONFLICT (idempotency_key) DO NOTHING
         RETURNING id, created_at
     ), first_parts AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, run_at, early, published_at)
-        SELECT part, id, stage, 0, lane, flow, cost, width, height, coalesce(not_before, now()),
+        SELECT part, id, stage, 0, lane, asked.flow, cost, width, height, coalesce(not_before, now()),
                not_before IS NOT NULL, CASE WHEN not_before IS NULL THEN now() END
         FROM asked JOIN made USING (id), shared
     ), first_events AS (
@@ -74,17 +76,17 @@ The caller publishes the parts that do not wait for a time; they are marked alre
 
 
 def accept(
-    connection: Connection, batch: Sequence[NewJob], is_stored: Callable[[str], bool]
+    connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
 ) -> list[Accepted | SubmitError]:
     """Write the jobs and return what became of each; those whose key is known already are read back instead.
 
-    What was asked for beside the tasks is the same for all of them. `is_stored` tells whether a payload is in the
-    store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another task, an
-    `InvalidSourceError` for one whose document was in the store and was removed. Raises
+    Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` tells whether a payload
+    is in the store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another
+    task, an `InvalidSourceError` for one whose document was in the store and was removed. Raises
     `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
     """
-    flow = _flow(connection, batch)
-    created, released = _insert(connection, batch, flow, held=False)
+    flows = _flows(connection, batch)
+    created, released = _insert(connection, batch, flows, held=False)
     gone = {payload for payload in released if not is_stored(payload)}
     if any(new.deposited and new.job["payload"] in gone for new in batch):
         raise PayloadStoreUnavailableError(
@@ -92,42 +94,45 @@ def accept(
         )
     there = [new for new in batch if new.job["payload"] not in gone]
     if released:
-        created, _ = _insert(connection, there, flow, held=True)
+        created, _ = _insert(connection, there, flows, held=True)
     repeated = [new for new in there if new.id not in created]
     if batch[0].job.get("webhook") and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(UnsignedCallbackWarning(), stacklevel=2)
-    known = _known(connection, repeated, batch[0].job["tenant"])
+    known = _known(connection, repeated, batch[0].job["tenant"], keys)
     _discard_unheld(connection, repeated)
-    metadata = MappingProxyType(dict(batch[0].job["metadata"]))
+    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | SubmitError:
         if new.job["payload"] in gone:
             return InvalidSourceError(
                 "The document is not in the payload store any more: submit the file itself."
             )
+        flow = flows.get(new.turns) or new.id
         if created_at := created.get(new.id):
-            view = _view_of(new, metadata, created_at)
-            return Accepted(view=view, created=True, flow=flow or new.id)
+            pairs = new.job["metadata"]
+            metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
+            view = _view_of(new, metadata, created_at, keys)
+            return Accepted(view=view, created=True, flow=flow)
         digest, view = known[new.key]
         if digest not in new.digests:
             return IdempotencyConflictError(view.id)
-        return Accepted(view=view, created=view.id == new.id, flow=flow or new.id)
+        return Accepted(view=view, created=view.id == new.id, flow=flow)
 
     return [outcome(new) for new in batch]
 
 
-def _flow(connection: Connection, batch: Sequence[NewJob]) -> UUID | None:
-    """Return with what the jobs take turns as one; None: each by itself."""
-    if batch[0].turns is None:
-        return None
+def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[bytes | None, UUID | None]:
+    """Return with what jobs take turns as one, by the digest of it; those without one go each by itself."""
+    digests = sorted({new.turns for new in batch if new.turns is not None})
+    if not digests:
+        return {}
     from pecia_schemas.flows import FLOW_OF  # noqa: PLC0415  brings SQLAlchemy, slow to load
 
-    flow: UUID | None = connection.execute(FLOW_OF, {"digest": batch[0].turns}).scalar()
-    return flow
+    return {digest: connection.execute(FLOW_OF, {"digest": digest}).scalar() for digest in digests}
 
 
 def _insert(
-    connection: Connection, batch: Sequence[NewJob], flow: UUID | None, *, held: bool
+    connection: Connection, batch: Sequence[NewJob], flows: Mapping[bytes | None, UUID | None], *, held: bool
 ) -> tuple[dict[UUID, datetime], set[str]]:
     """Write jobs, first parts and first events in one statement; return which jobs were new, and since when.
 
@@ -135,17 +140,19 @@ def _insert(
     """
     if not batch:
         return {}, set()
-    shared = _shared(batch[0].job) | {"flow": flow and str(flow), "held": held}
-    asked = {"rows": json.dumps([_row_of(new) for new in batch]), "shared": json.dumps(shared)}
-    rows = connection.execute_as_is(_CREATE, asked).all()
-    created = {row.id: row.created_at for row in rows if row.released is None}
-    return created, {row.released for row in rows if row.released is not None}
+    shared = _shared(batch[0].job) | {"held": held}
+    rows = json.dumps([_row_of(new, flows.get(new.turns)) for new in batch])
+    asked = {"rows": rows, "shared": json.dumps(shared)}
+    written = connection.execute_as_is(_CREATE, asked).all()
+    created = {row.id: row.created_at for row in written if row.released is None}
+    return created, {row.released for row in written if row.released is not None}
 
 
 def _shared(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the jobs of a batch have in common."""
     return {
-        **{name: job[name] for name in ("lane", "client", "tenant", "metadata")},
+        **{name: job[name] for name in ("lane", "client", "tenant")},
+        "batch": job["batch"] and str(job["batch"]),
         **_of_time("not_before", job["not_before"]),
         **_of_time("expires", job["expires"]),
         "webhook": job.get("webhook"),
@@ -159,11 +166,12 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
     return {name: time.isoformat() if time else None}
 
 
-def _row_of(new: NewJob) -> dict[str, Any]:
+def _row_of(new: NewJob, flow: UUID | None) -> dict[str, Any]:
     job, part = new.job, new.part
     return {
         "id": str(job["id"]),
         "kind": job["kind"],
+        "flow": flow and str(flow),
         "digest": job["task_digest"],
         "payload": job["payload"],
         "key": job["idempotency_key"],
@@ -175,10 +183,12 @@ def _row_of(new: NewJob) -> dict[str, Any]:
         "height": part["height"],
         "traceparent": job["traceparent"],
         "task": job["task"],
+        "label": job["label"],
+        "metadata": job["metadata"],
     }
 
 
-def _view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> JobView:
+def _view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys: Keyring) -> JobView:
     """Return the view of a row that was written this moment, without reading it back."""
     return JobView(
         id=new.id,
@@ -187,6 +197,8 @@ def _view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> 
         state=JobState.QUEUED,
         progress=progress(new.job["total"], 0, 0, 0),
         failure=None,
+        label=unseal_label(new.job["label"], new.id, keys),
+        batch=new.job["batch"],
         metadata=metadata,
         submitted_at=created_at,
         started_at=None,
@@ -208,16 +220,16 @@ def _discard_unheld(connection: Connection, repeated: Sequence[NewJob]) -> None:
 
 
 def _known(
-    connection: Connection, repeated: Iterable[NewJob], tenant: str | None
+    connection: Connection, repeated: Iterable[NewJob], tenant: str | None, keys: Keyring
 ) -> dict[str, tuple[str, JobView]]:
     """Return the jobs that have these keys already, each with the digest of its task; of another tenant without."""
-    keys = {new.key for new in repeated}
-    if not keys:
+    known = {new.key for new in repeated}
+    if not known:
         return {}
-    rows = connection.execute(_KNOWN, {"keys": list(keys)}).mappings().all()
-    if len(rows) < len(keys):
+    rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings().all()
+    if len(rows) < len(known):
         raise DatabaseUnavailableError("A job with this key was deleted at this very moment: submit again.")
     return {
-        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row))
+        row["idempotency_key"]: (row["task_digest"] if row["tenant"] == tenant else "", JobView.of(row, keys))
         for row in rows
     }

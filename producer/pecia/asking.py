@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from pecia import submission
 from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle
-from pecia.records import DeadPart, Delivery, Endpoint, Listing, Selection
+from pecia.records import Batch, DeadPart, Delivery, Endpoint, Listing, Selection
 from pecia.view import JobView
 from pecia_schemas import lengths
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
-from pecia_schemas.results import Verdict
-from pecia_schemas.states import DeliveryState, JobState
+from pecia_schemas.ids import as_prefix, is_whole
+from pecia_schemas.results import Verdict, VerdictName
+from pecia_schemas.states import DeliveryState, JobState, JobStateName
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
@@ -26,25 +27,45 @@ _CHOICE = (*ENDINGS, NoticeType.PART_DONE, NoticeType.REVISED)
 """What an endpoint can ask for."""
 
 
-def listing(
-    *,
-    status: JobState | str | Iterable[JobState | str],
-    kind: str | None,
-    metadata: Mapping[str, str] | None,
-    since: datetime | timedelta | None,
-) -> Listing:
-    """Return which jobs are to be listed. Raises `InvalidOptionError` for a state that there is not."""
-    known = None if metadata is None else submission.checked_metadata(metadata)
-    return Listing(states=_states(status), kind=kind, metadata=known, since=past(since))
+class Which(TypedDict, total=False):
+    """Which jobs are meant: those to which all applies that is given."""
+
+    batch: Batch | UUID | str | None
+    """A batch by its name, its id, or how its id begins."""
+    state: JobState | JobStateName | Iterable[JobState | JobStateName]
+    """In one of these states."""
+    verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName]
+    """With a page that was read with one of these verdicts."""
+    kind: str | None
+    """Of task, such as `document.read`."""
+    metadata: Mapping[str, str] | None
+    """With all of these pairs."""
+    since: datetime | timedelta | None
+    """Submitted since a point in time, or so long ago."""
+
+
+def listing(which: Which) -> Listing:
+    """Return which jobs are to be listed, of whatever batch. Raises `InvalidOptionError` for what there is not."""
+    metadata = which.get("metadata")
+    return Listing(
+        states=_states(which.get("state", ())),
+        verdicts=_verdicts(which.get("verdict", ())),
+        kind=which.get("kind"),
+        metadata=None if metadata is None else submission.checked_metadata(metadata),
+        since=past(which.get("since")),
+    )
 
 
 def verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict, ...]:
     """Return the verdicts that are meant: with none, all that need review. Raises `InvalidOptionError`."""
+    return _verdicts(verdict) or tuple(one for one in Verdict if one.needs_review)
+
+
+def _verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict, ...]:
     try:
-        named = tuple(Verdict(one) for one in ([verdict] if isinstance(verdict, str) else verdict))
+        return tuple(Verdict(one) for one in ([verdict] if isinstance(verdict, str) else verdict))
     except ValueError:
         raise InvalidOptionError(f"A page's verdict is one of {', '.join(Verdict)}.") from None
-    return named or tuple(one for one in Verdict if one.needs_review)
 
 
 def check_pages(limit: int | None, page_size: int) -> None:
@@ -78,6 +99,26 @@ def past(since: datetime | timedelta | None) -> datetime | None:
 def id_of(job: JobHandle[Any] | UUID | str) -> UUID:
     """Return the id of a job that is named in any way. Raises `InvalidOptionError` if it is none."""
     return job.id if isinstance(job, JobHandle) else identifier(job)
+
+
+def prefix(job: UUID | str) -> str | None:
+    """Return how an id begins that is not given whole. Raises `InvalidOptionError` if it is no id."""
+    if isinstance(job, UUID) or is_whole(job):
+        return None
+    begins = as_prefix(job)
+    if begins is None:
+        raise InvalidOptionError(
+            "A job's id is a UUID, as `submit` returned it, or four digits or more of it."
+        )
+    return begins
+
+
+def only(views: Sequence[JobView], begins: str) -> JobView:
+    """Return the only job whose id begins so. Raises `InvalidOptionError` if there is none, or another."""
+    if len(views) != 1:
+        which = "More than one job has an id" if views else "No job has an id"
+        raise InvalidOptionError(f"{which} that begins with {begins}; `pecia list` shows those there are.")
+    return views[0]
 
 
 def identifier(text: UUID | str) -> UUID:

@@ -1,14 +1,14 @@
 """Many tasks at once, and one as many: the way from tasks to jobs, for a client of either kind.
 
-Tasks go in batches: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
-alone; what refuses a whole batch ends the call, and says what was accepted before.
+Tasks go in steps: prepared (`prepare`), written (`Store.accept`), published. A task that is refused leaves the others
+alone; what refuses a whole step ends the call, and says what was accepted before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -22,13 +22,15 @@ from pecia.errors import (
     UnavailableError,
 )
 from pecia.handles import GroupHandle
-from pecia.submission import NewJob, Options
+from pecia.sources import StoredSource
+from pecia.submission import NewJob, Options, Submission
 from pecia.view import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.references import PayloadRef
+from pecia_schemas.states import Lane
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import PayloadStore
@@ -44,10 +46,10 @@ PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
 
 _GROUPS: Final = 64
-"""Of a batch, for the threads: handing each document over alone took as long as making its row."""
+"""Of a step, for the threads: handing each document over alone took as long as making its row."""
 _MOST_TASKS = 1_000
 _MOST_BYTES = 64 * 1024**2
-"""Where a batch ends: so many tasks, or so many bytes of documents that are held in memory."""
+"""Where a step ends: so many tasks, or so many bytes of documents that are held in memory."""
 
 
 class Mapper(Protocol):
@@ -67,6 +69,8 @@ class Item:
     number: int
     task: Task[Any]
     key: str | None
+    own: Submission[Any]
+    """What is asked for it alone."""
     job_id: UUID = field(default_factory=new_id)
     """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
     traceparent: str | None = None
@@ -75,7 +79,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A batch whose documents are stored, ready to be written."""
+    """A step whose documents are stored, ready to be written."""
 
     items: Sequence[Item]
     made: Sequence[NewJob | SubmitError]
@@ -101,22 +105,26 @@ class Tally(Generic[J, G]):
     """Makes a handle."""
     group: Callable[[Sequence[J]], G]
     """Makes them one."""
-    jobs: list[J] = field(default_factory=list)
+    jobs: dict[int, J] = field(default_factory=dict)
+    """By the number of the task."""
     failures: dict[int, SubmitError] = field(default_factory=dict)
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Count a batch."""
+        """Count a step."""
         for number, outcome in outcomes:
             if isinstance(outcome, SubmitError):
                 self.failures[number] = _bare(outcome)
             else:
-                self.jobs.append(self.job(outcome))
+                self.jobs[number] = self.job(outcome)
 
     def result(self) -> G:
         """Return all jobs as one. Raises `SubmitManyError` if a task was refused."""
         if self.failures:
-            raise SubmitManyError(self.group(self.jobs), self.failures)
-        return self.group(self.jobs)
+            raise SubmitManyError(self._group(), self.failures)
+        return self._group()
+
+    def _group(self) -> G:
+        return self.group([self.jobs[number] for number in sorted(self.jobs)])
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -124,7 +132,7 @@ class Tally(Generic[J, G]):
         try:
             yield
         except (UnavailableError, QueueFullError) as error:
-            error.accepted, error.failures = self.group(self.jobs), self.failures
+            error.accepted, error.failures = self._group(), self.failures
             raise
 
 
@@ -146,36 +154,61 @@ class Named:
         raise InvalidOptionError("idempotency_keys has fewer keys than there are tasks: give one for each.")
 
 
-class Batches:
+class Steps:
     """Tasks as many at a time as are held in memory and written together."""
 
     def __init__(self, names: Named) -> None:
         self._names = names
         self._numbers = count()
-        self._batch: list[Item] = []
+        self._step: list[Item] = []
         self._held = 0
 
-    def add(self, task: Task[Any]) -> list[Item] | None:
-        """Take in the next task; return the batch that it fills."""
+    def add(self, one: Task[Any] | Submission[Any]) -> list[Item] | None:
+        """Take in the next task; return the step that it fills."""
+        own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
-        self._batch.append(Item(number, task, self._names.key(number)))
-        self._held += _held(task)
-        return self.rest() if len(self._batch) == _MOST_TASKS or self._held >= _MOST_BYTES else None
+        key = self._names.key(number) if own.key is None else own.key
+        self._step.append(Item(number, own.task, key, own))
+        self._held += _held(own.task)
+        return self.rest() if len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES else None
 
     def rest(self) -> list[Item]:
-        """Return what has been taken in since the last batch."""
-        batch, self._batch, self._held = self._batch, [], 0
-        return batch
+        """Return what has been taken in since the last step."""
+        step, self._step, self._held = self._step, [], 0
+        return step
 
 
-def batches(tasks: Iterable[Task[Any]], names: Named) -> Iterator[list[Item]]:
-    """Yield the tasks in batches."""
-    waiting = Batches(names)
+def steps(tasks: Iterable[Task[Any] | Submission[Any]], names: Named) -> Iterator[list[Item]]:
+    """Yield the tasks step by step."""
+    waiting = Steps(names)
     for task in tasks:
-        if batch := waiting.add(task):
-            yield batch
-    if batch := waiting.rest():
-        yield batch
+        if step := waiting.add(task):
+            yield step
+    if step := waiting.rest():
+        yield step
+
+
+def by_lane(items: Sequence[Item], asked: Options) -> list[tuple[list[Item], Options]]:
+    """Return the tasks of each lane with what is asked for them; what is wrong with one is found when it is checked."""
+    lanes: dict[Lane, list[Item]] = {}
+    for item in items:
+        lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else asked.lane
+        lanes.setdefault(lane, []).append(item)
+    return [(some, replace(asked, lane=lane)) for lane, some in lanes.items()]
+
+
+def row_of(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> NewJob:
+    """Return the rows of one of the tasks, whose document is stored."""
+    return submission.new_job(
+        item.task,
+        source,
+        asked.of(item.own),
+        item.key,
+        keys,
+        job_id=item.job_id,
+        label=item.own.label,
+        traceparent=item.traceparent,
+    )
 
 
 def prepare(
@@ -188,12 +221,10 @@ def prepare(
 
     def make(item: Item) -> NewJob | SubmitError:
         try:
-            check(item)
+            check(item, asked)
             with tracing.under(item.traceparent, "store"):
                 source = sources.store(payloads, item.task.source)
-            return submission.new_job(
-                item.task, source, asked, item.key, keys, job_id=item.job_id, traceparent=item.traceparent
-            )
+            return row_of(item, source, asked, keys)
         except SubmitError as error:
             return error
 
@@ -207,8 +238,10 @@ def prepare(
     return Prepared(items=items, made=list(chain.from_iterable(made)))
 
 
-def check(item: Item) -> None:
+def check(item: Item, asked: Options) -> None:
     """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
+    submission.checked_label(item.own.label)
+    asked.of(item.own)
     submission.check_task(item.task)
     fields.check(item.task)
     if item.key is not None:

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from pecia import asking, bulk, submission, tracing
+from pecia.asking import Which
 from pecia.backlog import Patience
 from pecia.bulk import Item, Mapper, Named, Outcome, Tally
 from pecia.completion import look
-from pecia.errors import QueueFullError, SubmitError
+from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.job import Job, JobGroup
-from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
-from pecia.submission import Options
+from pecia.records import (
+    AuditAction,
+    AuditEntry,
+    Batch,
+    Counts,
+    DeadPart,
+    Delivery,
+    Endpoint,
+    Erasure,
+    Exported,
+    FoundPage,
+    Listing,
+    Usage,
+)
+from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
+from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
+    from pecia.exporting import ExportFormat
     from pecia_schemas.settings import ClientSettings
     from pecia_schemas.tasks import Task
 
@@ -71,6 +88,7 @@ class Client:
         idempotency_key: str | None = None,
         webhook: Webhook | str | None = None,
         metadata: Mapping[str, str] | None = None,
+        label: str | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
         block: bool = False,
@@ -88,7 +106,7 @@ class Client:
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
         with tracing.submitting(asked.lane) as span:
-            item = Item(0, task, idempotency_key, traceparent=span.traceparent)
+            item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
             ((_, outcome),) = self._accept([item], asked, map, Patience(block=block, timeout=timeout))
             if isinstance(outcome, SubmitError):
                 raise outcome
@@ -97,9 +115,10 @@ class Client:
 
     def submit_many(
         self,
-        tasks: Iterable[Task[R]],
+        tasks: Iterable[Task[R] | Submission[R]],
         *,
         priority: Lane | LaneName = Lane.NORMAL,
+        batch: str | None = None,
         idempotency_prefix: str | None = None,
         idempotency_keys: Iterable[str] | None = None,
         webhook: Webhook | str | None = None,
@@ -109,27 +128,35 @@ class Client:
         block: bool = False,
         timeout: float | None = None,
     ) -> JobGroup[R]:
-        """Hand over many tasks and return their jobs, in order. Of a generator one batch is held at a time.
+        """Hand over many tasks and return their jobs, in order. Of a generator one step is held at a time.
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
         others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
         `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
         `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
-        `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it.
+        `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it. A `Submission`
+        has what is asked for one task alone: metadata, priority, key, label.
+
+        The jobs are a batch, by which they are found again (`group.batch`). `batch` is its name; one that there is
+        already is added to. Whoever may see the database sees the name: write nothing of a document into it.
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """
         asked = self._options(priority, metadata, webhook, not_before, expires)
+        submission.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
         with (
             ThreadPoolExecutor(bulk.PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads,
             tally.told(),
             tracing.submitting_many(),
         ):
-            for items in bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys)):
-                with tracing.each(items, asked.lane) as (traced, noted):
-                    patience = Patience(block=block, timeout=timeout)
-                    tally.add(noted(self._accept(traced, asked, threads.map, patience)))
+            for some in bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys)):
+                if asked.batch is None:
+                    asked = replace(asked, batch=self._open().store.open_batch(batch).id)
+                for items, of_lane in bulk.by_lane(some, asked):
+                    with tracing.each(items, of_lane.lane) as (traced, noted):
+                        patience = Patience(block=block, timeout=timeout)
+                        tally.add(noted(self._accept(traced, of_lane, threads.map, patience)))
         return tally.result()
 
     @overload
@@ -137,50 +164,91 @@ class Client:
     @overload
     def job(self, job_id: UUID | str, task: type[Task[R]]) -> Job[R]: ...
     def job(self, job_id: UUID | str, task: type[Task[Any]] | None = None) -> Job[Any]:
-        """Return the job of this id; with its type of task, the handle knows the type of its result.
+        """Return the job of this id, or whose id alone begins so.
+
+        With its type of task, the handle knows the type of its result.
 
         Raises `JobNotFoundError` if there is no such job, or none of that type.
         """
-        identifier = asking.identifier(job_id)
-        view = asking.found(identifier, self._open().store.views([identifier]), task)
+        store = self._open().store
+        if begins := asking.prefix(job_id):
+            view = asking.only(store.page(Listing(prefix=begins), before=None, size=2), begins)
+            asking.found(view.id, {view.id: view}, task)
+        else:
+            identifier = asking.identifier(job_id)
+            view = asking.found(identifier, store.views([identifier]), task)
         return Job(self._open, view, created=False)
 
     def jobs(
         self,
         *,
-        status: JobState | JobStateName | Iterable[JobState | JobStateName] = (),
-        kind: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> Iterator[Job[Any]]:
         """Yield jobs, newest first, read page by page as they are asked for.
 
-        `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
+        Which: those of a `batch`, in a `state`, with a page of a `verdict`, of a `kind`, with all pairs of `metadata`,
+        submitted `since` a point in time or so long ago; of several, all must apply.
+        Raises `BatchNotFoundError` once they are asked for.
         """
         asking.check_pages(limit, page_size)
-        listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
-        return islice(self._pages(listing, page_size), limit)
+        return islice(self._pages(which, page_size), limit)
 
     def pages(
         self,
         *,
-        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> Iterator[FoundPage]:
-        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+        """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
-        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `metadata` and
-        `since` say of which jobs, as in `jobs`. What was erased is left out.
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
+        which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(verdict)
-        listing = asking.listing(status=(), kind=None, metadata=metadata, since=since)
-        return islice(self._found_pages(verdicts, listing, page_size), limit)
+        return islice(self._found_pages(which, page_size), limit)
+
+    def batch(self, reference: str) -> Batch:
+        """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
+        return self._open().store.batch(reference)
+
+    def counts(self, **which: Unpack[Which]) -> Counts:
+        """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
+        return self._open().store.counts(self._listing(which))
+
+    def export(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        **which: Unpack[Which],
+    ) -> Exported:
+        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
+
+        Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
+        Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
+        off goes on where it was. Jobs that are not over are left to a later one.
+
+        Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
+        `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF.
+        """
+        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+
+        store = self._open().store
+        exporter = Exporter(to, format, lambda: self._open().payloads)
+        for job in self.jobs(page_size=500, **which):
+            if not exporter.wants(job):
+                continue
+            ended, original = None, None
+            if job.state.has_result and job.erased_at is None:
+                with suppress(JobErasedError):
+                    ended = store.outcomes(job.id, read_as=AuditAction.RESULT)
+            if ended is not None and exporter.payloads is not None:
+                original = store.original(job.id)
+            exporter.add(job, ended, original)
+        return exporter.finish()
 
     def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
@@ -402,11 +470,20 @@ class Client:
     def _job_of(self, accepted: Accepted) -> Job[Any]:
         return Job(self._open, accepted.view, created=accepted.created)
 
+    def _listing(self, which: Which) -> Listing:
+        """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
+        batch = which.get("batch")
+        listing = asking.listing(which)
+        if isinstance(batch, str):
+            batch = self._open().store.batch(batch)
+        return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
+
     def _known(self, jobs: Iterable[Job[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in look(self._open(), [asking.id_of(job) for job in jobs])]
 
-    def _pages(self, listing: Listing, size: int) -> Iterator[Job[Any]]:
+    def _pages(self, which: Which, size: int) -> Iterator[Job[Any]]:
+        listing = self._listing(which)
         before: UUID | None = None
         while page := self._open().store.page(listing, before=before, size=size):
             for view in page:
@@ -415,7 +492,9 @@ class Client:
                 return
             before = page[-1].id
 
-    def _found_pages(self, verdicts: Collection[Verdict], listing: Listing, size: int) -> Iterator[FoundPage]:
+    def _found_pages(self, which: Which, size: int) -> Iterator[FoundPage]:
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(self._listing(which), verdicts=())
         last: FoundPage | None = None
         while pages := self._open().store.found_pages(verdicts, listing, after=last, size=size):
             yield from pages

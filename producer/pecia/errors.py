@@ -18,6 +18,7 @@ What is behind an arrow is an attribute::
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
       InvalidFormatError          (also ValueError)
+      BatchNotFoundError          (also LookupError) -> reference
       JobError                    -> job_id
         JobNotFoundError          (also LookupError)
         JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
@@ -192,6 +193,16 @@ class JobNotFoundError(JobError, LookupError):
         super().__init__(
             job_id, f"There is no job {job_id} in this database; `pecia list` shows those there are."
         )
+
+
+class BatchNotFoundError(PeciaError, LookupError):
+    """There is no such batch, or more than one."""
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(
+            f"There is no batch {reference!r}, or more than one: give its name, its id, or more of its id."
+        )
+        self.reference = reference
 
 
 class JobTimeoutError(JobError, TimeoutError):

@@ -73,6 +73,16 @@ class JobHandle(Generic[R_co]):
         return self._view.metadata
 
     @property
+    def label(self) -> str | None:
+        """What the document was called when it was submitted."""
+        return self._view.label
+
+    @property
+    def batch(self) -> UUID | None:
+        """With which jobs it was submitted; None: alone."""
+        return self._view.batch
+
+    @property
     def created(self) -> bool:
         """Whether this handle's submit made the job; False if its idempotency key named one that existed."""
         return self._created
@@ -139,6 +149,12 @@ class GroupHandle(Sequence[J_co]):
         for job in self._jobs:
             by_id.setdefault(job.id, []).append(job)
         return by_id
+
+    @property
+    def batch(self) -> UUID | None:
+        """The batch that all of them are of; None: there is no such."""
+        batches = {job.batch for job in self._jobs}
+        return batches.pop() if len(batches) == 1 else None
 
     @overload
     def __getitem__(self, index: int) -> J_co: ...

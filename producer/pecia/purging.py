@@ -38,7 +38,7 @@ _LOOK = """
     """
 
 _LOCK = """
-    SELECT id, payload, state IN ('queued', 'running') AS open FROM jobs
+    SELECT id, payload, batch, state IN ('queued', 'running') AS open FROM jobs
     WHERE id = ANY(CAST(:job_ids AS uuid[])) AND payload IS DISTINCT FROM ''
     ORDER BY id FOR NO KEY UPDATE
     """
@@ -54,7 +54,7 @@ _ERASE = """
         RETURNING job_id
     ), emptied AS (
         UPDATE jobs
-        SET metadata = '{}', webhook = NULL,
+        SET metadata = '{}', webhook = NULL, label = NULL, batch = NULL,
             task = task - 'source' - 'fields' - 'instructions' - 'password' - 'url', task_digest = '', payload = '',
             flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
@@ -75,6 +75,12 @@ _ERASE = """
         FROM counted
     )
     SELECT job_id, results, deliveries, reasons FROM counted
+    """
+
+
+_FORGET_BATCHES = """
+    DELETE FROM batches
+    WHERE id = ANY(CAST(:batches AS uuid[])) AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)
     """
 
 
@@ -139,6 +145,7 @@ class PurgingSteps(Statements[D_co]):
             "reason": checked_reason(reason),
         }
         erasures = [Erasure(**row) for row in connection.execute(_ERASE, erasing).mappings()]
+        connection.execute(_FORGET_BATCHES, {"batches": [job.batch for job in jobs if job.batch]})
         payloads = {job.id: job.payload for job in jobs}
         connection.execute(discards.DISCARD, {"payloads": list(payloads.values())})
         return Purged(erasures=erasures, cancelled=unfinished, payloads=payloads)

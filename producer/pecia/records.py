@@ -12,7 +12,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.events import JobEvent, NoticeType
-from pecia_schemas.failures import Failure
+from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_schemas.states import DeliveryState, JobState, Lane, Stage
 
@@ -22,9 +22,68 @@ class Listing:
     """Which jobs a caller wants to see. Empty fields mean any."""
 
     states: Collection[JobState] = ()
+    verdicts: Collection[Verdict] = ()
+    """Only jobs with a page that was read with one of these."""
+    batch: UUID | None = None
+    prefix: str = ""
+    """How their ids begin."""
     kind: str | None = None
     metadata: Mapping[str, str] | None = None
     since: datetime | None = None
+
+
+class Counts(BaseModel):
+    """How far some jobs are."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    states: dict[JobState, int] = Field(default_factory=dict)
+    """How many jobs are in each state, of those in which there are any."""
+    parts: int = 0
+    """Pages and segments of the documents that have been cut."""
+    done: int = 0
+    """Of the parts, those that were read or captioned."""
+    failed: int = 0
+    cancelled: int = 0
+    uncut: int = 0
+    """Jobs whose number of parts is not known yet."""
+    failures: dict[FailureCode, int] = Field(default_factory=dict)
+    """How many parts failed, by code."""
+
+    @property
+    def jobs(self) -> int:
+        """How many there are."""
+        return sum(self.states.values())
+
+    @property
+    def open(self) -> int:
+        """How many are not over."""
+        return sum(count for state, count in self.states.items() if not state.is_terminal)
+
+
+class Exported(BaseModel):
+    """What one run of an export did."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    written: int = 0
+    """Jobs whose results were written."""
+    before: int = 0
+    """Jobs that an earlier run had written or noted, as they are now."""
+    empty: int = 0
+    """Jobs that are over without a result: they are in the manifest, without a file."""
+    open: int = 0
+    """Jobs that are not over."""
+
+
+class Batch(BaseModel):
+    """Jobs that were submitted together."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    id: UUID
+    name: str | None
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from pecia import accepting
 from pecia.audit import note_read
 from pecia.backlog import Load
+from pecia.batches import BatchStatements
 from pecia.errors import InvalidSettingError, JobNotFoundError, SubmitError
+from pecia.listing import conditions, given, sql
 from pecia.originals import Original
 from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
-from pecia.statements import Connection, D_co, Statements, transaction
+from pecia.statements import Connection, D_co, transaction
 from pecia.submission import NewJob
 from pecia.view import COLUMNS, Accepted, JobView
 from pecia_schemas.duty import UNSERVED, Lack
@@ -25,8 +25,6 @@ from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.states import Lane, PartState, Stage
 
 _OPEN = [state for state in PartState if not state.is_terminal]
-_CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
-_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
 _LOAD = """
     SELECT (
@@ -81,17 +79,16 @@ _EVENTS = """
 """
 
 
-class Store(Statements[D_co]):
+class Store(BatchStatements[D_co]):
     """The rows of jobs, as a client sees and writes them; what is encrypted is decrypted on its way.
 
     With a `tenant` it finds that one's jobs alone. What is asked of one job is asked after it was found.
     """
 
     def __init__(self, database: D_co, keys: Keyring, *, client: str, tenant: str | None = None) -> None:
-        super().__init__(database)
+        super().__init__(database, tenant=tenant)
         self._keys = keys
         self._client = client
-        self._tenant = tenant
 
     @transaction
     def accept(
@@ -102,7 +99,7 @@ class Store(Statements[D_co]):
         `is_stored` tells whether a payload is in the store, if it was removed lately. Raises
         `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
         """
-        return accepting.accept(connection, batch, is_stored)
+        return accepting.accept(connection, batch, self._keys, is_stored)
 
     @transaction
     def load(self, connection: Connection, lane: Lane, limit: int) -> Load:
@@ -119,7 +116,7 @@ class Store(Statements[D_co]):
     def views(self, connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
         """Return what is known about each of the jobs that exist."""
         rows = connection.execute(_VIEWS, {"job_ids": list(job_ids), "tenant": self._tenant}).mappings()
-        return {row["id"]: JobView.of(row) for row in rows}
+        return {row["id"]: JobView.of(row, self._keys) for row in rows}
 
     @transaction
     def views_of_tenants(
@@ -129,18 +126,21 @@ class Store(Statements[D_co]):
         rows = connection.execute(
             _VIEWS, {"job_ids": [job_id for _, job_id in asked], "tenant": None}
         ).mappings()
-        return {(row["tenant"], row["id"]): JobView.of(row) for row in rows}
+        return {(row["tenant"], row["id"]): JobView.of(row, self._keys) for row in rows}
 
     @transaction
     def page(
         self, connection: Connection, listing: Listing, *, before: UUID | None, size: int
     ) -> list[JobView]:
         """Return up to `size` jobs older than `before`, newest first."""
-        wanted = _wanted(listing, self._tenant)
+        wanted = conditions(listing, self._tenant)
         if before is not None:
             wanted["jobs.id < :before"] = {"before": before}
-        newest = f"SELECT {COLUMNS} FROM jobs WHERE {_all(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
-        return [JobView.of(row) for row in connection.execute(newest, _given(wanted, size=size)).mappings()]
+        newest = f"SELECT {COLUMNS} FROM jobs WHERE {sql(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
+        return [
+            JobView.of(row, self._keys)
+            for row in connection.execute(newest, given(wanted, size=size)).mappings()
+        ]
 
     @transaction
     def found_pages(
@@ -153,7 +153,7 @@ class Store(Statements[D_co]):
         size: int,
     ) -> list[FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
-        wanted = _wanted(listing, self._tenant) | {
+        wanted = conditions(listing, self._tenant) | {
             "stage = 'read' AND verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
             "jobs.erased_at IS NULL": {},
         }
@@ -164,11 +164,11 @@ class Store(Statements[D_co]):
             wanted["job_id <= :job_id AND (job_id < :job_id OR ordinal >= :number)"] = further
         found = f"""
             SELECT job_id, ordinal, verdict, parts.finished_at FROM parts JOIN jobs ON jobs.id = job_id
-            WHERE {_all(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
+            WHERE {sql(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
         """  # noqa: S608  constants
         return [
             FoundPage(job_id=job_id, number=ordinal + 1, verdict=Verdict(verdict), read_at=at)
-            for job_id, ordinal, verdict, at in connection.execute(found, _given(wanted, size=size))
+            for job_id, ordinal, verdict, at in connection.execute(found, given(wanted, size=size))
         ]
 
     @transaction
@@ -225,41 +225,6 @@ class Store(Statements[D_co]):
         """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
         rows = connection.execute(_EVENTS, {"job_id": job_id, "after": after}).mappings()
         return [JobEvent.model_validate(row) for row in rows if row["sequence"] not in skip]
-
-
-def _wanted(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]]:
-    """Return the conditions on jobs, in SQL, each with its parameters."""
-    conditions: dict[str, dict[str, Any]] = {}
-    if tenant is not None:
-        conditions["jobs.tenant = :tenant"] = {"tenant": tenant}
-    if listing.states:
-        conditions["jobs.state = ANY(CAST(:states AS text[]))"] = {"states": list(listing.states)}
-    if listing.kind is not None:
-        conditions["jobs.kind = :kind"] = {"kind": listing.kind}
-    if listing.metadata:
-        conditions["jobs.metadata @> CAST(:metadata AS jsonb)"] = {
-            "metadata": json.dumps(dict(listing.metadata))
-        }
-    if listing.since is not None:
-        conditions["jobs.created_at >= :since"] = {"since": listing.since}
-        if listing.since > _FIRST_IDS:
-            conditions["jobs.id >= :oldest"] = {"oldest": _oldest_id(listing.since - _CLOCK_SKEW)}
-    return conditions
-
-
-def _all(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return SQL that is true where all of the conditions are."""
-    return " AND ".join(conditions) or "true"
-
-
-def _given(conditions: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
-    """Return the parameters of all the conditions, and the others."""
-    return {name: value for given in conditions.values() for name, value in given.items()} | others
-
-
-def _oldest_id(since: datetime) -> UUID:
-    """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
-    return UUID(int=int(since.timestamp() * 1000) << 80)
 
 
 def _outcome(row: Mapping[str, Any], keys: Keyring) -> PartOutcome:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pecia.errors import InvalidOptionError
 from pecia.sources import StoredSource
@@ -20,13 +21,30 @@ from pecia_schemas.ids import new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.references import UrlRef
-from pecia_schemas.states import Lane, Stage
-from pecia_schemas.stored_tasks import seal_task, task_digest
+from pecia_schemas.states import Lane, LaneName, Stage
+from pecia_schemas.stored_tasks import seal_label, seal_task, task_digest
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import ReadDocument, Task
 
+R = TypeVar("R", bound=BaseModel)
+
 _INGEST_COST = 1
+_BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{lengths.BATCH - 1}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission(Generic[R]):
+    """A task of many, with what is asked for it alone. What is None is as the call says for all."""
+
+    task: Task[R]
+    metadata: Mapping[str, str] | None = None
+    """Beside that of the call; of a key that both have, this value is taken."""
+    priority: Lane | LaneName | None = None
+    key: str | None = None
+    """Its idempotency key."""
+    label: str | None = None
+    """What the document is called. It is stored as results are: encrypted where there is a key, erased with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +62,15 @@ class Options:
     """Metadata key by which the job takes turns with others; empty: with none."""
     tenant: str | None = None
     """Whose job it is, if it came through the gateway. All jobs of a tenant take turns as one."""
+    batch: UUID | None = None
+
+    def of(self, one: Submission[Any]) -> Options:
+        """Return what is asked for one task of many. Raises `InvalidOptionError`."""
+        if one.metadata is None and one.priority is None:
+            return self
+        metadata = {**self.metadata, **checked_metadata(one.metadata or {})}
+        lane = self.lane if one.priority is None else _lane(one.priority)
+        return replace(self, lane=lane, metadata=checked_metadata(metadata))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +144,7 @@ def new_job(
     keys: Keyring,
     *,
     job_id: UUID,
+    label: str | None = None,
     traceparent: str | None = None,
 ) -> NewJob:
     """Return the rows of one job, encrypted under the current one of `keys`.
@@ -138,6 +166,8 @@ def new_job(
         "idempotency_key": str(job_id) if key is None else _own(key, asked.tenant),
         "client": asked.client,
         "tenant": asked.tenant,
+        "label": seal_label(label, job_id, keys),
+        "batch": asked.batch,
         "metadata": dict(asked.metadata),
         "not_before": asked.not_before,
         "expires": asked.expires,
@@ -237,6 +267,22 @@ def checked_key(key: str) -> str:
             f"An idempotency key has 1 to {lengths.IDEMPOTENCY_KEY} characters, none of them NUL."
         )
     return key
+
+
+def checked_label(label: str | None) -> str | None:
+    """Return what a document is called. Raises `InvalidOptionError` if that cannot be stored."""
+    if label is not None and not (0 < len(label) <= lengths.LABEL and lengths.is_storable(label)):
+        raise InvalidOptionError(f"A label has 1 to {lengths.LABEL:,} characters, none of them NUL.")
+    return label
+
+
+def checked_batch(name: str | None) -> str | None:
+    """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
+    if name is not None and not _BATCH_NAME.fullmatch(name):
+        raise InvalidOptionError(
+            f"A batch is called by 1 to {lengths.BATCH} letters, digits, dots, colons, dashes and underscores."
+        )
+    return name
 
 
 def check_task(task: Task[Any]) -> None:

@@ -10,12 +10,14 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
+from pecia_schemas.stored_tasks import unseal_label
 
 COLUMNS: Final = """
-    id, kind, lane, state, metadata, total, done, failed, cancelled, failure,
+    id, kind, lane, state, label, batch, metadata, total, done, failed, cancelled, failure,
     created_at, started_at, finished_at, erased_at
 """
 """What of a row of `jobs` makes a view of it."""
@@ -37,6 +39,9 @@ class JobView:
     state: JobState
     progress: Progress
     failure: Failure | None
+    label: str | None
+    """What the caller calls the document; None also if it is encrypted under a key that is not here."""
+    batch: UUID | None
     metadata: Mapping[str, str]
     submitted_at: datetime
     started_at: datetime | None
@@ -44,8 +49,12 @@ class JobView:
     erased_at: datetime | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> JobView:
+    def of(cls, row: Mapping[str, Any], keys: Keyring) -> JobView:
         """Return the view of a row of `jobs`."""
+        try:
+            label = unseal_label(row["label"], row["id"], keys)
+        except DecryptionError:
+            label = None
         return cls(
             id=row["id"],
             kind=row["kind"],
@@ -53,6 +62,8 @@ class JobView:
             state=JobState(row["state"]),
             progress=progress(row["total"], row["done"], row["failed"], row["cancelled"]),
             failure=Failure.model_validate(row["failure"]) if row["failure"] else None,
+            label=label,
+            batch=row["batch"],
             metadata=MappingProxyType(row["metadata"]),
             submitted_at=row["created_at"],
             started_at=row["started_at"],

@@ -10,6 +10,9 @@ IDEMPOTENCY_KEY: Final = 512
 METADATA: Final = 512
 """A key, or a value."""
 METADATA_ENTRIES: Final = 64
+BATCH: Final = 100
+"""The name of a batch."""
+LABEL: Final = 1_000
 NAME: Final = 200
 """Of a client, a worker, an adapter."""
 ACTOR: Final = NAME + len("client:")

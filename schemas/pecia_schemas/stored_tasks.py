@@ -28,6 +28,22 @@ def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[
     return dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
 
 
+def seal_label(label: str | None, job_id: UUID, keys: Keyring) -> Any:
+    """Return what a job's document is called, encrypted where there is a key."""
+    return label and json.loads(keys.seal(json.dumps(label), _of_label(job_id)))
+
+
+def unseal_label(stored: Any, job_id: UUID, keys: Keyring) -> str | None:
+    """Return the label as it was before `seal_label`. Raises `DecryptionError`."""
+    label: str | None = stored and keys.unseal(stored, _of_label(job_id))
+    return label
+
+
+def _of_label(job_id: UUID) -> str:
+    """Return what the label is bound to, so that no secret of the task can be put in its place."""
+    return f"{job_id} label"
+
+
 def _secrets(task: Mapping[str, Any]) -> list[str]:
     return [name for name in _SECRETS if task.get(name) is not None]
 

@@ -50,7 +50,7 @@ _Reason = Annotated[str, mapped_column(String(lengths.REASON))]
 _Tenant = Annotated[str, mapped_column(String(lengths.TENANT))]
 
 
-REVISION: Final = "0015"
+REVISION: Final = "0016"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -100,6 +100,10 @@ class JobRow(Base):
     )  # None: purged
     client: Mapped[_Name]
     tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
+    batch: Mapped[UUID | None]  # with which jobs it was submitted; None: alone, or purged
+    label: Mapped[Any | None] = mapped_column(
+        JSONB()
+    )  # what the caller calls the document; sealed as results are
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
     traceparent: Mapped[str | None] = mapped_column(
@@ -122,6 +126,7 @@ class JobRow(Base):
         _one_of("state", JobState),
         Index("jobs_state_idx", "state", "id"),
         Index("jobs_metadata_idx", "metadata", postgresql_using="gin"),
+        Index("jobs_batch_idx", "batch", "id", postgresql_where=text("batch IS NOT NULL")),
         Index("jobs_tenant_idx", "tenant", "id", postgresql_where=text("tenant IS NOT NULL")),
         Index(
             "jobs_tenant_open_idx",
@@ -297,6 +302,20 @@ class JobEventRow(Base):
         Index("job_events_job_id_sequence_idx", "job_id", "sequence"),
         {"postgresql_with": _LARGE},
     )
+
+
+class BatchRow(Base):
+    """Jobs that were submitted together."""
+
+    __tablename__ = "batches"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str | None] = mapped_column(String(lengths.BATCH))  # by which it is found too
+    tenant: Mapped[_Tenant | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when jobs were last put into it
+
+    __table_args__ = (Index("batches_name_idx", text("coalesce(tenant, '')"), "name", unique=True),)
 
 
 class AccessKeyRow(Base):

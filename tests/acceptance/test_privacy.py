@@ -191,7 +191,9 @@ def overheard(  # noqa: PLR0917  fixtures
 def hand_over(client: Client, documents: list[Path | str], options: dict[str, Any]) -> list[Job[Any]]:
     """Return the jobs once all are over: five have succeeded, four have failed, the last was cancelled."""
     jobs: list[Job[Any]] = [
-        client.submit(ReadDocument(source, password=PASSWORD), idempotency_key=f"{KEY} {n}", **options)
+        client.submit(
+            ReadDocument(source, password=PASSWORD), idempotency_key=f"{KEY} {n}", label=FILE_NAME, **options
+        )
         for n, source in enumerate(documents)
     ]
     later = client.submit(ReadDocument(documents[0]), not_before=timedelta(hours=1), **options)

@@ -69,7 +69,7 @@ def reached(endpoint: str) -> dict[str, str]:
 def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
     pecia: Pecia, archive: Path, house: House, picture: Callable[..., bytes]
 ) -> None:
-    first = pecia(archive, "--batch", 2, "--type", "chart", "--metadata", "run=2019")
+    first = pecia(archive, "--step", 2, "--type", "chart", "--metadata", "run=2019")
     again = pecia(archive)
     repeated = pecia(archive, "--type", "chart")
     (archive / "a.png").write_bytes(picture(shade=9))
@@ -166,7 +166,7 @@ def test_no_more_is_handed_over_than_may_wait(
 
     said: list[Result] = []
     run = threading.Thread(
-        target=lambda: said.append(pecia(archive, "--batch", 1, "--backlog", 2)), daemon=True
+        target=lambda: said.append(pecia(archive, "--step", 1, "--backlog", 2)), daemon=True
     )
     run.start()
     eventually(lambda: handed_over() == 2)

@@ -216,7 +216,7 @@ def test_a_result_is_text_by_page_or_json(shell: Shell) -> None:
     text = shell.run("result", job)
     assert (text.returncode, text.stdout.splitlines()) == (
         0,
-        [f"--- {job}, page 1 (ok)", "Blutdruck 120/80", ""],
+        ["--- a.png, page 1 (ok)", "Blutdruck 120/80", ""],
     )
     assert json.loads(shell.run("result", job, "--json").stdout)["pages"][0]["text"] == "Blutdruck 120/80"
 
@@ -402,7 +402,7 @@ def test_on_a_terminal_progress_is_live_and_leaves_standard_output_alone(
         (["migrat"], "Did you mean 'migrate'?"),
         (["read", "missing.png"], "there is no file"),
         (["read"], "FILE"),
-        (["status", "0190b3c8"], "UUID"),
+        (["status", "0190b3cx"], "UUID"),
         (["list", "--since", "yesterday"], "2h"),
         (["list", "--metadata", "ward"], "key=value"),
         (["list", "--state", "done"], "succeeded"),

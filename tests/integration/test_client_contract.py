@@ -348,14 +348,14 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
     assert ids(page_size=2) == [video.id, *newest]
     assert ids(limit=3) == [video.id, *newest[:2]]
     assert ids(kind="video.caption") == [video.id]
-    assert ids(status="succeeded") == [jobs[3].id]
-    assert set(ids(status=["queued", JobState.RUNNING])) == {video.id, *newest} - {jobs[3].id}
+    assert ids(state="succeeded") == [jobs[3].id]
+    assert set(ids(state=["queued", JobState.RUNNING])) == {video.id, *newest} - {jobs[3].id}
     assert ids(metadata={"ward": "1", "all": "x"}) == newest[1::2]
     assert ids(since=jobs[3].submitted_at) == [video.id, *newest[:2]]
     fleet.advance(timedelta(hours=2))
     assert ids(since=timedelta(hours=1)) == []
     with pytest.raises(InvalidOptionError, match="state"):
-        ids(status="sleeping")
+        ids(state="sleeping")
 
 
 def test_pages_are_found_by_their_verdict_in_the_newest_job_first(fleet: Any, client: Client) -> None:

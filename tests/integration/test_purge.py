@@ -26,8 +26,9 @@ HOOK = "juniperstow"
 REASON = "Mulberrycombe"
 FIELD = "Thistlewood"
 PASSWORD = "Hartwigsen"
+LABEL = "Elderbourne"
 INSTRUCTIONS = "Larkspurfield"
-PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, INSTRUCTIONS, PASSWORD)
+PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, INSTRUCTIONS, PASSWORD, LABEL)
 
 
 Submit = Callable[..., Job[Any]]
@@ -54,6 +55,7 @@ def submit(client: Client) -> Submit:
         fields = {"type": "object", "properties": {"who": {"enum": [FIELD]}}}
         asked = {
             "metadata": {"patient": METADATA},
+            "label": f"{LABEL}.pdf",
             "webhook": f"https://hook.example/{HOOK}",
             "idempotency_key": f"{KEY} {new_id()}",
         }

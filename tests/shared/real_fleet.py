@@ -117,7 +117,7 @@ class RealFleet:
         for forgotten in (self._clients, self._running, self._scripts):
             forgotten.clear()
         self._told = Told()
-        for table in ("jobs", "reads", "erasures", "discarded_payloads"):
+        for table in ("jobs", "batches", "reads", "erasures", "discarded_payloads"):
             self._postgres.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
         self._postgres.execute("UPDATE workers SET seen_at = now()")
         self._redis.flushall()

@@ -21,7 +21,7 @@ PURE = {
 _TRANSLATED = [
     (r"\b(Job|JobGroup|Client|Connections)\b", r"Async\1"),
     (r"\bIterator\[(.*)\]", r"AsyncGenerator[\1, None]"),
-    (r"^(Iterable)(\[Task\[R\]\])$", r"\1\2 | AsyncIterable\2"),
+    (r"^(Iterable)(\[Task\[R\] \| Submission\[R\]\])$", r"\1\2 | AsyncIterable\2"),
 ]
 
 

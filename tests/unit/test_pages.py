@@ -56,8 +56,14 @@ def after_review(run: Run) -> None:
     assert (run.printed, run.names["now"]) == ([], run.names["original"])
 
 
+def after_batches(run: Run) -> None:
+    assert run.printed == ["2 0 {}"]
+    assert sorted(job.label for job in run.names["client"].jobs(batch="night")) == ["0.pdf", "1.pdf"]
+
+
 SNIPPETS: dict[str, Callable[[Run], None]] = {
     "submitting": after_submitting,
+    "batches": after_batches,
     "priorities": after_priorities,
     "testing": after_testing,
     "preparation": after_preparation,

@@ -45,7 +45,7 @@ class Rekeyed:
 
     payloads: int = 0
     tasks: int = 0
-    """Tasks with `fields`, a password or a URL."""
+    """Jobs with a label, `fields`, instructions, a password or a URL."""
     results: int = 0
     secrets: int = 0
     """Endpoints, each with its secrets."""

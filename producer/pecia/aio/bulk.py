@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from pecia import bulk, submission
+from pecia import bulk
 from pecia.aio import sources
-from pecia.bulk import Batches, Item, Named, Prepared
+from pecia.bulk import Item, Named, Prepared, Steps
 from pecia.errors import SubmitError
-from pecia.submission import NewJob, Options
+from pecia.submission import NewJob, Options, Submission
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import PayloadStore
@@ -20,16 +20,16 @@ from pecia_schemas.threads import finish_in_thread
 T = TypeVar("T")
 
 
-async def batches(
-    tasks: Iterable[Task[Any]] | AsyncIterable[Task[Any]], names: Named
+async def steps(
+    tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], names: Named
 ) -> AsyncGenerator[list[Item], None]:
     """Yield the tasks as many at a time as are held in memory and written together."""
-    waiting = Batches(names)
+    waiting = Steps(names)
     async for task in _awaited(tasks):
-        if batch := waiting.add(task):
-            yield batch
-    if batch := waiting.rest():
-        yield batch
+        if step := waiting.add(task):
+            yield step
+    if step := waiting.rest():
+        yield step
 
 
 async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
@@ -37,7 +37,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
     """
-    made: dict[int, NewJob | SubmitError] = dict(await finish_in_thread(_refused, items))
+    made: dict[int, NewJob | SubmitError] = dict(await finish_in_thread(_refused, items, asked))
     waiting = iter([item for item in items if item.number not in made])
 
     async def work() -> None:
@@ -45,9 +45,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
             try:
                 with tracing.under(item.traceparent, "store"):
                     source = await sources.store(payloads, item.task.source)
-                made[item.number] = submission.new_job(
-                    item.task, source, asked, item.key, keys, job_id=item.job_id, traceparent=item.traceparent
-                )
+                made[item.number] = bulk.row_of(item, source, asked, keys)
             except SubmitError as error:
                 made[item.number] = error
 
@@ -60,11 +58,11 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options,
     return Prepared(items=items, made=[made[item.number] for item in items])
 
 
-def _refused(items: Sequence[Item]) -> list[tuple[int, SubmitError]]:
+def _refused(items: Sequence[Item], asked: Options) -> list[tuple[int, SubmitError]]:
     refused: list[tuple[int, SubmitError]] = []
     for item in items:
         try:
-            bulk.check(item)
+            bulk.check(item, asked)
         except SubmitError as error:
             refused.append((item.number, error))
     return refused

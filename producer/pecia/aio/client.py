@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -19,22 +21,37 @@ from pecia import asking, submission, tracing
 from pecia.aio import bulk
 from pecia.aio.completion import look
 from pecia.aio.job import AsyncJob, AsyncJobGroup
+from pecia.asking import Which
 from pecia.backlog import Patience
-from pecia.bulk import Item, Named, Outcome, Tally
+from pecia.bulk import Item, Named, Outcome, Tally, by_lane
 from pecia.configuration import resolve
-from pecia.errors import QueueFullError, SubmitError, WrongLoopError
-from pecia.records import AuditEntry, DeadPart, Delivery, Endpoint, Erasure, FoundPage, Listing, Usage
-from pecia.submission import Options
+from pecia.errors import JobErasedError, QueueFullError, SubmitError, WrongLoopError
+from pecia.records import (
+    AuditAction,
+    AuditEntry,
+    Batch,
+    Counts,
+    DeadPart,
+    Delivery,
+    Endpoint,
+    Erasure,
+    Exported,
+    FoundPage,
+    Listing,
+    Usage,
+)
+from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.results import Verdict, VerdictName
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, JobStateName, Lane, LaneName
+from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
 from pecia_schemas.tasks import Task
+from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
+    from pecia.exporting import ExportFormat
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -72,6 +89,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         webhook: Webhook | str | None = None,
         metadata: Mapping[str, str] | None = None,
+        label: str | None = None,
         not_before: datetime | timedelta | None = None,
         expires: datetime | timedelta | None = None,
         block: bool = False,
@@ -86,7 +104,7 @@ class AsyncClient:
         )
         with tracing.submitting(asked.lane) as span:
             patience = Patience(block=block, timeout=timeout)
-            item = Item(0, task, idempotency_key, traceparent=span.traceparent)
+            item = Item(0, task, idempotency_key, Submission(task, label=label), traceparent=span.traceparent)
             ((_, outcome),) = await self._accept([item], asked, patience)
             if isinstance(outcome, SubmitError):
                 raise outcome
@@ -95,9 +113,10 @@ class AsyncClient:
 
     async def submit_many(
         self,
-        tasks: Iterable[Task[R]] | AsyncIterable[Task[R]],
+        tasks: Iterable[Task[R] | Submission[R]] | AsyncIterable[Task[R] | Submission[R]],
         *,
         priority: Lane | LaneName = Lane.NORMAL,
+        batch: str | None = None,
         idempotency_prefix: str | None = None,
         idempotency_keys: Iterable[str] | None = None,
         webhook: Webhook | str | None = None,
@@ -111,13 +130,17 @@ class AsyncClient:
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
+        submission.checked_batch(batch)
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         with tally.told(), tracing.submitting_many():
-            async with aclosing(bulk.batches(tasks, Named(idempotency_prefix, idempotency_keys))) as batches:
-                async for items in batches:
-                    patience = Patience(block=block, timeout=timeout)
-                    with tracing.each(items, asked.lane) as (traced, noted):
-                        tally.add(noted(await self._accept(traced, asked, patience)))
+            async with aclosing(bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))) as steps:
+                async for some in steps:
+                    if asked.batch is None:
+                        asked = replace(asked, batch=(await self._open().store.open_batch(batch)).id)
+                    for items, of_lane in by_lane(some, asked):
+                        patience = Patience(block=block, timeout=timeout)
+                        with tracing.each(items, of_lane.lane) as (traced, noted):
+                            tally.add(noted(await self._accept(traced, of_lane, patience)))
         return tally.result()
 
     @overload
@@ -125,50 +148,88 @@ class AsyncClient:
     @overload
     async def job(self, job_id: UUID | str, task: type[Task[R]]) -> AsyncJob[R]: ...
     async def job(self, job_id: UUID | str, task: type[Task[Any]] | None = None) -> AsyncJob[Any]:
-        """Return the job of this id; with its type of task, the handle knows the type of its result.
+        """Return the job of this id, or whose id alone begins so.
+
+        With its type of task, the handle knows the type of its result.
 
         Raises `JobNotFoundError` if there is no such job, or none of that type.
         """
-        identifier = asking.identifier(job_id)
-        view = asking.found(identifier, await self._open().store.views([identifier]), task)
+        store = self._open().store
+        if begins := asking.prefix(job_id):
+            view = asking.only(await store.page(Listing(prefix=begins), before=None, size=2), begins)
+            asking.found(view.id, {view.id: view}, task)
+        else:
+            identifier = asking.identifier(job_id)
+            view = asking.found(identifier, await store.views([identifier]), task)
         return AsyncJob(self._open, view, created=False)
 
     def jobs(
         self,
         *,
-        status: JobState | JobStateName | Iterable[JobState | JobStateName] = (),
-        kind: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> AsyncGenerator[AsyncJob[Any], None]:
         """Yield jobs, newest first, read page by page as they are asked for.
 
-        `metadata` wants all of its pairs; `since` is a point in time or how long ago, by submission.
+        Which: those of a `batch`, in a `state`, with a page of a `verdict`, of a `kind`, with all pairs of `metadata`,
+        submitted `since` a point in time or so long ago; of several, all must apply.
+        Raises `BatchNotFoundError` once they are asked for.
         """
         asking.check_pages(limit, page_size)
-        listing = asking.listing(status=status, kind=kind, metadata=metadata, since=since)
-        return self._pages(listing, page_size, limit)
+        return self._pages(which, page_size, limit)
 
     def pages(
         self,
         *,
-        verdict: Verdict | VerdictName | Iterable[Verdict | VerdictName] = (),
-        metadata: Mapping[str, str] | None = None,
-        since: datetime | timedelta | None = None,
         limit: int | None = None,
         page_size: int = 100,
+        **which: Unpack[Which],
     ) -> AsyncGenerator[FoundPage, None]:
-        """Yield the pages that were read with this verdict, or one of these, the newest job first.
+        """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
-        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. `metadata` and
-        `since` say of which jobs, as in `jobs`. What was erased is left out.
+        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
+        which jobs, as in `jobs`. What was erased is left out.
         """
         asking.check_pages(limit, page_size)
-        verdicts = asking.verdicts(verdict)
-        listing = asking.listing(status=(), kind=None, metadata=metadata, since=since)
-        return self._found_pages(verdicts, listing, page_size, limit)
+        return self._found_pages(which, page_size, limit)
+
+    async def batch(self, reference: str) -> Batch:
+        """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
+        return await self._open().store.batch(reference)
+
+    async def counts(self, **which: Unpack[Which]) -> Counts:
+        """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
+        return await self._open().store.counts(await self._listing(which))
+
+    async def export(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        **which: Unpack[Which],
+    ) -> Exported:
+        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`. All else: `Client.export`.
+
+        A thread renders and writes; the run holds one step of some hundred jobs.
+        """
+        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
+
+        connections = self._open()
+        store = connections.store
+        exporter = await finish_in_thread(Exporter, to, format, lambda: connections.payloads)
+        async with aclosing(self.jobs(page_size=500, **which)) as jobs:
+            async for job in jobs:
+                if not exporter.wants(job):
+                    continue
+                ended, original = None, None
+                if job.state.has_result and job.erased_at is None:
+                    with suppress(JobErasedError):
+                        ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
+                if ended is not None and exporter.payloads is not None:
+                    original = await store.original(job.id)
+                await finish_in_thread(exporter.add, job, ended, original)
+        return await finish_in_thread(exporter.finish)
 
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
@@ -373,13 +434,20 @@ class AsyncClient:
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)
 
+    async def _listing(self, which: Which) -> Listing:
+        """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
+        batch = which.get("batch")
+        listing = asking.listing(which)
+        if isinstance(batch, str):
+            batch = await self._open().store.batch(batch)
+        return replace(listing, batch=batch.id if isinstance(batch, Batch) else batch)
+
     async def _known(self, jobs: Iterable[AsyncJob[Any] | UUID | str]) -> list[UUID]:
         """Return the ids of jobs that exist. Raises `JobNotFoundError` for the first that does not."""
         return [view.id for view in await look(self._open(), [asking.id_of(job) for job in jobs])]
 
-    async def _pages(
-        self, listing: Listing, size: int, limit: int | None
-    ) -> AsyncGenerator[AsyncJob[Any], None]:
+    async def _pages(self, which: Which, size: int, limit: int | None) -> AsyncGenerator[AsyncJob[Any], None]:
+        listing = await self._listing(which)
         before: UUID | None = None
         left = limit
         while left != 0 and (page := await self._open().store.page(listing, before=before, size=size)):
@@ -391,8 +459,10 @@ class AsyncClient:
             before = page[-1].id
 
     async def _found_pages(
-        self, verdicts: Collection[Verdict], listing: Listing, size: int, limit: int | None
+        self, which: Which, size: int, limit: int | None
     ) -> AsyncGenerator[FoundPage, None]:
+        verdicts = asking.verdicts(which.get("verdict", ()))
+        listing = replace(await self._listing(which), verdicts=())
         last: FoundPage | None = None
         left = limit
         while left != 0 and (

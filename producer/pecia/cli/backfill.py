@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pecia import submission
 from pecia.cli import endings, output, reading, submitting, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted, unserved_told
@@ -20,6 +21,7 @@ from pecia.client import Client
 from pecia.configuration import resolve
 from pecia.errors import SubmitManyError
 from pecia.job import AnyJob, JobGroup
+from pecia.submission import Submission
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import JobState, Lane
@@ -32,7 +34,7 @@ _OPEN_BATCHES: Final = 20
 Where = Annotated[
     str, typer.Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")]
+Step = Annotated[int, typer.Option(min=1, help="Documents that are handed over together.")]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -77,6 +79,8 @@ class Order:
     keys: Keyring
     metadata: dict[str, str]
     webhook: str | None
+    name: str
+    """Of the batch."""
 
     def submit(self, client: Client, batch: list[Found], tally: Tally) -> JobGroup[Any]:
         """Hand over the documents of a batch, wait for room in the lane if need be, and count what became of them."""
@@ -93,8 +97,15 @@ class Order:
     def _submit(self, client: Client, batch: list[Found]) -> tuple[JobGroup[Any], dict[int, Exception]]:
         try:
             group = client.submit_many(
-                (replace(self.task, source=one.source) for one in batch),
-                idempotency_keys=[one.key(self.task, Lane.BULK, self.keys) for one in batch],
+                (
+                    Submission(
+                        replace(self.task, source=one.source),
+                        key=one.key(self.task, Lane.BULK, self.keys),
+                        label=one.label,
+                    )
+                    for one in batch
+                ),
+                batch=self.name,
                 priority=Lane.BULK,
                 metadata=self.metadata,
                 webhook=self.webhook,
@@ -114,7 +125,8 @@ def backfill(
     no_cache: submitting.NoCache = False,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
-    batch: Batch = 1_000,
+    batch: submitting.InBatch = None,
+    step: Step = 1_000,
     backlog: Limit = None,
     ray: Ray = False,
     dry_run: DryRun = False,
@@ -133,9 +145,10 @@ def backfill(
         settings = _settings(backlog)
         task = _task(document_type, language, fields, cache=not no_cache)
         told = values.metadata(metadata)
-        order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook)
-        with Client(settings=settings) as client:
-            batches = _batches(documents_below(where), batch)
+        name = submission.checked_batch(batch) or submitting.new_name("backfill")
+        order = Order(task=task, keys=settings.keyring, metadata=told, webhook=webhook, name=name)
+        with endings.going_on(f"pecia watch --batch {name}"), Client(settings=settings) as client:
+            batches = _batches(documents_below(where), step)
             groups = (order.submit(client, some, tally) for some in batches)
             if ray:
                 _read(groups, settings, tally)

@@ -45,6 +45,7 @@ def caption(
     adapter: generation.Adapter = None,
     no_cache: submitting.NoCache = False,
     key: submitting.Key = None,
+    batch: submitting.InBatch = None,
     metadata: submitting.Metadata = None,
     webhook: submitting.NoticeUrl = None,
     not_before: submitting.NotBefore = None,
@@ -86,9 +87,9 @@ def caption(
     )
     when = {"not_before": not_before, "expires": expires}
     told = submitting.told(
-        priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
+        batch=batch, priority=priority, key=key, metadata=metadata, webhook=webhook, block=block, **when
     )
     delivery = results.Delivery(form=form, target=target, force=force)
     wanted = submitting.Wanted(wait=wait, timeout=timeout, as_json=as_json, delivery=delivery)
     wanted.check(CaptionVideo.kind, len(found))
-    submitting.run(tasks, [one.name for one in found], told, wanted)
+    submitting.run(tasks, found, told, wanted)

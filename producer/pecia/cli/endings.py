@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -11,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from pecia.errors import (
+    BatchNotFoundError,
     ConfigurationError,
     DatabaseRefusedError,
     IdempotencyConflictError,
@@ -36,6 +38,7 @@ class Ending(IntEnum):
     USAGE = 2
     TIMEOUT = 3
     UNAVAILABLE = 4
+    INTERRUPTED = 130
 
 
 _OF_ERRORS: dict[type[PeciaError], Ending] = {
@@ -49,6 +52,7 @@ _OF_ERRORS: dict[type[PeciaError], Ending] = {
     SubmitError: Ending.USAGE,
     DatabaseRefusedError: Ending.USAGE,
     JobNotFoundError: Ending.USAGE,
+    BatchNotFoundError: Ending.USAGE,
     RetryRefusedError: Ending.USAGE,
 }
 
@@ -67,6 +71,16 @@ def of_results(jobs: Iterable[AnyJob]) -> Ending:
     """Return the exit code for results that were asked for: done if they are all there, and whole."""
     there = [job.state is JobState.SUCCEEDED and job.erased_at is None for job in jobs]
     return Ending.DONE if all(there) else Ending.FAILED
+
+
+@contextmanager
+def going_on(back: str) -> Iterator[None]:
+    """Say at a Ctrl-C that the jobs go on, and which command follows them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"what was submitted goes on: `{back}` follows it.")
+        raise typer.Exit(Ending.INTERRUPTED) from None
 
 
 def after(error: Exception) -> int:

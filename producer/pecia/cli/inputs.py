@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 import typer
 
 from pecia.cli import endings
+from pecia_schemas import lengths
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.references import URL_SCHEMES
 
@@ -26,6 +28,8 @@ class Input:
 
     name: str
     source: Path | str | IO[bytes]
+    label: str | None = None
+    """What its job is called."""
 
 
 def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[Input]:
@@ -45,7 +49,7 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
     if word == _STDIN:
         yield Input(_STDIN, sys.stdin.buffer)
     elif word.lower().startswith(URL_SCHEMES):
-        yield Input(word, word)
+        yield Input(word, word, label_of(urlsplit(word).path.rpartition("/")[2]))
     elif os.path.isdir(word):  # noqa: PTH112  Path's raises for a folder that may not be entered and for long words
         yield from _of_folder(Path(word), wanted)
     elif os.path.exists(word):  # noqa: PTH110  as above
@@ -54,10 +58,15 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
         yield from _of_pattern(word)
 
 
+def label_of(name: str) -> str | None:
+    """Return a name as a label holds it: what is no text in it is replaced, and of a long one the end is kept."""
+    return os.fsencode(name).decode("utf-8", "replace")[-lengths.LABEL :] or None
+
+
 def _of_file(path: Path) -> Input:
     if not os.access(path, os.R_OK):
         raise typer.BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
-    return Input(str(path), path)
+    return Input(str(path), path, label_of(path.name))
 
 
 def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
@@ -66,7 +75,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
     for path in files_below(folder):
         if (media := sniffed(path)) is not None and wanted(media):
             taken += 1
-            yield Input(str(path), path)
+            yield Input(str(path), path, label_of(str(path.relative_to(folder))))
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:

@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pecia.cli import endings, output, values
+from pecia.cli import choosing, endings, output, values
+from pecia.cli.choosing import InBatch, Metadata, States, Verdicts, which
 from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.errors import JobTimeoutError, RetryRefusedError
 from pecia.job import JobGroup
 from pecia_schemas.results import Verdict
-from pecia_schemas.states import JobState
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Ids of jobs, in full; - reads them from standard input.")
+    list[str],
+    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each job.")]
 Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the jobs go on.")]
@@ -30,15 +31,26 @@ def status(ids: Ids, *, as_json: AsJson = False) -> None:
         _show(client.group(client.job(job_id) for job_id in values.ids(ids)), as_json=as_json)
 
 
-def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
+def wait(
+    ids: choosing.Ids = None,
+    *,
+    batch: InBatch = None,
+    state: States = None,
+    verdict: Verdicts = None,
+    metadata: Metadata = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+) -> None:
     """Wait until jobs are over. Exits with 0 only if every one of them succeeded whole.
 
-    Example: `pecia wait 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --timeout 60`
+    Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
     from pecia.cli.following import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
 
-    with Client() as client:
-        group = client.group(client.job(job_id) for job_id in values.ids(ids))
+    asked = which(batch, state, verdict, metadata)
+    choosing.check(ids, asked)
+    with endings.going_on(choosing.way_back(ids, asked)), Client() as client:
+        group = choosing.chosen(client, ids, asked)
         try:
             follow(group, timeout)
         except JobTimeoutError:
@@ -49,18 +61,32 @@ def wait(ids: Ids, *, timeout: Timeout = None, as_json: AsJson = False) -> None:
 
 
 def cancel(
-    ids: Ids,
+    ids: choosing.Ids = None,
     *,
+    batch: InBatch = None,
+    state: States = None,
+    verdict: Verdicts = None,
+    metadata: Metadata = None,
     reason: Annotated[str | None, typer.Option(help="Kept with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """End jobs now. Those that are over stay as they are.
 
-    Example: `pecia cancel 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --reason "wrong file"`
+    Example: `pecia cancel 0190b3c8-7e1a-7c55 --reason "wrong file"`, `pecia cancel --batch ward-7 --state queued`
     """
+    asked = which(batch, state, verdict, metadata)
+    choosing.check(ids, asked)
     with Client() as client:
-        jobs = [client.job(job_id) for job_id in values.ids(ids)]
-        for job in jobs:
+        if asked:
+            asked.setdefault("state", choosing.OPEN)
+            group = choosing.chosen(client, None, asked)
+            ended = group.cancel(reason=reason)
+            if as_json:
+                _show(group.refresh(), as_json=True)
+            else:
+                typer.echo(f"{ended:,} jobs cancelled.")
+            return
+        for job in choosing.chosen(client, ids, asked):
             ended = job.cancel(reason=reason)
             if as_json:
                 output.json_line(output.job_json(job, None))
@@ -68,15 +94,26 @@ def cancel(
                 typer.echo(f"{job.id} {job.state if ended else f'was {job.state} already'}")
 
 
-def retry(ids: Ids, *, as_json: AsJson = False) -> None:
+def retry(
+    ids: choosing.Ids = None,
+    *,
+    batch: InBatch = None,
+    state: States = None,
+    verdict: Verdicts = None,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
     """Run again what failed or was cancelled in jobs that are over. What was read stays read.
 
-    Example: `pecia retry 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """
+    asked = which(batch, state, verdict, metadata)
+    choosing.check(ids, asked)
+    if asked and "state" not in asked:
+        asked["state"] = choosing.UNSUCCESSFUL
     with Client() as client:
-        jobs = [client.job(job_id) for job_id in values.ids(ids)]
         reopened, ending = [], Ending.DONE
-        for job in jobs:
+        for job in choosing.chosen(client, ids, asked):
             try:
                 reopened.append(job.retry())
             except RetryRefusedError as error:
@@ -89,17 +126,14 @@ def retry(ids: Ids, *, as_json: AsJson = False) -> None:
 
 def list_jobs(
     *,
-    state: Annotated[
-        list[JobState] | None, typer.Option(help="Only jobs in this state; may be repeated.")
-    ] = None,
+    batch: InBatch = None,
+    state: States = None,
     verdict: Annotated[
         list[Verdict] | None,
         typer.Option(help="Show pages that were read with this verdict instead; may be repeated."),
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Only this kind of work, such as document.read.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with it.")
-    ] = None,
+    metadata: Metadata = None,
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
     ] = None,
@@ -108,25 +142,15 @@ def list_jobs(
 ) -> None:
     """Show jobs, newest first, or pages that a person should look at.
 
-    Example: `pecia list --state failed --since 2h`, `pecia list --verdict incomplete --verdict review`
+    Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
-    if verdict and (state or kind):
-        raise typer.BadParameter("pages are found by --metadata and --since", param_hint="--verdict")
+    asked = which(batch, state, verdict, metadata)
+    asked["since"], asked["kind"] = values.since(since), kind
     with Client() as client:
         if verdict:
-            pages = client.pages(
-                verdict=verdict, metadata=values.metadata(metadata), since=values.since(since), limit=limit
-            )
-            output.pages(pages, as_json=as_json)
+            output.pages(client.pages(limit=limit, **asked), as_json=as_json)
             return
-        found = client.jobs(
-            status=state or (),
-            kind=kind,
-            metadata=values.metadata(metadata),
-            since=values.since(since),
-            limit=limit,
-        )
-        _show(client.group(found), as_json=as_json)
+        _show(client.group(client.jobs(limit=limit, **asked)), as_json=as_json)
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:

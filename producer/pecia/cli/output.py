@@ -33,6 +33,10 @@ _COLOURS: dict[JobState, dict[str, Any]] = {
 }
 
 
+_LABEL = 32
+_LABEL_COLUMN = 5
+
+
 def json_line(value: Mapping[str, Any]) -> None:
     """Print one object on a line of its own."""
     typer.echo(json.dumps(value, ensure_ascii=False))
@@ -43,7 +47,7 @@ def result_json(job: AnyJob, file: str | None, revision: int | None = None) -> d
     result = job.result(timeout=0, revision=revision) if _is_readable(job) else None
     return {
         "job": str(job.id),
-        "file": file,
+        "file": file or job.label,
         "state": job.state,
         **({"revision": result.revision} if isinstance(result, Document) and result.revision else {}),
         **_content_json(job.kind, result),
@@ -118,6 +122,8 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
     return {
         "job": str(job.id),
         "kind": job.kind,
+        "label": job.label,
+        "batch": job.batch and str(job.batch),
         "lane": job.lane,
         "state": job.state,
         "progress": job.progress.model_dump(),
@@ -146,7 +152,7 @@ def pages(found: Iterable[FoundPage], *, as_json: bool) -> None:
 
 def result_text(job: AnyJob, file: str | None, revision: int | None = None) -> None:
     """Print what a job made, each page or segment under a line that names it; what failed, on standard error."""
-    name = file or str(job.id)
+    name = file or printable(job.label) or str(job.id)
     if job.failure is not None:
         typer.echo(f"{name}: {job.failure.code}: {job.failure.message}", err=True)
     elif not job.state.has_result:
@@ -197,10 +203,13 @@ def console() -> Console:
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
     """Return the jobs as a table, in which every id stands whole: on a narrow terminal with fewer columns."""
+    rows = [_row(job) for job in jobs]
+    headings = ["job", "kind", "lane", "state", "parts", "label", "submitted", "took", "why"]
+    without = [] if any(row[_LABEL_COLUMN] for row in rows) else [_LABEL_COLUMN]
     return fitting(
-        ("job", "kind", "lane", "state", "parts", "submitted", "took", "why"),
-        [_row(job) for job in jobs],
-        spare=("kind", "submitted", "lane", "took"),
+        [name for place, name in enumerate(headings) if place not in without],
+        [[cell for place, cell in enumerate(row) if place not in without] for row in rows],
+        spare=("kind", "submitted", "lane", "took", "label"),
         width=width,
     )
 
@@ -212,10 +221,21 @@ def _row(job: AnyJob) -> tuple[str, ...]:
         job.lane,
         _coloured(job.state),
         progress_text(job.progress),
+        _shortened(printable(job.label)),
         job.submitted_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         _took(job),
         _why(job),
     )
+
+
+def printable(label: str | None) -> str:
+    """Return a label without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label or "")
+
+
+def _shortened(label: str) -> str:
+    """Return a label, or how a long one ends: that tells files of a folder apart."""
+    return label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}"
 
 
 def _coloured(state: JobState) -> str:

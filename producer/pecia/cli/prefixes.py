@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 from obstore.exceptions import BaseError
 
-from pecia.cli.inputs import files_below, sniffed
+from pecia.cli.inputs import files_below, label_of, sniffed
 from pecia.errors import InvalidSettingError, UnavailableError
 from pecia_schemas.buckets import open_bucket
 from pecia_schemas.encryption import Keyring
@@ -37,6 +37,7 @@ class Found:
     """What is another whenever its content is."""
     size: int
     """Bytes."""
+    label: str | None
 
     def key(self, asked: ReadDocument, lane: Lane, keys: Keyring) -> str:
         """Return what names this version of the document, read as `asked`: it tells nothing of where it lies.
@@ -73,7 +74,13 @@ def _in_folder(folder: Path) -> Iterator[Found]:
         if media is not None and not media.is_video:
             about = path.stat()
             version = f"{about.st_mtime_ns} {about.st_size}"
-            yield Found(name=str(path.absolute()), source=path, version=version, size=about.st_size)
+            yield Found(
+                name=str(path.absolute()),
+                source=path,
+                version=version,
+                size=about.st_size,
+                label=label_of(str(path.relative_to(folder))),
+            )
 
 
 def _in_bucket(where: str) -> Iterator[Found]:
@@ -87,7 +94,13 @@ def _in_bucket(where: str) -> Iterator[Found]:
                 if one["size"]:
                     url = f"{_BUCKETS}{bucket}/{one['path']}"
                     version = one["e_tag"] or f"{one['last_modified'].timestamp()} {one['size']}"
-                    yield Found(name=url, source=url, version=version, size=one["size"])
+                    yield Found(
+                        name=url,
+                        source=url,
+                        version=version,
+                        size=one["size"],
+                        label=label_of(one["path"][len(prefix) :].lstrip("/")) or label_of(one["path"]),
+                    )
     except (BaseError, OSError) as error:
         raise UnavailableError(
             f"The bucket cannot be listed ({type(error).__name__}): check its name, PECIA_SOURCE_OPTIONS, and that the "

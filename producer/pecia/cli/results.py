@@ -16,10 +16,10 @@ from uuid import UUID
 import typer
 
 from pecia import saving
-from pecia.cli import endings, output, values
+from pecia.cli import choosing, endings, output
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted
-from pecia.cli.jobs import AsJson, Ids
+from pecia.cli.jobs import AsJson
 from pecia.client import Client
 from pecia.errors import JobError
 from pecia.formats import Format, fields, render
@@ -96,8 +96,12 @@ class Delivery:
 
 
 def result(
-    ids: Ids,
+    ids: choosing.Ids = None,
     *,
+    batch: choosing.InBatch = None,
+    state: choosing.States = None,
+    verdict: choosing.Verdicts = None,
+    metadata: choosing.Metadata = None,
     form: Form = None,
     target: Target = None,
     force: Force = False,
@@ -116,8 +120,10 @@ def result(
         raise typer.BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
     if table and (as_json or not asked.is_plain):
         raise typer.BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+    which = choosing.which(batch, state, verdict, metadata)
+    choosing.check(ids, which)
     with Client() as client:
-        jobs = [client.job(job_id) for job_id in values.ids(ids)]
+        jobs = choosing.chosen(client, ids, which)
         if table:
             raise typer.Exit(_each(jobs, lambda job: _print_table(job, table, revision)))
         ending = (

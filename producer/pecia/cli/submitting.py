@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
 import typer
 
+from pecia import submission
 from pecia.cli import endings, output, values
 from pecia.cli.endings import Ending
 from pecia.cli.following import counted, follow
+from pecia.cli.inputs import Input
 from pecia.cli.results import Delivery, deliver
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
 from pecia.job import JobGroup
+from pecia.submission import Submission
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
 from pecia_schemas.tracing import exported
@@ -41,6 +46,15 @@ NotBefore = Annotated[
 Expires = Annotated[
     str | None,
     typer.Option("--expires", metavar="WHEN", help="Give up what is not finished then: 30m, 2h, or a date."),
+]
+InBatch = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        metavar="NAME",
+        help="Name of the batch that the jobs are put into; one that is there is added to. Default for several files: "
+        "a new one.",
+    ),
 ]
 Block = Annotated[bool, typer.Option("--block", help="Wait while the lane is full, instead of giving up.")]
 NoCache = Annotated[
@@ -67,11 +81,13 @@ class Told:
     """What a caller says about all jobs of a command."""
 
     key: str | None
+    batch: str | None
     asked: Asked
 
 
 def told(
     *,
+    batch: str | None,
     priority: Lane,
     key: str | None,
     metadata: list[str] | None,
@@ -89,7 +105,7 @@ def told(
         expires=values.moment(expires, "--expires"),
         block=block,
     )
-    return Told(key, asked)
+    return Told(key, submission.checked_batch(batch), asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +139,29 @@ class Submitted:
     ending: Ending
 
 
-def run(tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted) -> None:
-    """Submit a task for each name; print the jobs' ids, or wait and print or write their results."""
+def run(tasks: Iterable[Task[Any]], found: Sequence[Input], told: Told, wanted: Wanted) -> None:
+    """Submit a task for each input; print the jobs' ids, or wait and print or write their results."""
     settings = from_environment()
+    names = [one.name for one in found]
+    if told.batch is None and len(found) > 1:
+        told = replace(told, batch=new_name("batch"))
+    labelled = (Submission(task, label=one.label) for task, one in zip(tasks, found, strict=True))
     with (
+        endings.going_on(f"pecia watch --batch {told.batch}" if told.batch else "pecia watch"),
         warnings.catch_warnings(),
         Client(settings=settings) as client,
         exported(settings, "pecia-client"),
     ):
         warnings.showwarning = lambda message, *_, **__: endings.complain(str(message))
-        submitted = _submitted(client, counted(tasks, len(names), "submitted"), names, told, wanted)
+        submitted = _submitted(client, counted(labelled, len(names), "submitted"), names, told, wanted)
+        if told.batch and sys.stderr.isatty():
+            endings.complain(f"batch {told.batch}, {len(submitted.group):,} jobs")
         ending = _wait(submitted, wanted) if wanted.wait else _receipts(submitted, as_json=wanted.as_json)
     raise typer.Exit(max(submitted.ending, ending))
 
 
 def _submitted(
-    client: Client, tasks: Iterable[Task[Any]], names: Sequence[str], told: Told, wanted: Wanted
+    client: Client, tasks: Iterable[Submission[Any]], names: Sequence[str], told: Told, wanted: Wanted
 ) -> Submitted:
     """Submit what can be submitted, and say what is wrong with the others; if it breaks off, what was accepted."""
     try:
@@ -162,11 +185,18 @@ def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None
         endings.complain(f"{names[number]}: {why}")
 
 
-def _submit(client: Client, tasks: Iterable[Task[Any]], count: int, told: Told) -> JobGroup[Any]:
-    if told.key is not None and count == 1:
-        (task,) = tasks
-        return client.group([client.submit(task, idempotency_key=told.key, **told.asked)])
-    return client.submit_many(tasks, idempotency_prefix=told.key, **told.asked)
+def _submit(client: Client, tasks: Iterable[Submission[Any]], count: int, told: Told) -> JobGroup[Any]:
+    if told.batch is None and count == 1:
+        (one,) = tasks
+        return client.group(
+            [client.submit(one.task, label=one.label, idempotency_key=told.key, **told.asked)]
+        )
+    return client.submit_many(tasks, batch=told.batch, idempotency_prefix=told.key, **told.asked)
+
+
+def new_name(verb: str) -> str:
+    """Return a name for a batch that its caller gave none: known before anything is submitted."""
+    return f"{verb}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _receipts(submitted: Submitted, *, as_json: bool) -> Ending:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import typer
 
 from pecia_schemas import lengths
+from pecia_schemas.ids import as_prefix
 from pecia_schemas.page_ranges import PageRanges
 
 if TYPE_CHECKING:
@@ -23,17 +23,18 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _AGO = re.compile(r"(\d+)([smhdw])")
 
 
-def ids(words: Sequence[str]) -> list[UUID]:
-    """Return the ids of jobs that were typed, or that standard input has line by line if the word is `-`."""
+def ids(words: Sequence[str]) -> list[str]:
+    """Return the ids that were typed, whole or how they begin, or that standard input has if the word is `-`."""
     typed = [id_ for word in words for id_ in (sys.stdin.read().split() if word == "-" else [word])]
     return [_id(word) for word in typed]
 
 
-def _id(word: str) -> UUID:
-    try:
-        return UUID(word)
-    except ValueError:
-        raise typer.BadParameter(f"'{word}' is no UUID, as a job's id is", param_hint="ID") from None
+def _id(word: str) -> str:
+    if as_prefix(word) is None:
+        raise typer.BadParameter(
+            f"'{word}' is no UUID, as a job's id is, nor how one begins", param_hint="ID"
+        )
+    return word
 
 
 def metadata(pairs: Sequence[str] | None) -> dict[str, str]:

@@ -46,6 +46,10 @@ PANELS: Final = {
             "pecia.cli.results:result",
             "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, subtitles.",
         ),
+        "export": Verb(
+            "pecia.cli.export:export",
+            "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
+        ),
         "eval": Verb(
             "pecia.cli.evaluation:evaluate",
             "Read files whose content is known, and show by kind of page how much is right.",

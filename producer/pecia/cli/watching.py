@@ -1,40 +1,85 @@
-"""`pecia watch`: jobs as they move."""
+"""`pecia watch`: jobs as they move, and how long they will take."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
-from typing import Annotated
-from uuid import UUID
+from typing import Annotated, Final
 
 import typer
 from rich.live import Live
 from rich.text import Text
 
-from pecia.cli import output
+from pecia.asking import Which
+from pecia.cli import choosing, output, values
 from pecia.cli.following import pause
 from pecia.client import Client
 from pecia.job import AnyJob
+from pecia.records import Counts
 from pecia_schemas.states import JobState
 
-_ROWS = 40
-_OPEN = (JobState.QUEUED, JobState.RUNNING)
+_ROWS: Final = 40
+_SPAN_S: Final = 30.0
+"""Over which pages a second are measured."""
+_EVERY_S: Final = 1.0
+"""Between two looks at jobs that Postgres has to count."""
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is seen at one moment."""
+
+    counts: Counts
+    jobs: list[AnyJob]
+    """In the order in which they are shown, or all if a program is told."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast parts end."""
+
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, ended: int, now: float) -> None:
+        """Note how many have ended by now."""
+        self._seen.append((now, ended))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _SPAN_S:  # noqa: PLR2004  both ends
+            self._seen.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Parts a second, lately."""
+        (began, first), (now, last) = self._seen[0], self._seen[-1]
+        return max(0, last - first) / (now - began) if now > began else 0.0
 
 
 def watch(
-    ids: Annotated[
-        list[UUID] | None, typer.Argument(metavar="ID", help="Ids of jobs. Default: all that are open.")
-    ] = None,
+    ids: Ids = None,
     *,
+    batch: choosing.InBatch = None,
+    state: choosing.States = None,
+    verdict: choosing.Verdicts = None,
+    metadata: choosing.Metadata = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
     """Show jobs live until they are over, or Ctrl-C.
 
-    Example: `pecia watch`
+    Example: `pecia watch`, `pecia watch --batch ward-7`
     """
+    asked = choosing.which(batch, state, verdict, metadata)
+    if asked:
+        choosing.check(ids, asked)
     with Client() as client:
-        seen = {job_id: client.job(job_id) for job_id in ids or ()}
-        looks = _looks(client, seen, add_new=not ids)
+        looks = _looks_at_many(client, asked, whole=as_json) if asked else _looks(client, ids)
         try:
             if as_json:
                 _print_changes(looks)
@@ -44,37 +89,125 @@ def watch(
             raise typer.Exit(0) from None
 
 
-def _looks(client: Client, seen: dict[UUID, AnyJob], *, add_new: bool) -> Iterator[dict[UUID, AnyJob]]:
-    """Yield the jobs as they are, again and again, until all are over."""
+def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
+    """Yield the jobs of these ids, or all that are open, as they are, again and again, until all are over."""
+    seen = {job.id: job for job in map(client.job, values.ids(ids or ()))}
     while True:
-        if add_new:
-            for job in client.jobs(status=_OPEN, limit=_ROWS):
-                seen.setdefault(job.id, job)
+        if not ids:
+            for state in choosing.OPEN:
+                for job in client.jobs(state=state, limit=_ROWS):
+                    seen.setdefault(job.id, job)
         client.group(job for job in seen.values() if not job.done).refresh()
-        yield seen
-        if all(job.done for job in seen.values()):
+        jobs = list(seen.values())
+        counts = _counted(jobs)
+        if not ids:  # there may be more of them than are shown
+            counts = _both(client.counts(state=choosing.OPEN), _counted([job for job in jobs if job.done]))
+        yield Look(counts, _in_order(jobs))
+        if all(job.done for job in jobs) and not counts.open:
             return
         pause()
 
 
-def _show(looks: Iterator[dict[UUID, AnyJob]]) -> None:
-    console = output.console()
+def _looks_at_many(client: Client, asked: Which, *, whole: bool) -> Iterator[Look]:
+    """Yield the jobs that a filter finds, until all are over: what runs first, then what waits, then what is over."""
+    while True:
+        counts = client.counts(**asked)
+        if whole:
+            jobs = list(client.jobs(**asked, page_size=500))
+        elif "state" in asked:
+            jobs = list(client.jobs(**asked, limit=_ROWS))
+        else:
+            jobs = []
+            over = [one for one in JobState if one.is_terminal]
+            for states in ([JobState.RUNNING], [JobState.QUEUED], over):
+                those: Which = {**asked, "state": states}
+                jobs += client.jobs(**those, limit=_ROWS - len(jobs))
+        yield Look(counts, jobs)
+        if not counts.open:
+            return
+        time.sleep(_EVERY_S)
+
+
+def _show(looks: Iterator[Look]) -> None:
+    console, pace = output.console(), Pace()
     with Live(console=console, auto_refresh=False) as live:
-        for seen in looks:
-            table = output.table(_newest(seen), console.width)
-            live.update(Text.from_ansi(table), refresh=console.is_terminal)
+        for look in looks:
+            counts = look.counts
+            pace.add(counts.done + counts.failed, time.monotonic())
+            lines = [summary(counts, pace.rate)]
+            if counts.failures:
+                most = sorted(counts.failures.items(), key=lambda one: (-one[1], one[0]))
+                lines.append("failed: " + ", ".join(f"{code} {number:,}" for code, number in most))
+            room = max(3, console.height - len(lines) - 6) if console.is_terminal else _ROWS
+            lines.append(output.table(look.jobs[:room], console.width))
+            live.update(Text.from_ansi("\n".join(lines)), refresh=console.is_terminal)
 
 
-def _print_changes(looks: Iterator[dict[UUID, AnyJob]]) -> None:
-    told: dict[UUID, object] = {}
-    for seen in looks:
-        for job in seen.values():
+def summary(counts: Counts, rate: float) -> str:
+    """Return in a line how many jobs are where, how fast pages are read and how long the rest takes."""
+    states = counts.states
+    named = {
+        "queued": states.get(JobState.QUEUED, 0),
+        "running": states.get(JobState.RUNNING, 0),
+        "done": states.get(JobState.SUCCEEDED, 0) + states.get(JobState.PARTIAL, 0),
+        "failed": states.get(JobState.FAILED, 0),
+    }
+    for rare in (JobState.CANCELLED, JobState.EXPIRED):
+        if states.get(rare):
+            named[rare.value] = states[rare]
+    said = ", ".join(f"{number:,} {name}" for name, number in named.items())
+    if not counts.open:
+        return f"{said}; {counts.done:,} pages read"
+    left = _left(counts)
+    took = f", {_rounded(left / rate)} left" if rate else ""
+    return f"{said}; {rate:.1f} pages/s{took}"
+
+
+def _left(counts: Counts) -> float:
+    """Return how many parts have not ended; documents that are not cut yet are taken for average ones."""
+    cut = counts.jobs - counts.uncut
+    of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)
+    return counts.parts - counts.done - counts.failed - counts.cancelled + of_uncut
+
+
+def _rounded(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _counted(jobs: list[AnyJob]) -> Counts:
+    return Counts(
+        states=Counter(job.state for job in jobs),
+        parts=sum(job.progress.total or 0 for job in jobs),
+        done=sum(job.progress.done for job in jobs),
+        failed=sum(job.progress.failed for job in jobs),
+        cancelled=sum(job.progress.cancelled for job in jobs),
+        uncut=sum(job.progress.total is None for job in jobs),
+        failures=Counter(job.failure.code for job in jobs if job.failure),
+    )
+
+
+def _both(some: Counts, others: Counts) -> Counts:
+    """Return the counts of jobs of two kinds, which have no state in common."""
+    sums = {
+        name: getattr(some, name) + getattr(others, name)
+        for name in ("parts", "done", "failed", "cancelled", "uncut")
+    }
+    failures = Counter(some.failures) + Counter(others.failures)
+    return Counts(states={**some.states, **others.states}, failures=failures, **sums)
+
+
+def _print_changes(looks: Iterator[Look]) -> None:
+    told: dict[object, object] = {}
+    for look in looks:
+        for job in look.jobs:
             if told.get(job.id) != (now := (job.state, job.progress)):
                 told[job.id] = now
                 output.json_line(output.job_json(job, None))
 
 
-def _newest(seen: dict[UUID, AnyJob]) -> list[AnyJob]:
-    """Return what fits a screen: open jobs first, then those that ended, newest first."""
-    newest = sorted(seen.values(), key=lambda job: job.id, reverse=True)
-    return list(chain((job for job in newest if not job.done), (job for job in newest if job.done)))[:_ROWS]
+def _in_order(jobs: list[AnyJob]) -> list[AnyJob]:
+    """Return what runs, then what waits, then what ended, each the newest first."""
+    newest = sorted(jobs, key=lambda job: job.id, reverse=True)
+    running = [job for job in newest if job.state is JobState.RUNNING]
+    waiting = [job for job in newest if job.state is JobState.QUEUED]
+    return list(chain(running, waiting, (job for job in newest if job.done)))

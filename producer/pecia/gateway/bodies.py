@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pecia.access import AccessKey
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle
-from pecia.records import FoundPage, PartOutcome
+from pecia.records import Batch, Counts, FoundPage, PartOutcome
 from pecia.view import JobView
 from pecia_schemas import lengths
 from pecia_schemas.events import NoticeType, Progress, Webhook
@@ -32,6 +32,8 @@ _JOB: Final[Any] = {
     "state": "queued",
     "progress": {"total": 1, "done": 0, "failed": 0, "cancelled": 0},
     "failure": None,
+    "label": "chart-17.pdf",
+    "batch": "0190b3c8-7e19-7b42-9d40-6c1f8a9e2b53",
     "metadata": {"ward": "7"},
     "submitted_at": "2026-11-23T08:00:00Z",
     "started_at": None,
@@ -53,6 +55,7 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
         for field in fields_of(task)
         if field.name != "source"
     }
+    label = Field(default=None, min_length=1, max_length=lengths.LABEL, repr=False)
     url = Field(default=None, max_length=lengths.SOURCE_URL, repr=False)
     return create_model(
         f"{task.__name__}Task",
@@ -60,6 +63,9 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
         __doc__=task.__doc__,
         kind=(cast("Any", Literal[task.kind]), task.kind),
         url=(Annotated[str | None, url], None),
+        label=(Annotated[str | None, label], None),
+        metadata=(dict[str, str] | None, None),
+        priority=(Lane | None, None),
         **members,
     )
 
@@ -73,7 +79,10 @@ else:
 
 
 class Submission(_Body):
-    """Work to do: one task for each document. A task without a `url` reads the next `file` of the request."""
+    """Work to do: one task for each document. A task without a `url` reads the next `file` of the request.
+
+    A task may have a `label`, `metadata` beside those of all, and a `priority` of its own.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -93,6 +102,8 @@ class Submission(_Body):
     not_before: datetime | timedelta | None = None
     """A point in time, or how long from now."""
     expires: datetime | timedelta | None = None
+    batch: str | None = Field(default=None, max_length=lengths.BATCH)
+    """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)
     """One for each task, in the place of the header."""
 
@@ -108,6 +119,9 @@ class Job(BaseModel):
     state: JobState
     progress: Progress
     failure: Failure | None
+    label: str | None
+    """What the document was called."""
+    batch: UUID | None
     metadata: dict[str, str]
     submitted_at: datetime
     started_at: datetime | None
@@ -187,6 +201,18 @@ class Cancelled(BaseModel):
 
     cancelled: bool
     job: Job
+
+
+class NewBatch(_Body):
+    """A batch to be made."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=lengths.BATCH)
+
+
+class CountedBatch(Batch):
+    """A batch, and how far its jobs are."""
+
+    counts: Counts
 
 
 class Retry(_Body):

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
-from pecia import asking, formats
+from pecia import asking, formats, submission
 from pecia.access import Load
 from pecia.aio import streaming
+from pecia.asking import Which
 from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
-from pecia.gateway.bodies import Cancellation, Cancelled, FoundPages, Job, Jobs, Own, Parts, Retry
-from pecia.gateway.identity import Administrator, Anyone, Reader, Reviewer, Submitter, bearers_of
+from pecia.gateway.bodies import (
+    Cancellation,
+    Cancelled,
+    CountedBatch,
+    FoundPages,
+    Job,
+    Jobs,
+    NewBatch,
+    Own,
+    Parts,
+    Retry,
+)
+from pecia.gateway.identity import (
+    Administrator,
+    Anyone,
+    Bearer,
+    Reader,
+    Reviewer,
+    Submitter,
+    bearers_of,
+)
 from pecia.gateway.problems import documented
-from pecia.records import AuditAction, Erasure, FoundPage, PartOutcome, UsageFigures
+from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict
@@ -71,7 +93,18 @@ Metadata = Annotated[
 Since = Annotated[
     datetime | timedelta | None, Query(description="Only what was submitted since, or in so long.")
 ]
-States = Annotated[list[JobState], Query(default_factory=list, alias="status", max_length=len(JobState))]
+States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
+InBatch = Annotated[
+    str | None,
+    Query(
+        max_length=lengths.BATCH,
+        description="Only those of this batch: its name, its id or how the id begins.",
+    ),
+]
+Prefix = Annotated[
+    str | None, Query(pattern=r"^[0-9a-fA-F-]{4,36}$", description="Only those whose ids begin so.")
+]
+Reference = Annotated[str, Path(min_length=1, max_length=lengths.BATCH)]
 Verdicts = Annotated[list[Verdict], Query(default_factory=list, alias="verdict", max_length=len(Verdict))]
 Ids = Annotated[
     list[UUID],
@@ -104,12 +137,15 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
-@router.get("/jobs", responses=documented())
+@router.get("/jobs", responses=documented(404))
 async def list_jobs(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     ids: Ids,
     states: States,
+    verdicts: Verdicts,
     metadata: Metadata,
+    batch: InBatch = None,
+    prefix: Prefix = None,
     kind: str | None = None,
     since: Since = None,
     before: Before = None,
@@ -120,7 +156,15 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     if ids:
         known = await store.views(ids)
         return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
-    listing = asking.listing(status=states, kind=kind, metadata=_pairs(metadata), since=since)
+    asked: Which = {
+        "state": states,
+        "verdict": verdicts,
+        "kind": kind,
+        "metadata": _pairs(metadata),
+        "since": since,
+    }
+    begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
+    listing = replace(await _listing(bearer, batch, asked), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
     return Jobs(jobs=[Job.seen(view) for view in views], next=views[-1].id if len(views) == limit else None)
 
@@ -146,7 +190,7 @@ async def write_result(
     if form.is_binary:
         scratch = tempfile.TemporaryDirectory(prefix="pecia-gateway-")
         try:
-            path = await job.save(Path(scratch.name) / "result", form, timeout=wait, revision=revision)
+            path = await job.save(FilePath(scratch.name) / "result", form, timeout=wait, revision=revision)
         except BaseException:
             scratch.cleanup()
             raise
@@ -273,17 +317,64 @@ async def erase_job(bearer: Administrator, job_id: UUID, why: Cancellation | Non
     return erased[0] if erased else None
 
 
-@router.get("/pages", responses=documented(), tags=["review"])
+@router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
+async def open_batch(bearer: Submitter, asked: NewBatch) -> Batch:
+    """Make a batch to submit jobs into, or find the one that has this name already."""
+    name = submission.checked_batch(asked.name)
+    return await bearer.client.connections.store.open_batch(name)
+
+
+@router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
+async def look_at_batch(bearer: Reader, batch: Reference) -> CountedBatch:
+    """See how far the jobs of a batch are."""
+    store = bearer.client.connections.store
+    found = await store.batch(batch)
+    return CountedBatch(**found.model_dump(), counts=await store.counts(Listing(batch=found.id)))
+
+
+@router.get("/counts", responses=documented(404), tags=["batches"])
+async def count_jobs(  # noqa: PLR0917  FastAPI names them
+    bearer: Reader,
+    states: States,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    batch: InBatch = None,
+    kind: str | None = None,
+    since: Since = None,
+) -> Counts:
+    """See how far jobs are, those to which all applies that is asked for."""
+    asked: Which = {
+        "state": states,
+        "verdict": verdicts,
+        "kind": kind,
+        "metadata": _pairs(metadata),
+        "since": since,
+    }
+    return await bearer.client.connections.store.counts(await _listing(bearer, batch, asked))
+
+
+async def _listing(bearer: Bearer, batch: str | None, asked: Which) -> Listing:
+    """Return which jobs are meant. Raises `BatchNotFoundError`."""
+    listing = asking.listing(asked)
+    if batch is None:
+        return listing
+    return replace(listing, batch=(await bearer.client.connections.store.batch(batch)).id)
+
+
+@router.get("/pages", responses=documented(404), tags=["review"])
 async def find_pages(  # noqa: PLR0917  FastAPI names them
     bearer: Reviewer,
     verdicts: Verdicts,
+    states: States,
     metadata: Metadata,
+    batch: InBatch = None,
     since: Since = None,
     after: After = None,
     limit: Limit = 100,
 ) -> FoundPages:
     """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
-    listing = asking.listing(status=(), kind=None, metadata=_pairs(metadata), since=since)
+    asked: Which = {"state": states, "metadata": _pairs(metadata), "since": since}
+    listing = await _listing(bearer, batch, asked)
     store, last = bearer.client.connections.store, None
     if after is not None:
         job, _, number = after.partition(":")

@@ -75,6 +75,7 @@ class ProblemError(Exception):
 
 _OF_ERRORS: Final[Mapping[type[PeciaError], tuple[HTTPStatus, str]]] = {
     errors.JobNotFoundError: (HTTPStatus.NOT_FOUND, "job_not_found"),
+    errors.BatchNotFoundError: (HTTPStatus.NOT_FOUND, "batch_not_found"),
     errors.JobTimeoutError: (HTTPStatus.CONFLICT, "job_not_over"),
     errors.JobFailedError: (HTTPStatus.CONFLICT, "job_failed"),
     errors.JobCancelledError: (HTTPStatus.CONFLICT, "job_cancelled"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -13,18 +14,22 @@ from python_multipart.exceptions import FormParserError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
+from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
 from pecia.gateway.identity import Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, documented, of_error
+from pecia.submission import Submission as One
 from pecia_schemas import lengths
 from pecia_schemas.references import UrlRef
+from pecia_schemas.states import Lane
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
 router = APIRouter(tags=["jobs"])
 
 _JSON: Final = "application/json"
 _FORM: Final = "multipart/form-data"
+_NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority")
 _MOST_JSON: Final = 16 * 1024**2
 _KINDS: Final = {task.kind: task for task in (ReadDocument, CaptionVideo)}
 _REF: Final = {"$ref": "#/components/schemas/Submission"}
@@ -144,23 +149,16 @@ async def _accept(
     bearer: Submitter, request: Request, response: Response, asked: Submission, files: Sequence[UploadFile]
 ) -> Submitted:
     tasks = list(_tasks(asked, files))
-    await bearer.admit(asked.priority, len(tasks))
+    for lane, count in Counter(one.priority or asked.priority for one in tasks).items():
+        await bearer.admit(Lane(lane), count)
     failures: dict[int, Any] = {}
     try:
         async with bearers_of(request).submitting:
-            accepted = await bearer.client.submit_many(
-                tasks,
-                priority=asked.priority,
-                idempotency_keys=_keys(request, asked, len(tasks)),
-                webhook=asked.webhook,
-                metadata=asked.metadata,
-                not_before=asked.not_before,
-                expires=asked.expires,
-            )
+            accepted = await _submit(bearer, asked, tasks, _keys(request, asked, len(tasks)))
     except SubmitManyError as error:
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
-        accepted, failures = error.accepted, dict(error.failures)  # type: ignore[assignment]
+        accepted, failures = cast("Sequence[AsyncJob[Any]]", error.accepted), dict(error.failures)
     numbers = (number for number in range(len(tasks)) if number not in failures)
     jobs = [Job.of(job, number=number) for number, job in zip(numbers, accepted, strict=True)]
     if not failures and not any(job.created for job in jobs):
@@ -169,8 +167,41 @@ async def _accept(
     return Submitted(jobs=jobs, refused=refused)
 
 
-def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[Task[Any]]:
-    """Yield the tasks with their documents. Raises `InvalidSourceError` if there are more of one than of the other."""
+async def _submit(
+    bearer: Submitter, asked: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
+) -> Sequence[AsyncJob[Any]]:
+    """Submit the tasks: one alone, several as a batch."""
+    common: dict[str, Any] = {
+        "webhook": asked.webhook,
+        "not_before": asked.not_before,
+        "expires": asked.expires,
+    }
+    if len(tasks) > 1 or asked.batch is not None:
+        return await bearer.client.submit_many(
+            tasks,
+            priority=asked.priority,
+            metadata=asked.metadata,
+            batch=asked.batch,
+            idempotency_keys=keys,
+            **common,
+        )
+    (one,) = tasks
+    job = await bearer.client.submit(
+        one.task,
+        priority=one.priority or asked.priority,
+        metadata={**asked.metadata, **(one.metadata or {})},
+        label=one.label,
+        idempotency_key=keys[0] if keys else None,
+        **common,
+    )
+    return [job]
+
+
+def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
+    """Yield the tasks with their documents; files alone are called by their names.
+
+    Raises `InvalidSourceError` if there are more of one than of the other.
+    """
     waiting = iter(files)
     for body in asked.tasks or [asked.task] * max(1, len(files)):
         source: Any = UrlRef(url=body.url) if body.url is not None else next(waiting, None)
@@ -178,8 +209,10 @@ def _tasks(asked: Submission, files: Sequence[UploadFile]) -> Iterator[Task[Any]
             raise InvalidSourceError(
                 "There are more tasks than documents: each has a `url`, or a `file` of a form."
             )
-        given = {name: getattr(body, name) for name in body.model_fields_set if name not in ("kind", "url")}
-        yield _KINDS[body.kind](getattr(source, "file", source), **given)
+        given = {name: getattr(body, name) for name in body.model_fields_set if name not in _NO_OPTIONS}
+        label = body.label if asked.tasks else body.label or getattr(source, "filename", None)
+        task: Task[Any] = _KINDS[body.kind](getattr(source, "file", source), **given)
+        yield One(task, metadata=body.metadata, priority=body.priority, label=label)
     if next(waiting, None) is not None:
         raise InvalidSourceError("There are more files than tasks without a `url`.")
 

@@ -15,6 +15,7 @@ from sqlalchemy.util import await_, greenlet_spawn
 
 from pecia.errors import (
     AccessError,
+    BatchNotFoundError,
     GatewayUnavailableError,
     IdempotencyConflictError,
     InvalidFormatError,
@@ -42,6 +43,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], PeciaError]]] = {
     "idempotency_conflict": lambda said: IdempotencyConflictError(UUID(said["existing_job_id"])),
     "invalid_source": lambda said: InvalidSourceError(said["detail"]),
     "invalid_format": lambda said: InvalidFormatError(said["detail"]),
+    "batch_not_found": lambda said: BatchNotFoundError(said["detail"]),
     "refused": lambda said: SubmitError(said["detail"]),
 }
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from operator import itemgetter
 from typing import IO, Any, Final
+from urllib.parse import quote
 from uuid import UUID
 
 from pydantic import TypeAdapter
@@ -19,6 +20,7 @@ from pecia import bulk, sources
 from pecia.bulk import Item, Outcome
 from pecia.errors import (
     AccessError,
+    BatchNotFoundError,
     ConfigurationError,
     InvalidSourceError,
     QueueFullError,
@@ -27,6 +29,8 @@ from pecia.errors import (
 from pecia.originals import Original
 from pecia.records import (
     AuditAction,
+    Batch,
+    Counts,
     Delivery,
     Endpoint,
     Erasure,
@@ -38,7 +42,7 @@ from pecia.records import (
 )
 from pecia.remote.calls import Caller, error_of
 from pecia.statements import D_co, Statements, transaction, unrepeatable
-from pecia.submission import Options
+from pecia.submission import Options, Submission
 from pecia.view import Accepted, JobView
 from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
@@ -48,7 +52,7 @@ from pecia_schemas.page_ranges import written
 from pecia_schemas.references import PayloadRef, UrlRef
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState
-from pecia_schemas.tasks import Task, task_to_json
+from pecia_schemas.tasks import task_to_json
 
 _AT_ONCE: Final = 500
 """Jobs or parts in one answer."""
@@ -69,7 +73,7 @@ class RemoteStore(Statements[D_co]):
     @transaction
     def submit(self, http: Caller, items: Sequence[Item], asked: Options) -> list[Outcome]:
         """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
-        found = [outcome for batch in _batches(items) for outcome in _submitted(http, batch, asked)]
+        found = [outcome for batch in _batches(items, asked) for outcome in _submitted(http, batch, asked)]
         return sorted(found, key=itemgetter(0))
 
     @transaction
@@ -84,13 +88,37 @@ class RemoteStore(Statements[D_co]):
         found: list[JobView] = []
         while len(found) < size:
             answer = http.get(
-                "/jobs", status=list(listing.states), kind=listing.kind, before=before and str(before),
-                limit=min(size - len(found), _AT_ONCE), **_of(listing)
-            )  # fmt: skip
+                "/jobs",
+                verdict=list(listing.verdicts),
+                kind=listing.kind,
+                prefix=listing.prefix or None,
+                before=before and str(before),
+                limit=min(size - len(found), _AT_ONCE),
+                **_of(listing),
+            )
             found += [_VIEW.validate_python(one) for one in answer["jobs"]]
             if (before := answer["next"]) is None:
                 break
         return found
+
+    @transaction
+    def open_batch(self, http: Caller, name: str | None) -> Batch:
+        """Return a new batch, or the one that has this name already."""
+        return Batch.model_validate(http.ask("POST", "/batches", json={"name": name}))
+
+    @transaction
+    def batch(self, http: Caller, reference: str) -> Batch:
+        """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
+        try:
+            return Batch.model_validate(http.get(f"/batches/{quote(reference, safe='')}"))
+        except BatchNotFoundError:
+            raise BatchNotFoundError(reference) from None
+
+    @transaction
+    def counts(self, http: Caller, listing: Listing) -> Counts:
+        """Return how far the jobs are."""
+        asked = {"verdict": list(listing.verdicts), "kind": listing.kind, **_of(listing)}
+        return Counts.model_validate(http.get("/counts", **asked))
 
     @transaction
     def found_pages(
@@ -296,16 +324,24 @@ def not_offered(what: str) -> AccessError:
 def _of(listing: Listing) -> dict[str, Any]:
     """Return what filters jobs, as parameters."""
     pairs = [f"{key}={value}" for key, value in (listing.metadata or {}).items()]
-    return {"metadata": pairs, "since": listing.since and listing.since.isoformat()}
+    batch = listing.batch and str(listing.batch)
+    return {
+        "state": list(listing.states),
+        "batch": batch,
+        "metadata": pairs,
+        "since": listing.since and listing.since.isoformat(),
+    }
 
 
-def _batches(items: Sequence[Item]) -> Iterator[list[tuple[Item, IO[bytes] | SubmitError | None]]]:
+def _batches(
+    items: Sequence[Item], asked: Options
+) -> Iterator[list[tuple[Item, IO[bytes] | SubmitError | None]]]:
     """Yield the tasks as many at a time as go in one request, with their open documents."""
     batch: list[tuple[Item, IO[bytes] | SubmitError | None]] = []
     size = 0
     with ExitStack() as stack:
         for item in items:
-            document = _opened(stack, item)
+            document = _opened(stack, item, asked)
             batch.append((item, document))
             size += (
                 0 if document is None or isinstance(document, SubmitError) else document.seek(0, os.SEEK_END)
@@ -318,10 +354,10 @@ def _batches(items: Sequence[Item]) -> Iterator[list[tuple[Item, IO[bytes] | Sub
             yield batch
 
 
-def _opened(stack: ExitStack, item: Item) -> IO[bytes] | SubmitError | None:
+def _opened(stack: ExitStack, item: Item, asked: Options) -> IO[bytes] | SubmitError | None:
     """Return a task's document from its start; None if the fleet fetches it."""
     try:
-        bulk.check(item)
+        bulk.check(item, asked)
         source = item.task.source
         if isinstance(source, PayloadRef):
             raise InvalidSourceError(
@@ -381,9 +417,10 @@ def _submitted(
 
 def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
     return {
-        "tasks": [_task(item.task) for item in items],
+        "tasks": [_task(item.own) for item in items],
         "priority": asked.lane,
         "metadata": dict(asked.metadata),
+        "batch": asked.batch and str(asked.batch),
         "webhook": asked.webhook and asked.webhook.model_dump(mode="json"),
         "not_before": _MOMENT.dump_python(asked.not_before, mode="json"),
         "expires": _MOMENT.dump_python(asked.expires, mode="json"),
@@ -391,10 +428,13 @@ def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
     }
 
 
-def _task(task: Task[Any]) -> dict[str, Any]:
+def _task(own: Submission[Any]) -> dict[str, Any]:
+    task = own.task
     url = task.source.url if isinstance(task.source, UrlRef) else None
     stored = task_to_json(task, UrlRef(url=url or ""))
     return {name: value for name, value in stored.items() if name != "source"} | {
         "url": url,
         "kind": task.kind,
+        "label": own.label,
+        "metadata": None if own.metadata is None else dict(own.metadata),
     }

@@ -84,6 +84,9 @@ def _erase(memory: Memory, job: JobRecord) -> None:
     job.key = None
     memory.forget_deliveries(memory.deliveries_of(job.id))
     job.metadata, job.webhook, job.digest, job.payload = {}, None, "", ""
+    batch, job.batch, job.label = job.batch, None, None
+    if batch and not any(other.batch == batch for other in memory.jobs.values()):
+        memory.batches.pop(batch, None)
     job.task = {name: value for name, value in job.task.items() if name not in _OF_THE_DOCUMENT}
     job.erased_at = now()
 

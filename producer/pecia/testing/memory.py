@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pecia.errors import DatabaseUnavailableError
+from pecia.records import Batch
 from pecia.testing.records import (
     AuditRecord,
     DeliveryRecord,
@@ -35,6 +36,7 @@ class Memory:
     def __init__(self) -> None:
         self.jobs: dict[UUID, JobRecord] = {}
         """In the order in which they were submitted."""
+        self.batches: dict[UUID, Batch] = {}
         self.by_key: dict[str, JobRecord] = {}
         self.open: dict[UUID, JobRecord] = {}
         """Those that are not over."""

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from pecia.view import JobView
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobNotice, NoticeType
 from pecia_schemas.failures import Failure
 from pecia_schemas.results import CachedFrom, Page, Segment, Summary, Timings, TokenUsage
@@ -106,6 +107,8 @@ class JobRecord(Aging):
     key: str | None
     client: str
     metadata: Mapping[str, str]
+    label: Any = None
+    batch: UUID | None = None
     webhook: Mapping[str, Any] | None
     total: int | None
     not_before: datetime | None
@@ -131,7 +134,8 @@ class JobRecord(Aging):
                 **{name: getattr(self, name) for name in _VIEWED},
                 "metadata": dict(self.metadata),
                 "failure": self.failure,
-            }
+            },
+            Keyring(),
         )
 
     @property
@@ -147,6 +151,8 @@ _VIEWED = (
     "kind",
     "lane",
     "state",
+    "label",
+    "batch",
     "total",
     "done",
     "failed",

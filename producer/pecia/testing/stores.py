@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from pecia.backlog import Load
 from pecia.errors import (
+    BatchNotFoundError,
     IdempotencyConflictError,
     InvalidSourceError,
     JobErasedError,
@@ -17,7 +19,7 @@ from pecia.errors import (
     SubmitError,
 )
 from pecia.originals import Original
-from pecia.records import AuditAction, FoundPage, Listing, PartOutcome
+from pecia.records import AuditAction, Batch, Counts, FoundPage, Listing, PartOutcome
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.store import Store
 from pecia.submission import NewJob, moment
@@ -27,9 +29,10 @@ from pecia.transitions import Transitions, checked_reason
 from pecia.view import Accepted, JobView
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.events import JobEvent
+from pecia_schemas.ids import as_prefix, is_whole, new_id
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.results import Page, Verdict
-from pecia_schemas.states import JobState, Lane, Stage
+from pecia_schemas.states import JobState, Lane, PartState, Stage
 
 _LATELY = timedelta(minutes=1)
 
@@ -80,6 +83,35 @@ class MemoryStore(Store[D_co]):
             if (before is None or job.id < before) and _is_wanted(job, listing)
         ]
         return [job.view for job in sorted(found, key=lambda job: job.id, reverse=True)[:size]]
+
+    @transaction
+    def open_batch(self, memory: Memory, name: str | None) -> Batch:
+        """Return a new batch, or the one that has this name already."""
+        if name and is_whole(name):
+            return _batch(memory, name)
+        known = next((one for one in memory.batches.values() if name and one.name == name), None)
+        batch = known or Batch(id=new_id(), name=name, created_at=now())
+        return memory.batches.setdefault(batch.id, batch)
+
+    @transaction
+    def batch(self, memory: Memory, reference: str) -> Batch:
+        """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
+        return _batch(memory, reference)
+
+    @transaction
+    def counts(self, memory: Memory, listing: Listing) -> Counts:
+        """Return how far the jobs are."""
+        jobs = [job for job in memory.jobs.values() if _is_wanted(job, listing)]
+        failed = [part for job in jobs for part in job.parts if part.state is PartState.FAILED]
+        return Counts(
+            states=Counter(job.state for job in jobs),
+            parts=sum(job.total or 0 for job in jobs),
+            done=sum(job.done for job in jobs),
+            failed=sum(job.failed for job in jobs),
+            cancelled=sum(job.cancelled for job in jobs),
+            uncut=sum(job.total is None for job in jobs),
+            failures=Counter(part.failure.code for part in failed if part.failure),
+        )
 
     @transaction
     def found_pages(
@@ -210,6 +242,8 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
         key=new.key,
         client=row["client"],
         metadata=row["metadata"],
+        label=row["label"],
+        batch=row["batch"],
         webhook=row.get("webhook"),
         total=row["total"],
         not_before=moment(row["not_before"], "not_before"),
@@ -231,13 +265,29 @@ def _accepted(memory: Memory, new: NewJob, gone: Collection[str]) -> Accepted | 
     return Accepted(view=job.view, created=True, flow=job.id)
 
 
+def _batch(memory: Memory, reference: str) -> Batch:
+    found = [one for one in memory.batches.values() if one.name == reference]
+    if not found and (begins := as_prefix(reference)):
+        found = [one for one in memory.batches.values() if one.id.hex.startswith(begins.replace("-", ""))]
+    if len(found) != 1:
+        raise BatchNotFoundError(reference)
+    return found[0]
+
+
 def _is_wanted(job: JobRecord, listing: Listing) -> bool:
     return (
         (not listing.states or job.state in listing.states)
+        and (listing.batch is None or job.batch == listing.batch)
+        and job.id.hex.startswith(listing.prefix.replace("-", ""))
+        and (not listing.verdicts or any(_verdict(part) in listing.verdicts for part in job.parts))
         and (listing.kind is None or job.kind == listing.kind)
         and (listing.since is None or job.created_at >= listing.since)
         and all(job.metadata.get(key) == value for key, value in (listing.metadata or {}).items())
     )
+
+
+def _verdict(part: PartRecord) -> Verdict | None:
+    return part.content.verdict if isinstance(part.content, Page) else None
 
 
 def _note_read(memory: Memory, job: JobRecord, actor: str, what: AuditAction) -> None:

@@ -26,6 +26,7 @@ ROUTES = [
 ]
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/jobs"): {"json": {"tasks": [{"url": "https://example.org/a.pdf"}], "idempotency_keys": ["visit"]}},
+    ("POST", "/batches"): {"json": {"name": "week"}},
     ("POST", "/documents"): {"files": [("file", ("b.pdf", b"%PDF-1.7 of a thief"))]},
     ("POST", "/webhooks"): {"json": {"url": "https://other.example/hook"}},
 }  # fmt: skip
@@ -37,11 +38,20 @@ def owned(fleet: RealFleet, gateway: Gateway) -> dict[str, str]:
     fleet.answers(ReadDocument, text=SECRET)
     clinic = gateway.bearer("clinic")
     hook = clinic.post("/v1/webhooks", json={"url": HOOK}).json()
-    form = {"request": json.dumps({"metadata": {"patient": SECRET}, "idempotency_keys": ["visit"]})}
+    form = {
+        "request": json.dumps(
+            {"metadata": {"patient": SECRET}, "idempotency_keys": ["visit"], "batch": "week"}
+        )
+    }
     (job,) = clinic.post("/v1/jobs", files=[("file", ("a.pdf", PDF))], data=form).json()["jobs"]
     fleet.finish()
     (delivery,) = clinic.get("/v1/deliveries").json()
-    return {"job_id": job["id"], "webhook_id": hook["id"], "delivery_id": delivery["id"]}
+    return {
+        "job_id": job["id"],
+        "webhook_id": hook["id"],
+        "delivery_id": delivery["id"],
+        "batch": job["batch"],
+    }
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -147,7 +157,7 @@ def _all_of(clinic: Any, owned: dict[str, str]) -> list[Any]:
 
 def _everywhere(bearer: Any, besides: str = "") -> Iterator[Any]:
     """Yield the answer of every route."""
-    nowhere = dict.fromkeys(("job_id", "webhook_id", "delivery_id"), str(uuid4()))
+    nowhere = dict.fromkeys(("job_id", "webhook_id", "delivery_id", "batch"), str(uuid4()))
     for method, path in ROUTES:
         if path != besides:
             yield bearer.request(method, "/v1" + path.format(**nowhere))

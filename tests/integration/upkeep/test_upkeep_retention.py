@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument
+from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import open_database
@@ -43,7 +43,8 @@ def keep(settings_for: Callable[..., WorkerSettings], payload_url: str) -> Calla
         settings = settings_for(payload_url=payload_url, **kept)
         steps = retention_steps(settings)
         steps.pop("strays", None)  # it looks at a 256th of the store: its test runs it alone
-        return asyncio.run(run_all(steps, settings.database_url.get_secret_value(), instances))
+        done = asyncio.run(run_all(steps, settings.database_url.get_secret_value(), instances))
+        return {name: number for name, number in done.items() if number or name != "batches"}
 
     return run
 
@@ -244,6 +245,23 @@ def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
     (erased,) = client.audit(job=old)
     assert (erased.job_id, erased.actor, erased.reason) == (old.id, "upkeep", "retention")
     assert erased.counts == {"results": 1}
+
+
+def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
+    tables: Any, keep: Callable[..., dict[str, int]], client: Client
+) -> None:
+    (job,) = client.submit_many([Submission(ReadDocument(b"%PDF-1.7"), label="a.pdf")], batch="week")
+    client.submit_many([ReadDocument(b"%PDF-1.7")], batch="kept")
+    job.cancel()
+    age(tables, job)
+
+    assert keep(keep_results=DAY)["result_retention"] == 1
+    assert (job.label, job.refresh().label) == ("a.pdf", None)
+    keep(keep_jobs=DAY)
+    assert len(tables.query("SELECT name FROM batches")) == 2, "they were opened today"
+    tables.query("UPDATE batches SET opened_at = %s", LONG_AGO)
+    assert keep()["batches"] == 1
+    assert tables.query("SELECT name FROM batches") == [{"name": "kept"}]
 
 
 def test_a_result_that_was_retried_lately_is_kept(

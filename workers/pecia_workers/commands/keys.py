@@ -164,7 +164,7 @@ def _mark(key: str | None, keyring: Keyring) -> str:
 def _tell(rekeyed: Rekeyed) -> None:
     typer.echo(
         f"Encrypted anew: {rekeyed.payloads} documents, {rekeyed.results} results, {rekeyed.tasks} tasks with "
-        f"schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
+        f"labels, schemas, passwords or URLs, secrets of {rekeyed.secrets} endpoints."
     )
     if rekeyed.in_use:
         typer.echo(f"{rekeyed.in_use} documents are in use: run it again when their jobs are over.", err=True)

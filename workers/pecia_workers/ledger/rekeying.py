@@ -23,7 +23,7 @@ from pecia_schemas.discards import DISCARD, HOLD
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
-from pecia_schemas.stored_tasks import seal_task, task_digest, unseal_task
+from pecia_schemas.stored_tasks import seal_label, seal_task, task_digest, unseal_label, unseal_task
 
 _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""
@@ -32,11 +32,11 @@ _HOLDS_PAYLOAD = "payload_released_at IS NULL AND task ? 'source'"
 # All are encrypted at once, so under the same key.
 _HAS_SECRETS = (
     "(jsonb_typeof(task->'fields') = 'object' OR task->>'instructions' IS NOT NULL"
-    " OR task->>'password' IS NOT NULL OR task->>'url' IS NOT NULL)"
+    " OR task->>'password' IS NOT NULL OR task->>'url' IS NOT NULL OR label IS NOT NULL)"
 )
 _KEY_OF_SECRETS = (
     "coalesce(task->'fields'->>'enc', task->'instructions'->>'enc',"
-    " task->'password'->>'enc', task->'url'->>'enc')"
+    " task->'password'->>'enc', task->'url'->>'enc', label->>'enc')"
 )
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
 _JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
@@ -119,15 +119,19 @@ _MOVE_JOBS = text(
 
 _LOCK_TASKS = text(
     f"""
-    SELECT id, task AS content FROM jobs
+    SELECT id, jsonb_build_object('task', task, 'label', label) AS content FROM jobs
     WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS} AND {_KEY_OF_SECRETS} IS DISTINCT FROM :current
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """  # noqa: S608  constants of this module
 )
 _WRITE_TASKS = text(
     """
-    UPDATE jobs SET task = CAST(new.content AS jsonb)
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content) WHERE jobs.id = new.id
+    UPDATE jobs SET task = new.content->'task', label = nullif(new.content->'label', 'null')
+    FROM (
+        SELECT id, CAST(content AS jsonb) AS content
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
+    ) AS new
+    WHERE jobs.id = new.id
     """
 )
 
@@ -200,7 +204,7 @@ class Holdings:
     key: str | None
     payloads: int
     tasks: int
-    """Jobs whose task has `fields`, instructions, a password or a URL."""
+    """Jobs that have a label, or whose task has `fields`, instructions, a password or a URL."""
     results: int
     """With their revisions."""
     secrets: int
@@ -308,10 +312,12 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
 
 
 async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt `fields`, instructions, passwords and URLs of the tasks of a span under the current key."""
+    """Encrypt labels, and `fields`, instructions, passwords and URLs of tasks, of a span under the current key."""
 
-    def resealed(job_id: UUID, task: Mapping[str, Any]) -> str:
-        return json.dumps(seal_task(unseal_task(task, job_id, keys), job_id, keys))
+    def resealed(job_id: UUID, content: Mapping[str, Any]) -> str:
+        task = seal_task(unseal_task(content["task"], job_id, keys), job_id, keys)
+        label = seal_label(unseal_label(content["label"], job_id, keys), job_id, keys)
+        return json.dumps({"task": task, "label": label})
 
     asked = asdict(span) | {"current": keys.current}
     return await _rewrite(database, _LOCK_TASKS, _WRITE_TASKS, asked, resealed)

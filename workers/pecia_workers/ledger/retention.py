@@ -55,7 +55,7 @@ _ERASE_RESULTS = text(
     ), due AS ({_UP_TO_THE_LIMIT}), gone AS (
         DELETE FROM results USING due WHERE results.job_id = due.id RETURNING results.job_id
     ), marked AS (
-        UPDATE jobs SET erased_at = now() FROM due WHERE jobs.id = due.id RETURNING jobs.id
+        UPDATE jobs SET erased_at = now(), label = NULL FROM due WHERE jobs.id = due.id RETURNING jobs.id
     ), recorded AS (
         INSERT INTO erasures (job_id, actor, reason, counts)
         SELECT job_id, :actor, :reason, jsonb_build_object('results', count(*)) FROM gone GROUP BY job_id
@@ -79,6 +79,18 @@ _FORGET_JOBS = text(
     )
     SELECT payload FROM gone
     """  # noqa: S608  a constant of this module
+)
+
+# Not those that were opened lately: somebody may be about to put jobs into them.
+_FORGET_BATCHES = text(
+    """
+    WITH due AS (
+        SELECT id FROM batches
+        WHERE opened_at < now() - interval '1 day' AND NOT EXISTS (SELECT FROM jobs WHERE jobs.batch = batches.id)
+        LIMIT :limit FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM batches USING due WHERE batches.id = due.id
+    """
 )
 
 # Sequences grow with time: if the oldest are young, there is nothing to do.
@@ -171,6 +183,12 @@ async def forget_events(database: AsyncEngine, *, age: timedelta, limit: int) ->
 async def forget_deliveries(database: AsyncEngine, *, age: timedelta, limit: int) -> int:
     """Delete callbacks that arrived, or were given up, that long ago; return how many."""
     return await _delete(database, _FORGET_DELIVERIES, age, limit)
+
+
+async def forget_batches(database: AsyncEngine, *, limit: int) -> int:
+    """Delete batches that have no job any more; return how many."""
+    async with database.begin() as connection:
+        return (await connection.execute(_FORGET_BATCHES, {"limit": limit})).rowcount
 
 
 async def forget_trail(database: AsyncEngine, *, age: timedelta, limit: int) -> int:

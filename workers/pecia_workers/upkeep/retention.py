@@ -25,6 +25,7 @@ _BUDGET_S = 5.0
 """How long one step may keep the others waiting."""
 _FORGETS_EVERY_S = 3_600.0
 _SEARCHES_EVERY_S = 86_400.0
+_BATCHES = 1_000
 _BEGINNINGS = 256
 """Of names in the store: two hexadecimal digits."""
 
@@ -56,7 +57,10 @@ def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
     }
     if settings.keep_payloads:
         steps["strays"] = StraySearch(settings)
-    return steps | {"payloads": partial(_until_nothing_is_left, PayloadRemoval(settings))}
+    return steps | {
+        "batches": EmptyBatches(),
+        "payloads": partial(_until_nothing_is_left, PayloadRemoval(settings)),
+    }
 
 
 async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
@@ -95,6 +99,22 @@ class PayloadRemoval:
         if stayed := sum(removal.stayed for removal in removals):
             raise PayloadsStayedError(f"{stayed} of {sum(map(len, buckets))}")
         return sum(removal.removed for removal in removals)
+
+
+class EmptyBatches:
+    """Forgets batches of which no job is left, once a day."""
+
+    def __init__(self) -> None:
+        self._rests_until = 0.0
+
+    async def __call__(self, database: AsyncEngine) -> int:
+        """Forget some of them; return how many."""
+        if time.monotonic() < self._rests_until:
+            return 0
+        found = await retention.forget_batches(database, limit=_BATCHES)
+        if found < _BATCHES:
+            self._rests_until = time.monotonic() + _SEARCHES_EVERY_S
+        return found
 
 
 class StraySearch:

@@ -1,0 +1,103 @@
+"""What holds of batches and labels where they are stored: indexes, encryption, buckets."""
+
+import asyncio
+import json
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from house import House
+from pecia import Client, ClientSettings, ReadDocument, Submission
+from pecia.listing import conditions, given, sql
+from pecia.records import Listing
+from pecia.statements import for_driver
+from pecia_schemas.encryption import Keyring, new_key
+from pecia_schemas.payloads import PayloadStore
+from pecia_workers.ledger.database import open_database
+from pecia_workers.rekeying import Rekeying
+from tables import texts_of_tables
+
+LABEL = "Hartwigsen.pdf"
+PDF = b"%PDF-1.7"
+
+
+def submitted(client: Client, batch: str | None = None) -> Any:
+    return client.submit_many([Submission(ReadDocument(PDF), label=LABEL)], batch=batch)
+
+
+def test_the_jobs_of_a_batch_are_found_by_an_index(house: House, client: Client) -> None:
+    group = submitted(client, "week")
+    with psycopg.connect(house.database_url, autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO jobs (id, kind, lane, task, task_digest, client, batch)
+               SELECT gen_random_uuid(), 'document.read', 'bulk', '{}', '', 'test', gen_random_uuid()
+               FROM generate_series(1, 20000)"""
+        )
+        connection.execute("VACUUM ANALYZE jobs")
+        wanted = conditions(Listing(batch=group.batch), None)
+        for query in (
+            "SELECT id FROM jobs WHERE {} ORDER BY id DESC LIMIT 100",
+            "SELECT count(*) FROM jobs WHERE {}",
+        ):
+            asked = for_driver("EXPLAIN " + query.format(sql(wanted)))
+            plan = "\n".join(line for (line,) in connection.execute(asked.encode(), given(wanted)))
+            assert "jobs_batch_idx" in plan
+            assert "Seq Scan" not in plan
+
+
+def test_a_label_is_encrypted_and_comes_under_another_key_with_the_rest(house: House) -> None:
+    rings = [{"new": new_key()}, {"old": new_key()}]
+
+    def client(*keys: dict[str, str]) -> Client:
+        setting = SecretStr(json.dumps({name: key for ring in keys for name, key in ring.items()}))
+        return Client(**house.urls, settings=ClientSettings(encryption_keys=setting))
+
+    with client(rings[1]) as former, client(rings[0]) as other, client(*rings) as both:
+        (job,) = submitted(former)
+        assert (job.label, former.job(job.id).label) == (LABEL, LABEL)
+        assert LABEL not in str(texts_of_tables(house.database_url))
+        assert other.job(job.id).label is None, "a list is shown without the key too"
+        job.cancel()
+
+        async def rotate() -> int:
+            keys = Keyring.of(SecretStr(json.dumps(rings[0] | rings[1])))
+            database = open_database(house.database_url, connections=1)
+            try:
+                store = PayloadStore.open(house.payload_url, keys=keys)
+                done = await Rekeying(database=database, store=store, keys=keys).run(lambda _: None)
+                return done.refused
+            finally:
+                await database.dispose()
+
+        assert asyncio.run(rotate()) == 0
+        assert (other.job(job.id).label, both.job(job.id).label) == (LABEL, LABEL)
+
+
+@pytest.mark.gate
+def test_an_export_goes_below_a_prefix_of_a_bucket(
+    client: Client, scribe: Any, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        "endpoint": s3_endpoint,
+        "region": "eu-central-1",
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+    }
+    monkeypatch.setenv("PECIA_SOURCE_OPTIONS", json.dumps(options))
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=s3_endpoint,
+        region_name="eu-central-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    (job,) = submitted(client, "week")
+    scribe.cut(job.id, 1)
+    scribe.read(job.id, 0)
+    to = "s3://archive/exports/week"
+    assert [client.export(to, batch="week", format="markdown").written for _ in range(2)] == [1, 0]
+    found = [one["Key"] for one in s3.list_objects_v2(Bucket="archive", Prefix="exports/week/")["Contents"]]
+    assert found == [f"exports/week/{job.id}.md", "exports/week/manifest/000001.jsonl"]
