@@ -3,8 +3,6 @@
 Pages that need no fleet are run by tests/unit/test_pages.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

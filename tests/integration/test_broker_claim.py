@@ -1,7 +1,5 @@
 """The claim: lanes in order, a token budget, no duplicates, nothing lost, and nothing that blocks a list."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from typing import Any

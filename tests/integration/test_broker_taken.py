@@ -1,11 +1,10 @@
 """What a worker took is its own until it lets go of it; a lost reply loses nothing and does nothing twice."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -23,9 +22,6 @@ from pecia_workers.broker import Capacity, Ended, Keeper, Lists, connect, hand_b
 from pecia_workers.broker.connection import celery_settings
 from pecia_workers.broker.lists import taken_name, takers
 from pecia_workers.upkeep.queues import count_taken, count_waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 QUEUE = "read.normal"
 NUMBERS = count(1)

@@ -1,7 +1,5 @@
 """What must hold whoever moves a part in between: clients, workers, operators and outages against real Postgres."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

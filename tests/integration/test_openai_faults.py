@@ -1,7 +1,5 @@
 """The engine that asks a server, which fails, refuses, falls silent, restarts and dies: a real one, on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import traceback

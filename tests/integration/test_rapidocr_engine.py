@@ -1,16 +1,15 @@
 """The CPU engine on documents whose text is known."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from exact_pages import table_in_a_column
@@ -23,11 +22,6 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document, sample_documents, write_scan
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 rapidocr_process = pytest.importorskip(
     "pecia_workers.engines.rapidocr_process", reason="pecia[local] brings the CPU engine"

@@ -4,8 +4,6 @@
 `acceptable` are the verdicts it may get. The first two last as long as the module, for one engine serves most tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 

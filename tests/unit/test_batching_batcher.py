@@ -1,7 +1,5 @@
 """What stands between the stages and an engine, on the engine that iterates without a model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

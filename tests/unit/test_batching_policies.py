@@ -1,7 +1,5 @@
 """Who may enter the engine, and when: four policies and what none of them may ever do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Celery message of a part is made of what the claim checked, and of nothing else."""
 
-from __future__ import annotations
-
 import json
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """One redis-py URL serves our scripts and kombu."""
 
-from __future__ import annotations
-
 from kombu.connection import Connection
 
 from pecia_workers.broker import celery_settings, transport

@@ -1,7 +1,5 @@
 """Requests that an engine works on, and whose turn it is."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

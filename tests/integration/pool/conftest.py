@@ -1,27 +1,22 @@
 """Workers as processes, whose parts follow plans that the test writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from forking import Program, Programs
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
 from pecia_workers.broker import Ended, Lists, connect, hand_back
 from pecia_workers.broker.lists import taken_name
 from pecia_workers.upkeep.queues import count_taken, count_waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from forking import Program, Programs
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 

@@ -1,14 +1,13 @@
 """A worker whose parts do what a file named after each of them says. Its arguments are Celery's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
 
@@ -17,10 +16,6 @@ from pecia_workers.app import app, worker_argv
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines.base import Budget
 from pecia_workers.errors import PartCancelledError, PartFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from uuid import UUID
 
 SECRET = "Jane Doe"
 

@@ -1,13 +1,12 @@
 """Whoever can write to Redis runs no code, stops no worker and ends no part: all they can do is to delay."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,9 +16,6 @@ from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import bell_name, queue_name
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BROADCAST = "/0.celery.pidbox"
 LANE = queue_name(Stage.READ, Lane.NORMAL)

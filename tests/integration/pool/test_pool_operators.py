@@ -1,13 +1,12 @@
 """What operators see and do through Celery: revoke, inspect, events, the plain command line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,9 +15,6 @@ from limits import WAIT_S
 from pecia_schemas import Lane
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SECRET = "Jane Doe"
 

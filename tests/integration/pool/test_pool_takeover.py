@@ -1,7 +1,5 @@
 """Real workers on real stores: who loses a part cannot end it, and who leaves hands over at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A real worker on a machine that its cloud takes away: what it cannot finish waits again at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Who is taken for dead, when, and what becomes of a worker that was and lives."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Parts whose worker is gone run again or fail as poisoned; jobs whose time is over end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Each process of the fleet is known while it lives, and known to have stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

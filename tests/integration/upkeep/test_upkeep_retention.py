@@ -1,7 +1,5 @@
 """What the settings keep for a time goes when that is over, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

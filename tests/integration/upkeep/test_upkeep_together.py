@@ -1,7 +1,5 @@
 """Several processes of upkeep at once: all is done, and nothing twice that would be wrong twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """Redis holds a bounded window of each list; the relay fills it from Postgres, flow after flow."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
