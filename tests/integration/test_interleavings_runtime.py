@@ -170,22 +170,19 @@ def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
     assert while_it_runs(settings, part, take_for_dead) == "to be given back"
 
 
-def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
+async def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
     settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply to its claim was lost; nothing else would ever move it."""
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        claim_long_ago(part, runtime.name, database_url)
-        async with asyncio.timeout(WAIT_S):
-            while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
-                await asyncio.sleep(0.02)
-        await runtime.stop()
-
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    claim_long_ago(part, runtime.name, database_url)
+    async with asyncio.timeout(WAIT_S):
+        while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
+            await asyncio.sleep(0.02)
+    await runtime.stop()
 
 
 def test_a_part_that_takes_long_is_left_to_the_worker_that_runs_it(
@@ -297,33 +294,30 @@ def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
     assert attempts_of(part, database_url) == 1
 
 
-def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
+async def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
     """Meanwhile the worker claims nothing."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
-        reader.may_end.set()
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        fail_writes(database_url, "INSERT ON results", "25006")
-        running = asyncio.ensure_future(runtime.run(part, deaths=0))
-        try:
-            async with asyncio.timeout(60):
-                while runtime.room:  # noqa: ASYNC110  the other side is a database
-                    await asyncio.sleep(0.02)
-            running.cancel()
-            await asyncio.sleep(0.1)
-            assert not running.done()
-        finally:
-            let_writes_pass(database_url)
-            with suppress(asyncio.CancelledError):
-                await running
-            assert runtime.room == 1
-            await runtime.stop()
-
-    asyncio.run(story())
+    runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+    reader.may_end.set()
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    fail_writes(database_url, "INSERT ON results", "25006")
+    running = asyncio.ensure_future(runtime.run(part, deaths=0))
+    try:
+        async with asyncio.timeout(60):
+            while runtime.room:  # noqa: ASYNC110  the other side is a database
+                await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert not running.done()
+    finally:
+        let_writes_pass(database_url)
+        with suppress(asyncio.CancelledError):
+            await running
+        assert runtime.room == 1
+        await runtime.stop()
     assert state_of(part, database_url) == "done"
 
 
@@ -337,24 +331,21 @@ def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
     assert not list(tmp_path.glob("pecia-tmp-*"))
 
 
-def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
+async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
     async def die(part: ClaimedPart) -> Done:  # noqa: ARG001  a stage's signature
         raise EngineDeadError
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        runtime._handlers[Stage.READ] = die
-        try:
-            with pytest.raises(RuntimeLostError):
-                await runtime.run(part, deaths=0)
-            await runtime.give_back([part])
-        finally:
-            await runtime.stop()
-
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    runtime._handlers[Stage.READ] = die
+    try:
+        with pytest.raises(RuntimeLostError):
+            await runtime.run(part, deaths=0)
+        await runtime.give_back([part])
+    finally:
+        await runtime.stop()
 
     with psycopg.connect(database_url) as connection:
         found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
@@ -413,7 +404,7 @@ def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("is_watch_first", [False, True])
-def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  # noqa: PLR0917  fixtures
+async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  # noqa: PLR0917  fixtures
     client: Client,
     settings: WorkerSettings,
     printed: bytes,
@@ -427,29 +418,26 @@ def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  #
         parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
     engine = Mortal()
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        try:
-            runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
-            async with asyncio.timeout(WAIT_S):
-                while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
-                    await asyncio.sleep(0.01)
-            engine.is_dead = True
-            if is_watch_first:
-                await asyncio.wait_for(runtime.lost(), WAIT_S)
-            else:
-                engine.answers.set()
-                await asyncio.wait(runs)
-            for run in runs:
-                run.cancel()
-            await asyncio.wait(runs)
-            await runtime.give_back(parts)
-        finally:
-            await runtime.stop()
-
     monkeypatch.setattr(runtimes, "create_engine", lambda _: engine)
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    try:
+        runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
+        async with asyncio.timeout(WAIT_S):
+            while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
+                await asyncio.sleep(0.01)
+        engine.is_dead = True
+        if is_watch_first:
+            await asyncio.wait_for(runtime.lost(), WAIT_S)
+        else:
+            engine.answers.set()
+            await asyncio.wait(runs)
+        for run in runs:
+            run.cancel()
+        await asyncio.wait(runs)
+        await runtime.give_back(parts)
+    finally:
+        await runtime.stop()
 
     with psycopg.connect(database_url) as connection:
         found = connection.execute("SELECT state, deaths FROM parts ORDER BY deaths").fetchall()

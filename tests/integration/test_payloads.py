@@ -165,18 +165,15 @@ def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
     assert len(downloads) == 1
 
 
-def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path: Path) -> None:
+async def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path: Path) -> None:
     spool = Spool(case.store, tmp_path / "spool", most_bytes=1000)
     references = [case.store.put(bytes([value]) * 600) for value in range(3)]
 
-    async def story() -> None:
-        async with spool.open(references[0]) as used:
-            for reference in references[1:]:
-                async with spool.open(reference):
-                    pass
-            assert used.exists()
-
-    asyncio.run(story())
+    async with spool.open(references[0]) as used:
+        for reference in references[1:]:
+            async with spool.open(reference):
+                pass
+        assert used.exists()
     if case.store.path_of(references[0]) is None:
         assert len(list((tmp_path / "spool").iterdir())) == 1
 

@@ -1,6 +1,5 @@
 """What an application that traces sees of a submit, and what its jobs keep of it."""
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -89,17 +88,14 @@ def test_the_snippet_of_the_page_does_so(
     assert tree(collector.spans, admission) == SUBMIT
 
 
-def test_so_it_is_with_an_asynchronous_client(
+async def test_so_it_is_with_an_asynchronous_client(
     settings: ClientSettings, picture: Callable[..., bytes], tracer: Any, collector: Collector, kept: Any
 ) -> None:
-    async def story() -> None:
-        async with AsyncClient(settings=settings) as client:
-            with tracer.start_as_current_span("request"):
-                await client.submit(ReadDocument(picture()))
-            with tracer.start_as_current_span("batch"):
-                await client.submit_many([ReadDocument(picture(shade=1))])
-
-    asyncio.run(story())
+    async with AsyncClient(settings=settings) as client:
+        with tracer.start_as_current_span("request"):
+            await client.submit(ReadDocument(picture()))
+        with tracer.start_as_current_span("batch"):
+            await client.submit_many([ReadDocument(picture(shade=1))])
 
     (request,), (batch,) = collector.named("request"), collector.named("batch")
     first, second = collector.named("submit")

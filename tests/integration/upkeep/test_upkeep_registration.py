@@ -49,18 +49,15 @@ def on_database(database_url: str) -> Callable[..., None]:
     return play
 
 
-def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
-    async def story() -> None:
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE):
-            first = await seen(tables)
-            await asyncio.sleep(0.2)
-            later = await seen(tables)
-            assert first["stopped_at"] is None
-            assert first["stages"] == ["caption", "read"]
-            assert later["seen_at"] > first["seen_at"]
-            assert later["started_at"] == first["started_at"]
-
-    asyncio.run(story())
+async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE):
+        first = await seen(tables)
+        await asyncio.sleep(0.2)
+        later = await seen(tables)
+        assert first["stopped_at"] is None
+        assert first["stages"] == ["caption", "read"]
+        assert later["seen_at"] > first["seen_at"]
+        assert later["started_at"] == first["started_at"]
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
 
@@ -77,67 +74,58 @@ def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> No
     on_database(story)
 
 
-def test_a_worker_registers_what_its_engine_can_do_and_hold(
+async def test_a_worker_registers_what_its_engine_can_do_and_hold(
     tables: Any, settings_for: Callable[..., WorkerSettings]
 ) -> None:
     engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
-    async def story() -> None:
-        async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
-            assert (await seen(tables))["capabilities"] == {
-                "model": "PP-OCRv6-small",
-                "device": "cpu",
-                "languages": ["en", "zh"],
-                "fields": False,
-                "adapters": [],
-                "slots": 4,
-                "tokens": None,
-                "preparers": 0,
-            }
-
-    asyncio.run(story())
+    async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
+        assert (await seen(tables))["capabilities"] == {
+            "model": "PP-OCRv6-small",
+            "device": "cpu",
+            "languages": ["en", "zh"],
+            "fields": False,
+            "adapters": [],
+            "slots": 4,
+            "tokens": None,
+            "preparers": 0,
+        }
 
 
 @pytest.mark.parametrize(
     "told", ["DELETE FROM workers", "UPDATE workers SET lost_at = now() + interval '1 minute'"]
 )
-def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
+async def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
     tables: Any, told: LiteralString
 ) -> None:
     lost: list[int] = []
 
-    async def story() -> None:
-        lose = partial(lost.append, 1)
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
-            await seen(tables)
-            tables.query(told)
-            async with asyncio.timeout(WAIT_S):
-                while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(story())
+    lose = partial(lost.append, 1)
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
+        await seen(tables)
+        tables.query(told)
+        async with asyncio.timeout(WAIT_S):
+            while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
+                await asyncio.sleep(0.02)
     assert lost == [1]
 
 
-def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
+async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
     turning = [True]
 
-    async def story() -> None:
-        alive = partial(all, turning)
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
-            first = await seen(tables)
-            turning[0] = False
-            await asyncio.sleep(0.2)
-            still = await seen(tables)
-            await asyncio.sleep(0.2)
-            assert (await seen(tables))["seen_at"] == still["seen_at"]
-            turning[0] = True
-            async with asyncio.timeout(WAIT_S):
-                while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
-                    await asyncio.sleep(0.02)
-            assert (await seen(tables))["started_at"] == first["started_at"]
-
-    asyncio.run(story())
+    alive = partial(all, turning)
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
+        first = await seen(tables)
+        turning[0] = False
+        await asyncio.sleep(0.2)
+        still = await seen(tables)
+        await asyncio.sleep(0.2)
+        assert (await seen(tables))["seen_at"] == still["seen_at"]
+        turning[0] = True
+        async with asyncio.timeout(WAIT_S):
+            while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
+                await asyncio.sleep(0.02)
+        assert (await seen(tables))["started_at"] == first["started_at"]
 
 
 def test_the_stages_on_duty_are_those_of_workers_that_live(
