@@ -58,15 +58,18 @@ class Reader:
     def __init__(self) -> None:
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
+        self.has_ended = False
+        """Whether it came to its end by itself."""
 
     async def __call__(self, part: ClaimedPart) -> Done:
         self.began.set()
         await self.may_end.wait()
+        self.has_ended = True
         return Done(Page(number=part.ordinal + 1, verdict=Verdict.OK, width=1, height=1, engine="test"))
 
 
 def while_it_runs(
-    settings: WorkerSettings, part: UUID, meanwhile: Callable[[], object], *, patience: float = 10
+    settings: WorkerSettings, part: UUID, meanwhile: Callable[[], object], *, patience: float = WAIT_S
 ) -> str:
     """Run the part, do something once it has begun, let it end after `patience` seconds, and return how it ended."""
 
@@ -93,7 +96,7 @@ async def _ending(
     try:
         await running
     except PartCancelledError:
-        return "cancelled"
+        return "too late" if reader.has_ended else "cancelled"
     except asyncio.CancelledError:
         return "to be given back"
     return "done"

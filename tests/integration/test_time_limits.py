@@ -14,6 +14,7 @@ from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
+from pecia_workers.engines.simulated import RealClock
 from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import Ledger
 from pecia_workers.runtime import Runtime
@@ -28,7 +29,7 @@ Submit = Callable[..., Job[Document]]
 
 @pytest.fixture
 def submit(client: Client, printed: bytes) -> Submit:
-    """Submits a page whose answer takes the engine some fifteen seconds."""
+    """Submits a page whose answer takes the engine some seconds."""
     return lambda **options: client.submit(ReadDocument(printed, document_type=DocumentType.CHART), **options)
 
 
@@ -39,16 +40,25 @@ def held(runtime: Runtime) -> int:
     return load.running + load.waiting
 
 
+class Stopped(RealClock):
+    """Time that stands still: what the engine writes is never finished."""
+
+    async def sleep(self, seconds: float) -> None:  # noqa: ARG002
+        await asyncio.Event().wait()
+
+
 async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
+    """Have the engine begin with a part that it does not come to the end of by itself."""
     reading = asyncio.create_task(runtime.run(part, deaths=0))
     async with asyncio.timeout(20):
         while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.01)
+    runtime._engine._clock = Stopped()  # type: ignore[union-attr]
     return reading
 
 
 async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseException] | None:
-    """Return with what it ended, long before the engine would have; by then the engine has let go of it."""
+    """Return with what it ended; by then the engine has let go of it."""
     await asyncio.wait([reading], timeout=WAIT_S)
     assert reading.done(), "the engine goes on with it"
     assert held(runtime) == 0
