@@ -122,24 +122,21 @@ def test_every_statement_is_made_in_the_loops_own_thread(
     assert threads == {threading.main_thread().name}
 
 
-def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
+async def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
     stores: dict[str, str], database_url: str, picture: Picture
 ) -> None:
-    async def cancel_behind_a_lock() -> int:
-        async with serving(stores) as client:
-            job = await client.submit(ReadDocument(picture()))
-            with psycopg.connect(database_url) as holder:
-                holder.execute("SELECT FROM jobs FOR UPDATE")
-                waiting = asyncio.create_task(job.cancel())
-                beats = 0
-                while beats < 20 and not waiting.done():
-                    await asyncio.sleep(0.01)
-                    beats += 1
-                assert not waiting.done()
-            assert await waiting
-            return beats
-
-    assert asyncio.run(cancel_behind_a_lock()) == 20
+    async with serving(stores) as client:
+        job = await client.submit(ReadDocument(picture()))
+        with psycopg.connect(database_url) as holder:
+            holder.execute("SELECT FROM jobs FOR UPDATE")
+            waiting = asyncio.create_task(job.cancel())
+            beats = 0
+            while beats < 20 and not waiting.done():
+                await asyncio.sleep(0.01)
+                beats += 1
+            assert not waiting.done()
+        assert await waiting
+        assert beats == 20
 
 
 class CancelledAt:
@@ -249,20 +246,19 @@ async def test_a_stream_that_is_left_early_gives_its_connection_back(
         await asyncio.sleep(0.1)
 
 
-def test_many_tasks_may_come_from_an_asynchronous_generator(stores: dict[str, str], picture: Picture) -> None:
+async def test_many_tasks_may_come_from_an_asynchronous_generator(
+    stores: dict[str, str], picture: Picture
+) -> None:
     async def arriving() -> AsyncIterator[ReadDocument]:
         for shade in range(4):
             await asyncio.sleep(0)
             yield ReadDocument(picture(shade=shade))
 
-    async def submit() -> list[bool]:
-        async with serving(stores) as client:
-            first = await client.submit_many(arriving(), idempotency_prefix="scanner")
-            again = await client.submit_many(arriving(), idempotency_prefix="scanner")
-            assert [job.id for job in first] == [job.id for job in again]
-            return [job.created for job in (*first, *again)]
-
-    assert asyncio.run(submit()) == [True] * 4 + [False] * 4
+    async with serving(stores) as client:
+        first = await client.submit_many(arriving(), idempotency_prefix="scanner")
+        again = await client.submit_many(arriving(), idempotency_prefix="scanner")
+        assert [job.id for job in first] == [job.id for job in again]
+        assert [job.created for job in (*first, *again)] == [True] * 4 + [False] * 4
 
 
 def test_a_client_belongs_to_its_loop_until_it_is_closed(stores: dict[str, str]) -> None:
