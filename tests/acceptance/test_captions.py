@@ -1,9 +1,7 @@
 """Videos through a whole fleet: cut, captioned all at once, and summarised; here by an engine that writes nothing."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from command import run_pecia
+from command import ran, run_pecia
 from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
@@ -81,13 +79,6 @@ def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_pat
     (command,) = re.findall(r"^    pecia (caption .*)$", page, re.MULTILINE)
 
     for run in (["-c", snippet], ["-m", "pecia", *command.split()]):
-        ended = subprocess.run(
-            [sys.executable, *run],
-            cwd=tmp_path,
-            env=os.environ | captioners.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = ran(sys.executable, *run, cwd=tmp_path, env=captioners.environment)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "0:00:02" in ended.stdout or "0:00 - 0:04" in ended.stdout

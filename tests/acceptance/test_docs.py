@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from chat_server import Behaviour, serving
+from command import ran
 from hand_made_pdfs import text_pdf
 from http_doubles import free_port
-from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_workers.local.exhibits import write_exhibits
 from pictures import note
@@ -58,18 +58,10 @@ class Desk:
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         own = {"PATH": path, "WEBHOOK_SECRET": self.fleet.webhook_secret, "PYTHONUNBUFFERED": "1"}
-        return {**os.environ, **self.fleet.environment, **own}
+        return {**self.fleet.environment, **own}
 
     def run(self, *command: str) -> str:
-        done = subprocess.run(
-            command,
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        done = ran(*command, cwd=self.directory, env=self.environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
@@ -16,6 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
+from command import ran
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -315,10 +314,7 @@ asyncio.run(parent(AsyncClient()))
 
 
 def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, str]) -> None:
-    command = [sys.executable, "-c", FORKING]
-    run = subprocess.run(
-        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=WAIT_S
-    )
+    run = ran(sys.executable, "-c", FORKING, env=stores)
     assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")
 
 

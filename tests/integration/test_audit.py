@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 
 import pecia.audit
+from command import ran
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas import FailureCode
 
@@ -107,9 +107,7 @@ def test_what_the_page_shows_from_python_and_psql_runs_as_it_stands(
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     queries, _ = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 
-    ended = subprocess.run(
-        [sys.executable, "-c", snippet], env=os.environ | stores, capture_output=True, text=True, check=False
-    )
+    ended = ran(sys.executable, "-c", snippet, env=stores)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.endswith(" 0 erased\n")

@@ -1,9 +1,7 @@
 """Submitting: what is written, what is published, what a repeated submit returns, and what is refused."""
 
 import json
-import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from command import ran
 from house import House
-from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -180,9 +178,6 @@ print(len(list(client.jobs())), "jobs")
 def test_a_forked_child_submits_over_connections_of_its_own_or_is_told_instead_of_hanging(
     stores: dict[str, str], parent: str, told: str
 ) -> None:
-    command = [sys.executable, "-c", FORKING, parent]
-    ran = subprocess.run(
-        command, env=os.environ | stores, check=True, capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert told in ran.stdout
-    assert ran.stdout.endswith("1 jobs\n")
+    ended = ran(sys.executable, "-c", FORKING, parent, env=stores)
+    assert told in ended.stdout
+    assert ended.stdout.endswith("1 jobs\n"), ended.stderr

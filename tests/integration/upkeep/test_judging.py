@@ -1,7 +1,6 @@
 """Who is taken for dead, when, and what becomes of a worker that was and lives."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from command import ran
 from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger import ClaimRequest
@@ -102,16 +102,8 @@ def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
 
 
 def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))",
-        ],
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout.strip()
+    naming = "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))"
+    ended = ran(sys.executable, "-c", naming).stdout.strip()
 
     assert is_gone(ended)
     assert not is_gone(new_name("engine"))
