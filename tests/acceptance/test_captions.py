@@ -3,8 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from command import ran, run_pecia
+from fixture_types import RunFleet
 from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")
-def captioners(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def captioners(run_fleet: RunFleet) -> Iterator[Any]:
     with run_fleet("captions", engine="simulated:instant", video_segment=timedelta(seconds=2)) as fleet:
         yield fleet
 

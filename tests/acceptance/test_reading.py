@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from fixture_types import Draw
 from limits import WAIT_S
 from pecia import Document, DocumentType, Page, ReadDocument, Verdict
 from pecia_workers.local import sample_documents as samples
@@ -15,8 +16,6 @@ from pecia_workers.local.accuracy import accuracy
 from pictures import encoded
 
 GOOD = 0.99
-
-Draw = Callable[[str], bytes]
 
 
 @pytest.fixture

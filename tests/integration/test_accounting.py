@@ -1,12 +1,12 @@
 """What parts took: written when an attempt ends, added up over attempts, and summed for whoever asks."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery.exceptions import Retry
 
+from fixture_types import Picture
 from house import House
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
@@ -26,7 +26,7 @@ def row_of(house: House, job: Job[Any]) -> dict[str, Any]:
 
 
 def test_a_page_that_was_read_says_what_it_took_in_its_row(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
@@ -46,7 +46,7 @@ def test_a_page_that_was_read_says_what_it_took_in_its_row(
 
 
 def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     spent = Spent(
@@ -71,7 +71,7 @@ def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
 
 
 def test_a_part_that_no_engine_saw_has_no_accounts(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.fail(job.id)

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from command import ran
+from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -28,7 +29,6 @@ from pecia import (
 )
 from pecia.aio.connections import AsyncConnections
 
-Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
 
 
@@ -205,7 +205,7 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("operation", [waiting, reading_pages, submitting, cancelling_another])
 async def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    operation: Callable[..., Any], times: int, picture: Picture, eventually: Callable[..., Any], house: House
+    operation: Callable[..., Any], times: int, picture: Picture, eventually: Eventually, house: House
 ) -> None:
     async with serving(house.urls) as client:
         job = await client.submit(ReadDocument(picture()))

@@ -12,6 +12,7 @@ import pytest
 
 import pecia.audit
 from command import ran
+from fixture_types import Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas import FailureCode
 
@@ -66,7 +67,7 @@ def test_pages_are_noted_before_the_first_of_them_is_handed_out(ward: Client, sc
     assert trail(ward, job=job) == [("client:ward-3", "pages")]
 
 
-def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Callable[..., bytes]) -> None:
+def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Picture) -> None:
     job = ward.submit(ReadDocument(picture()))
     scribe.fail(job.id, code=FailureCode.DAMAGED)
     job.refresh()

@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
+from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
@@ -370,7 +371,7 @@ def test_a_settlement_that_failed_is_tried_again_after_a_while(redis: Redis) -> 
 
 
 def test_what_redis_could_not_be_told_is_told_once_it_is_back(
-    redis_server: Callable[..., Any], eventually: Callable[..., Any]
+    redis_server: Callable[..., Any], eventually: Eventually
 ) -> None:
     server = redis_server()
     with connect(server.url) as redis:

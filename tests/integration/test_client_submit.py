@@ -3,7 +3,6 @@
 import json
 import secrets
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from redis import Redis
 
 from command import ran
+from fixture_types import Picture
 from house import House
 from pecia import (
     CaptionVideo,
@@ -26,8 +26,6 @@ from pecia import (
 )
 from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
-
-Picture = Callable[..., bytes]
 
 
 def part_of(house: House, job: Job[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from pydantic import SecretStr, TypeAdapter
 from pydicom import uid
 
 from dicom_files import encapsulated_pdf, secondary_capture
+from fixture_types import Eventually
 from forking import forked_for, templates_of
 from hand_made_pdfs import locked_pdf
 from limits import WAIT_S
@@ -198,7 +199,7 @@ async def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None
             await decoder.page(small, 0)
 
 
-def test_processes_die_with_a_killed_parent(eventually: Callable[..., Any]) -> None:
+def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:
     script = (
         "import asyncio, time\n"
         "from pecia_schemas.settings import WorkerSettings\n"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
+from fixture_types import Picture
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
@@ -22,7 +23,7 @@ JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
 
 
 def test_an_announced_end_is_looked_up_and_what_is_no_text_breaks_no_wait(
-    client: Client, redis_url: str, scribe: Any, picture: Callable[..., bytes]
+    client: Client, redis_url: str, scribe: Any, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     with _announcing(redis_url, job_channel(job.id), b"succeeded", *JUNK):

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Picture
 from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
@@ -40,7 +41,7 @@ Submit = Callable[..., Job[Document]]
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
+def submit(client: Client, picture: Picture) -> Submit:
     def run(**options: Any) -> Job[Document]:
         return client.submit(ReadDocument(picture()), **options)
 

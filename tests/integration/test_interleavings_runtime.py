@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from redis import Redis
 
 from failing_writes import fail_writes, let_writes_pass
+from fixture_types import Eventually, Picture
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
@@ -43,7 +44,7 @@ def settings(database_url: str, redis_url: str, payload_url: str, tmp_path: Path
 
 
 @pytest.fixture
-def part(client: Client, picture: Callable[..., bytes], database_url: str) -> UUID:
+def part(client: Client, picture: Picture, database_url: str) -> UUID:
     client.submit(ReadDocument(picture()))
     with psycopg.connect(database_url) as connection:
         row = connection.execute("SELECT id FROM parts").fetchone()
@@ -138,7 +139,7 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
     part: UUID,
     redis_url: str,
     database_url: str,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
 ) -> None:
     """The retry's part runs when the announcement of the cancellation before it arrives."""
     (job,) = client.jobs()
@@ -152,7 +153,7 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
 
 
 def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
-    settings: WorkerSettings, part: UUID, database_url: str, eventually: Callable[..., Any]
+    settings: WorkerSettings, part: UUID, database_url: str, eventually: Eventually
 ) -> None:
     def deaths() -> Any:
         with psycopg.connect(database_url) as connection:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import traceback
-from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -13,6 +12,7 @@ from structlog.testing import capture_logs
 
 from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from fixture_types import Eventually
 from pecia_schemas import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.lengths import LearnedLengths
@@ -109,7 +109,7 @@ def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
     assert server.most_answering == 2
 
 
-def test_a_request_given_up_ends_at_the_server(eventually: Callable[..., Any]) -> None:
+def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
     with serving(Behaviour(text=LONG, takes_s=20)) as server:
         engine = engine_at(server)
 

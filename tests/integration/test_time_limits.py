@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from celery.exceptions import Retry
 
+from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
@@ -121,7 +122,7 @@ def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_c
 
 
 def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
-    house: House, client: Client, picture: Callable[..., bytes]
+    house: House, client: Client, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))  # blank: the engine has no part in it
     limit = timedelta(seconds=5)

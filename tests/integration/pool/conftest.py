@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from fixture_types import Eventually
 from forking import Program, Programs
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
@@ -24,9 +25,7 @@ _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 class Fleet:
     """One Redis, some workers, and a journal of what became of each part."""
 
-    def __init__(
-        self, directory: Path, redis_url: str, programs: Programs, eventually: Callable[..., Any]
-    ) -> None:
+    def __init__(self, directory: Path, redis_url: str, programs: Programs, eventually: Eventually) -> None:
         self.directory = directory
         self.redis_url = redis_url
         self.redis = connect(redis_url)
@@ -142,7 +141,7 @@ class Fleet:
 
 @pytest.fixture
 def make_fleet(
-    tmp_path: Path, programs: Programs, eventually: Callable[..., Any]
+    tmp_path: Path, programs: Programs, eventually: Eventually
 ) -> Iterator[Callable[[str], Fleet]]:
     with ExitStack() as stack:
 

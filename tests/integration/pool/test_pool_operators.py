@@ -4,13 +4,14 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas import Lane
 from pecia_schemas.settings import WorkerSettings
@@ -97,7 +98,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
 
 
 def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
-    fleet: Any, console: FleetApp, eventually: Callable[..., Any]
+    fleet: Any, console: FleetApp, eventually: Eventually
 ) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")

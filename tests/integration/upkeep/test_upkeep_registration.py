@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
@@ -225,7 +226,7 @@ run_upkeep(WorkerSettings())
 
 
 def test_the_upkeep_process_ends_cleanly_when_told_to(
-    tables: Any, stores: dict[str, str], eventually: Callable[..., Any]
+    tables: Any, stores: dict[str, str], eventually: Eventually
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
     try:

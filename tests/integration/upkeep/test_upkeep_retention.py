@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fixture_types import Eventually, Picture
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
@@ -47,7 +48,7 @@ def keep(settings_for: Callable[..., WorkerSettings], payload_url: str) -> Calla
 
 
 @pytest.fixture
-def read(client: Client, scribe: Any, picture: Callable[..., bytes]) -> Callable[..., Job[Any]]:
+def read(client: Client, scribe: Any, picture: Picture) -> Callable[..., Job[Any]]:
     """Submits a picture and has it read."""
 
     def run(content: bytes | None = None, **options: Any) -> Job[Any]:
@@ -99,11 +100,7 @@ def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_l
 
 
 def test_the_password_of_a_document_goes_with_it_and_no_sooner(
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    scribe: Any,
-    picture: Callable[..., bytes],
+    tables: Any, client: Client, keep: Callable[..., dict[str, int]], scribe: Any, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture(), language="ko", password="Quillfeather"))
     scribe.read(job.id)
@@ -119,11 +116,7 @@ def test_the_password_of_a_document_goes_with_it_and_no_sooner(
 
 
 def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    picture: Callable[..., bytes],
-    payload_url: str,
+    tables: Any, client: Client, keep: Callable[..., dict[str, int]], picture: Picture, payload_url: str
 ) -> None:
     client.submit(ReadDocument(picture()))
     tables.query("UPDATE jobs SET created_at = %s, started_at = %s", LONG_AGO, LONG_AGO)
@@ -150,7 +143,7 @@ def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leavin
     tables: Any,
     keep: Callable[..., dict[str, int]],
     read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
+    picture: Picture,
     payload_url: str,
 ) -> None:
     jobs = [read(picture(shade=shade)) for shade in (1, 2, 3)]
@@ -193,10 +186,7 @@ def test_a_document_that_was_removed_by_an_upkeep_that_crashed_is_missed_by_the_
 
 
 def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents_are_kept(
-    client: Client,
-    picture: Callable[..., bytes],
-    settings_for: Callable[..., WorkerSettings],
-    payload_url: str,
+    client: Client, picture: Picture, settings_for: Callable[..., WorkerSettings], payload_url: str
 ) -> None:
     store = client._open().payloads
     for age_in_days, content in enumerate([b"young", b"a day old", b"three days old"]):
@@ -290,7 +280,7 @@ def test_with_a_job_goes_all_that_belongs_to_it_and_its_document(  # noqa: PLR09
     client: Client,
     keep: Callable[..., dict[str, int]],
     read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
+    picture: Picture,
     payload_url: str,
 ) -> None:
     old, young = read(webhook="https://hook.example/"), read(picture(shade=1))
@@ -342,7 +332,7 @@ def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtu
     client: Client,
     keep: Callable[..., dict[str, int]],
     read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
+    picture: Picture,
     payload_url: str,
 ) -> None:
     jobs = [read(picture(shade=number % 4)) for number in range(12)]
@@ -426,7 +416,7 @@ def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixt
     settings_for: Callable[..., WorkerSettings],
     keeping: Callable[..., Any],
     payload_url: str,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
 ) -> None:
     job = read()
     away = Path(payload_url).with_name("away")
