@@ -178,7 +178,7 @@ def overheard(  # noqa: PLR0917  fixtures
     places = {
         "Redis traffic": "\n".join(traffic),
         "Redis keys": redis_keys(redis_url),
-        "Celery events": "\n".join(events),
+        "Celery events": "\n".join(map(json.dumps, events)),
         "Flower": "\n".join(pages),
         "the fleet's logs": "\n".join(log.read_text() for log in log_files(private_fleet)),
         "the client's logs": "\n".join(logged),

@@ -15,6 +15,8 @@ from fixture_types import Eventually
 from forking import Program, Programs
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
 from pecia_workers.broker import Ended, Lists, connect, hand_back
 from pecia_workers.broker.lists import taken_name
 from pecia_workers.upkeep.queues import count_taken, count_waiting
@@ -156,3 +158,11 @@ def make_fleet(
 @pytest.fixture
 def fleet(redis_url: str, make_fleet: Callable[[str], Fleet]) -> Fleet:
     return make_fleet(redis_url)
+
+
+@pytest.fixture
+def console(fleet: Any) -> Iterator[FleetApp]:
+    """An operator's application on the fleet's Redis."""
+    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
+    yield app
+    app.close()

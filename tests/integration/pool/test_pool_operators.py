@@ -1,9 +1,6 @@
 """What operators see and do through Celery: revoke, inspect, events, the plain command line."""
 
-import contextlib
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,42 +10,17 @@ import pytest
 
 from fixture_types import Eventually
 from limits import WAIT_S
+from overhearing import celery_events
 from pecia_schemas import Lane
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 
 SECRET = "Jane Doe"
 
 
 @pytest.fixture
-def console(fleet: Any) -> Iterator[FleetApp]:
-    """An operator's application on the fleet's Redis."""
-    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
-    """Every event since now, as Flower receives them."""
-    seen: list[dict[str, Any]] = []
-    listening, stop = threading.Event(), threading.Event()
-
-    def listen() -> None:
-        with console.connection_for_read() as connection:
-            receiver = console.events.Receiver(connection, handlers={"*": seen.append})
-            with receiver.consumer_context() as (own, *_):
-                listening.set()
-                while not stop.is_set():
-                    with contextlib.suppress(socket.timeout):
-                        own.drain_events(timeout=0.2)
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    assert listening.wait(WAIT_S)
-    yield seen
-    stop.set()
-    thread.join(WAIT_S)
+    with celery_events(console) as heard:
+        yield heard
 
 
 def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
