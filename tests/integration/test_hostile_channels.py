@@ -34,12 +34,12 @@ def test_an_announced_end_is_looked_up_and_what_is_no_text_breaks_no_wait(
         assert job.wait(timeout=WAIT_S).state == "succeeded"
 
 
-def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker(
+async def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     meant, heard = [uuid4(), uuid4()], list[UUID]()
 
-    async def story() -> None:
+    with caplog.at_level(logging.CRITICAL):
         bus = Bus(redis_url)
         done = asyncio.Event()
 
@@ -61,9 +61,6 @@ def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await bus.close()
-
-    with caplog.at_level(logging.CRITICAL):
-        asyncio.run(story())
 
     assert set(heard) == set(meant)
 

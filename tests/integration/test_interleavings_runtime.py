@@ -229,7 +229,7 @@ def test_what_began_without_a_message_goes_back_when_the_worker_stops(
 
 
 @pytest.mark.parametrize("is_reply_late", [False, True])
-def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
+async def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
     settings: WorkerSettings,
     part: UUID,
     database_url: str,
@@ -238,63 +238,57 @@ def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
 ) -> None:
     """Redis is back, and its message comes to the worker that has claimed the part already, or is about to hear so."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-        claimed, may_be_told = asyncio.Event(), asyncio.Event()
+    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+    claimed, may_be_told = asyncio.Event(), asyncio.Event()
 
-        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-            parts = await claim.claim_waiting(*args, **kwargs)
-            claimed.set()
-            await may_be_told.wait()
-            return parts
+    async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+        parts = await claim.claim_waiting(*args, **kwargs)
+        claimed.set()
+        await may_be_told.wait()
+        return parts
 
-        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        await asyncio.wait_for(claimed.wait(), WAIT_S)
-        if not is_reply_late:
-            may_be_told.set()
-            await asyncio.wait_for(reader.began.wait(), WAIT_S)
-        message = asyncio.ensure_future(runtime.run(part, deaths=0))
-        await asyncio.wait([message], timeout=0.2)
+    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    await asyncio.wait_for(claimed.wait(), WAIT_S)
+    if not is_reply_late:
         may_be_told.set()
-        with pytest.raises(Ignore):
-            await asyncio.wait_for(message, WAIT_S)
-        reader.may_end.set()
-        await done(part, database_url)
-        await runtime.stop()
-
-    asyncio.run(story())
+        await asyncio.wait_for(reader.began.wait(), WAIT_S)
+    message = asyncio.ensure_future(runtime.run(part, deaths=0))
+    await asyncio.wait([message], timeout=0.2)
+    may_be_told.set()
+    with pytest.raises(Ignore):
+        await asyncio.wait_for(message, WAIT_S)
+    reader.may_end.set()
+    await done(part, database_url)
+    await runtime.stop()
     assert attempts_of(part, database_url) == 1
 
 
-def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
+async def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
     settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis froze a moment ago, when it had handed over the message."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-        looked = asyncio.Event()
+    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+    looked = asyncio.Event()
 
-        async def claim_late(*args: Any, **kwargs: Any) -> Any:
-            await looked.wait()
-            return await claim.claim_parts(*args, **kwargs)
+    async def claim_late(*args: Any, **kwargs: Any) -> Any:
+        await looked.wait()
+        return await claim.claim_parts(*args, **kwargs)
 
-        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-            parts = await claim.claim_waiting(*args, **kwargs)
-            looked.set()
-            return parts
+    async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+        parts = await claim.claim_waiting(*args, **kwargs)
+        looked.set()
+        return parts
 
-        monkeypatch.setattr(ledger, "claim_parts", claim_late)
-        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        reader.may_end.set()
-        await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
-        await runtime.stop()
-
-    asyncio.run(story())
+    monkeypatch.setattr(ledger, "claim_parts", claim_late)
+    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    reader.may_end.set()
+    await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
+    await runtime.stop()
     assert attempts_of(part, database_url) == 1
 
 
@@ -356,7 +350,7 @@ async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death
     assert found == ("queued", 1)
 
 
-def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
+async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
     client: Client,
     settings: WorkerSettings,
     printed: bytes,
@@ -376,28 +370,22 @@ def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_page
                 await asyncio.sleep(0.01)
             raise EngineDeadError
 
-    async def first() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        try:
-            runs = (runtime.run(part, deaths=0) for part in parts)
-            ends = await asyncio.gather(*runs, return_exceptions=True)
-            assert {type(end) for end in ends} == {RuntimeLostError}
-        finally:
-            await runtime.stop()
-
-    async def second() -> float:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        room = runtime.room
-        await runtime.stop()
-        return room
-
     with monkeypatch.context() as patch:
         patch.setattr(runtimes, "create_engine", lambda _: Dying())
-        asyncio.run(first())
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+    try:
+        runs = (runtime.run(part, deaths=0) for part in parts)
+        ends = await asyncio.gather(*runs, return_exceptions=True)
+        assert {type(end) for end in ends} == {RuntimeLostError}
+    finally:
+        await runtime.stop()
 
-    assert 0.5 <= asyncio.run(second()) < 0.6
+    second = Runtime(settings, {Stage.READ})
+    await second.start()
+    room = second.room
+    await second.stop()
+    assert 0.5 <= room < 0.6
 
 
 def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:

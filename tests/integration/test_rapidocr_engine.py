@@ -217,21 +217,17 @@ def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tup
 
 
 @pytest.mark.usefixtures("own_templates")
-def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
+async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
     page = np.array(sample_document(DocumentType.CHART).pages[0].image)
-
-    async def story() -> list[Generation | BaseException]:
-        engine = create_engine(WorkerSettings(engine_processes=2))
-        await engine.start()
-        try:
-            reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
-            await asyncio.sleep(0.2)
-            os.kill(forked_for()[0], signal.SIGKILL)
-            return await asyncio.gather(*reading, return_exceptions=True)
-        finally:
-            await engine.stop()
-
-    outcomes = asyncio.run(story())
+    engine = create_engine(WorkerSettings(engine_processes=2))
+    await engine.start()
+    try:
+        reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
+        await asyncio.sleep(0.2)
+        os.kill(forked_for()[0], signal.SIGKILL)
+        outcomes = await asyncio.gather(*reading, return_exceptions=True)
+    finally:
+        await engine.stop()
 
     assert [isinstance(outcome, EngineError) for outcome in outcomes].count(True) == 1
     assert [isinstance(outcome, BaseException) for outcome in outcomes].count(True) == 1
