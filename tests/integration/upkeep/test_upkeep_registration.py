@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,11 +16,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fixture_types import Eventually
+from house import House
 from limits import WAIT_S
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
     fields_filled,
@@ -33,21 +33,6 @@ from pecia_workers.upkeep.steps import forget_workers
 
 LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
-
-
-@pytest.fixture
-def on_database(database_url: str) -> Callable[..., None]:
-    def play(story: Callable[[AsyncEngine], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            database = open_database(database_url)
-            try:
-                await story(database)
-            finally:
-                await database.dispose()
-
-        asyncio.run(whole())
-
-    return play
 
 
 async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
@@ -63,7 +48,7 @@ async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: An
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
 
 
-def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> None:
+def test_a_heartbeat_is_updated_in_place(house: House) -> None:
     counted = text("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
 
     async def story(database: AsyncEngine) -> None:
@@ -72,7 +57,7 @@ def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> No
             await connection.execute(text("UPDATE workers SET seen_at = now(), stopped_at = NULL"))
             assert (await connection.execute(counted)).one() == (1, 1)
 
-    on_database(story)
+    house.ask(story)
 
 
 async def test_a_worker_registers_what_its_engine_can_do_and_hold(
@@ -129,9 +114,7 @@ async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(table
         assert (await seen(tables))["started_at"] == first["started_at"]
 
 
-def test_the_stages_on_duty_are_those_of_workers_that_live(
-    tables: Any, on_database: Callable[..., None]
-) -> None:
+def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: House) -> None:
     tables.add_worker("stopped", stopped=True)
     tables.add_worker("silent", silent=timedelta(minutes=1))
 
@@ -142,7 +125,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()
 
-    on_database(story)
+    house.ask(story)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +134,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
     ids=["nobody reads", "none fills", "one fills", "one cannot tell"],
 )
 def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
-    on_database: Callable[..., None], able: list[bool | None], filled: bool
+    house: House, able: list[bool | None], filled: bool
 ) -> None:
     async def story(database: AsyncEngine) -> None:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
@@ -162,7 +145,7 @@ def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
             await register(database, replace(reading, capabilities=capabilities))
         assert await fields_filled(database) is filled
 
-    on_database(story)
+    house.ask(story)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +161,7 @@ def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
     ids=["nobody reads", "none knows it", "one knows it", "one reads any", "one cannot tell", "an older one"],
 )
 def test_a_language_is_refused_only_while_all_who_read_say_that_they_do_not_know_it(
-    on_database: Callable[..., None], able: list[dict[str, Any] | None], read: bool
+    house: House, able: list[dict[str, Any] | None], read: bool
 ) -> None:
     async def story(database: AsyncEngine) -> None:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
@@ -188,7 +171,7 @@ def test_a_language_is_refused_only_while_all_who_read_say_that_they_do_not_know
             await register(database, replace(reading, capabilities=capabilities))
         assert await language_read(database, "ko") is read
 
-    on_database(story)
+    house.ask(story)
 
 
 def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
