@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -128,50 +128,43 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: H
     house.ask(story)
 
 
-@pytest.mark.parametrize(
-    ("able", "filled"),
-    [([], True), ([False], False), ([False, True], True), ([False, None], True)],
-    ids=["nobody reads", "none fills", "one fills", "one cannot tell"],
-)
-def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
-    house: House, able: list[bool | None], filled: bool
-) -> None:
-    async def story(database: AsyncEngine) -> None:
-        captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
-        await register(database, replace(captioning, capabilities={"fields": True}))
-        for fields in able:
-            reading = WorkerIdentity.new("engine", [Stage.READ])
-            capabilities = None if fields is None else {"fields": fields}
-            await register(database, replace(reading, capabilities=capabilities))
-        assert await fields_filled(database) is filled
+ENGLISH = {"languages": ["en"]}
 
-    house.ask(story)
+
+async def korean_read(database: AsyncEngine) -> bool:
+    return await language_read(database, "ko")
 
 
 @pytest.mark.parametrize(
-    ("able", "read"),
+    ("ask", "able", "answer"),
     [
-        ([], True),
-        ([{"languages": ["en"]}], False),
-        ([{"languages": ["en"]}, {"languages": ["en", "ko"]}], True),
-        ([{"languages": ["en"]}, {"languages": None}], True),
-        ([{"languages": ["en"]}, None], True),
-        ([{"languages": ["en"]}, {}], True),
+        (fields_filled, [], True),
+        (fields_filled, [{"fields": False}], False),
+        (fields_filled, [{"fields": False}, {"fields": True}], True),
+        (fields_filled, [{"fields": False}, None], True),
+        (korean_read, [], True),
+        (korean_read, [ENGLISH], False),
+        (korean_read, [ENGLISH, {"languages": ["en", "ko"]}], True),
+        (korean_read, [ENGLISH, {"languages": None}], True),
+        (korean_read, [ENGLISH, None], True),
+        (korean_read, [ENGLISH, {}], True),
     ],
-    ids=["nobody reads", "none knows it", "one knows it", "one reads any", "one cannot tell", "an older one"],
 )
-def test_a_language_is_refused_only_while_all_who_read_say_that_they_do_not_know_it(
-    house: House, able: list[dict[str, Any] | None], read: bool
+def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cannot_do_it(
+    house: House,
+    ask: Callable[[AsyncEngine], Awaitable[bool]],
+    able: list[dict[str, Any] | None],
+    answer: bool,
 ) -> None:
-    async def story(database: AsyncEngine) -> None:
+    async def story(database: AsyncEngine) -> bool:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
-        await register(database, replace(captioning, capabilities={"languages": ["ko"]}))
+        await register(database, replace(captioning, capabilities={"fields": True, "languages": ["ko"]}))
         for capabilities in able:
             reading = WorkerIdentity.new("engine", [Stage.READ])
             await register(database, replace(reading, capabilities=capabilities))
-        assert await language_read(database, "ko") is read
+        return await ask(database)
 
-    house.ask(story)
+    assert house.ask(story) is answer
 
 
 def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
