@@ -17,6 +17,7 @@ _GROUPS = {
     "kind": "jobs.kind",
     "lane": "parts.lane",
     "engine": "parts.engine",
+    "tenant": "jobs.tenant",
 }
 
 _SUMS = """

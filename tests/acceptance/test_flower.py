@@ -216,6 +216,23 @@ def test_failures_are_found_by_their_filter_and_named_by_code(page: Page, ward: 
     assert SAID not in page.content()
 
 
+def test_a_task_names_its_job_and_the_job_finds_its_tasks(page: Page, ward: Ward) -> None:
+    job = ward.jobs["read"]
+    go(page, "Tasks")
+    page.get_by_role("searchbox").fill(f"kwargs:job={job.id} name:pecia.read")
+    expect(page.locator("#tasks-table tbody tr")).to_have_count(2)
+    keep(page, "flower-job")
+
+    page.get_by_role("link", name=ward.part("read")).click()
+
+    task = page.locator("#task-page")
+    for said in (
+        f"'job': '{job.id}'", "'page': ", "'document_type': 'mixed'", "'lane': 'normal'", "'attempt': 1",
+        "'verdict': 'ok'", "'output_tokens': ",
+    ):  # fmt: skip
+        expect(task).to_contain_text(said)
+
+
 def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Eventually) -> None:
     part = ward.part("revoked")
     go(page, "Tasks")
@@ -255,6 +272,7 @@ def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_an
     assert shown["Implementation"].endswith("EnginePool")
     assert (shown["Max concurrency"], shown["Max tokens"]) == ("2", "8192")
     assert 0 < int(shown["Tokens in flight"]) <= 8_192
+    assert int(shown["Parts per minute"]) >= 0
     page.get_by_role("tab", name="Tasks").click()
     expect(page.locator("#tab-tasks")).to_contain_text(ward.part("held"))
 

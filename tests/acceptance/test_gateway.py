@@ -52,6 +52,11 @@ def test_a_client_over_http_reads_as_any_other(
         client.job(job.id)
     listed = run_pecia("access", "list", "--tenant", "clinic", env=fleet.environment).stdout
     assert (key["id"] in listed, "revoked" in listed, key["key"] in listed) == (True, True, False)
+    as_json = run_pecia("access", "list", "--tenant", "clinic", "--json", env=fleet.environment).stdout
+    taken = {one["id"]: one["taken"] for one in map(json.loads, as_json.splitlines())}
+    assert taken[key["id"]] == {"pages_of_day": 1, "pages_in_flight": 0}
+    usage = run_pecia("usage", "--by", "tenant", "--json", env=fleet.environment).stdout
+    assert {one["name"]: one["pages"] for one in json.loads(usage)["groups"]}["clinic"] >= 1
 
 
 def test_every_verb_of_a_client_goes_through_the_gateway(

@@ -87,7 +87,7 @@ def while_it_runs(
 
 
 async def _ending(
-    run: Awaitable[None], reader: Reader, meanwhile: Callable[[], object], patience: float
+    run: Awaitable[object], reader: Reader, meanwhile: Callable[[], object], patience: float
 ) -> str:
     running = asyncio.ensure_future(run)
     await asyncio.wait_for(reader.began.wait(), 20)

@@ -49,7 +49,7 @@ class Stopped(RealClock):
         await asyncio.Event().wait()
 
 
-async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[None]:
+async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
     """Have the engine begin with a part that it does not come to the end of by itself."""
     reading = asyncio.create_task(runtime.run(part, deaths=0))
     async with asyncio.timeout(20):

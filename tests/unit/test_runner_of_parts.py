@@ -1,8 +1,9 @@
 """The pool's other thread: how parts that do not end by themselves unwind, and what is told of them."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Event
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -18,6 +19,7 @@ class Unwinding:
 
     room = 1.0
     name = "unwinding"
+    figures: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
         self.begun: list[UUID] = []
@@ -33,7 +35,13 @@ class Unwinding:
     async def lost(self) -> None:
         await asyncio.Event().wait()
 
-    async def run(self, part: UUID, *, deaths: int) -> None:  # noqa: ARG002
+    async def run(
+        self,
+        part: UUID,
+        *,
+        deaths: int,  # noqa: ARG002
+        begun: Callable[[Mapping[str, Any]], None],  # noqa: ARG002
+    ) -> None:
         self.begun.append(part)
         self.at_work += 1
         self.most_at_work = max(self.most_at_work, self.at_work)
@@ -68,7 +76,8 @@ class Pool:
         self.failed = Event()
         self.runner = PartRunner(
             self.runtime,
-            began=lambda: None,
+            submitted=lambda: None,
+            begun=lambda _job, _about: None,
             tell=lambda job, ending: self.ended.append((job, ending)),
             fatal=lambda _error: self.failed.set(),
             priced=lambda _part, _tokens: None,
@@ -78,6 +87,7 @@ class Pool:
         headers = {"id": str(part), "x-cost": 1, "x-deliveries": 1, "x-suspect": False}
         job = Job(
             headers,
+            begun=lambda _about: None,
             callback=lambda _result: None,
             timeout_callback=lambda _soft, _limit: None,
             soft_limit_s=None,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
     from pecia_workers.engines.base import Budget
@@ -31,6 +31,11 @@ class PartRuntime(Protocol):
         ...
 
     @property
+    def figures(self) -> Mapping[str, Any]:
+        """What it does, for those who watch: numbers by their names. Read on any thread."""
+        ...
+
+    @property
     def name(self) -> str:
         """The worker's name in Postgres and Redis, once it has started."""
         ...
@@ -39,9 +44,12 @@ class PartRuntime(Protocol):
         """Return once what runs the parts is gone for good, though no part runs that could find out."""
         ...
 
-    async def run(self, part: UUID, *, deaths: int) -> None:
-        """Run one part to its commit. It is not run if more workers died on it than its message tells.
+    async def run(
+        self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]
+    ) -> Mapping[str, Any] | None:
+        """Run one part to its commit, and return what is told of its result. It is not run if more workers died on it.
 
+        `begun` is called once Postgres has handed the part out, with what is told of it: ids, enumerations, numbers.
         Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
         if it failed and will be tried again, `PartFailedError` if it failed for good. After any other exception the
         part is given back.

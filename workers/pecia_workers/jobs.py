@@ -14,7 +14,7 @@ from pecia_workers.errors import PartCancelledError, PartFailedError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 CANCELLED = "cancelled"
@@ -37,6 +37,7 @@ class Job:
 
     __slots__ = (
         "__weakref__",
+        "begun",
         "callback",
         "cost",
         "deaths",
@@ -56,6 +57,7 @@ class Job:
         self,
         headers: dict[str, Any],
         *,
+        begun: Callable[[Mapping[str, Any]], None],
         callback: Callable[[Any], None],
         timeout_callback: Callable[[bool, float], None],
         soft_limit_s: float | None,
@@ -66,6 +68,7 @@ class Job:
         self.cost: int = headers["x-cost"]
         self.deaths: int = headers["x-deliveries"] - 1
         self.suspect: bool = headers["x-suspect"]
+        self.begun = begun
         self.callback = callback
         self.timeout_callback = timeout_callback
         self.limit_s = min((limit for limit in (soft_limit_s, hard_limit_s) if limit), default=None)
@@ -105,9 +108,9 @@ class Ending:
     timed_out: bool = False
 
     @classmethod
-    def done(cls, seconds: float) -> Ending:
+    def done(cls, result: Mapping[str, Any] | None, seconds: float) -> Ending:
         """Say that it is committed."""
-        return cls(result=(0, None, seconds))
+        return cls(result=(0, None if result is None else repr(result), seconds))
 
     @classmethod
     def failed(cls, error: Exception, seconds: float) -> Ending:

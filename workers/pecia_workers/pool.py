@@ -31,7 +31,7 @@ from pecia_workers.jobs import CANCELLED, Ending, Interruption, Job
 from pecia_workers.running import PartRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
@@ -59,13 +59,15 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._tokens = 0
         self._suspects = 0
         self._arrived: list[Job] = []
+        self._begun: deque[tuple[Job, Mapping[str, Any]]] = deque()
         self._ended: deque[tuple[Job, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
             self._runtime,
-            began=self._wake_hub,
+            submitted=self._wake_hub,
+            begun=self._begin,
             tell=self._tell,
             fatal=self.fatal,
             priced=self._price,
@@ -124,16 +126,17 @@ class EnginePool(BasePool):  # type: ignore[misc]
         kwargs: Any = None,  # noqa: ARG002
         *,
         callback: Callable[[Any], None],
-        accept_callback: Callable[[int, float], None],
+        accept_callback: Any,
         timeout_callback: Callable[[bool, float], None],
         soft_timeout: float | None = None,
         timeout: float | None = None,
         **_options: Any,
     ) -> Job:
-        """Accept a part; it begins when `dispatch` is called."""
+        """Accept a part, of whose `PartRequest` the callbacks are methods; it begins when `dispatch` is called."""
         started = time.monotonic()
         job = Job(
             args[2],
+            begun=accept_callback.__self__.begun,
             callback=callback,
             timeout_callback=timeout_callback,
             soft_limit_s=soft_timeout or self.options.get("soft_timeout"),
@@ -160,6 +163,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Have the events of a claim sent: what the hub's own thread puts off does not end its wait for a socket."""
         if self._hub:
             self._hub.call_soon(self._run_ready)
+
+    def _begin(self, job: Job, about: Mapping[str, Any]) -> None:
+        """Note that Postgres has handed a part out. Called on the loop thread."""
+        self._begun.append((job, about))
+        self._wake_to_collect()
 
     def _tell(self, job: Job, ending: Ending) -> None:
         """Let the hub thread know. Called on the loop thread, which must not touch Celery."""
@@ -197,6 +205,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 job.cost = tokens
 
     def _finish_all(self) -> None:
+        while self._begun:
+            job, about = self._begun.popleft()
+            job.begun({**about, "cost": job.cost})
         while self._ended:
             job, ending = self._ended.popleft()
             try:
@@ -304,6 +315,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             "max-tokens": self._budget.tokens,
             "in-flight": len(self._jobs),
             "tokens-in-flight": self._tokens,
+            **self._runtime.figures,
         }
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Retry
@@ -15,7 +16,7 @@ from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.jobs import Ending, Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Mapping
     from concurrent.futures import Future
     from uuid import UUID
 
@@ -39,21 +40,24 @@ class _TimeLimitError(Exception):
 class PartRunner:
     """Runs parts on a loop of its own.
 
-    `began` is called for every group that was submitted, `tell` for every end but those that `abandon` made, `priced`
-    with what a part really costs; all on the loop's thread.
+    All on the loop's thread: `submitted` is called for every group that was submitted, `begun` for every part that
+    Postgres hands out, with what is told of it, `tell` for every end but those that `abandon` made, `priced` with what
+    a part really costs.
     """
 
     def __init__(
         self,
         runtime: PartRuntime,
         *,
-        began: Callable[[], None],
+        submitted: Callable[[], None],
+        begun: Callable[[Job, Mapping[str, Any]], None],
         tell: Callable[[Job, Ending], None],
         fatal: Callable[[Exception], None],
         priced: Callable[[UUID, int], None],
     ) -> None:
         self._runtime = runtime
-        self._began = began
+        self._submitted = submitted
+        self._begun = begun
         self._tell = tell
         self._fatal = fatal
         self._priced = priced
@@ -95,7 +99,7 @@ class PartRunner:
     def _spawn(self, jobs: Collection[Job]) -> None:
         for job in jobs:
             job.task = self._loop.create_task(self._run(job))
-        self._began()
+        self._submitted()
 
     def _interrupted(self, job: Job) -> None:
         self._loop.call_soon_threadsafe(self._cancel, job)
@@ -120,7 +124,7 @@ class PartRunner:
     async def _run_to_end(self, job: Job) -> Ending | None:
         timed_out = False
         try:
-            await self._work(job)
+            result = await self._work(job)
         except (Ignore, Retry, PartFailedError, PartCancelledError) as error:
             return Ending.failed(error, _age(job))
         except _TimeLimitError:
@@ -134,10 +138,10 @@ class PartRunner:
             found = type(error).__name__
             _log.error("part %s thrown out: %s", job.part, found, extra={"part": str(job.part)})
         else:
-            return Ending.done(_age(job))
+            return Ending.done(result, _age(job))
         return await self._unfinished(job, timed_out=timed_out)
 
-    async def _work(self, job: Job) -> None:
+    async def _work(self, job: Job) -> Mapping[str, Any] | None:
         while job.former and job.former.task:
             await asyncio.wait([job.former.task])
             job.former = job.former.former  # which it did not wait for itself, if it was lost meanwhile
@@ -146,7 +150,7 @@ class PartRunner:
         limit = asyncio.timeout(job.limit_s)
         try:
             async with limit:
-                await self._runtime.run(job.part, deaths=job.deaths)
+                return await self._runtime.run(job.part, deaths=job.deaths, begun=partial(self._begun, job))
         except TimeoutError:
             if limit.expired():
                 raise _TimeLimitError from None

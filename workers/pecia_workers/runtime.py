@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -78,6 +79,7 @@ from pecia_workers.media.ingest import Ingest
 from pecia_workers.metrics import recording
 from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
+from pecia_workers.request import arguments, result
 from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
 from pecia_workers.tracing.parts import ended, processing
@@ -92,6 +94,7 @@ _PUBLISHED_AT_ONCE = 1_000
 _LOOK_S = 1.0
 _END_S = 3.0
 _SIGHT_S = 10.0
+_RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
@@ -99,8 +102,8 @@ R = TypeVar("R")
 Handler = Callable[[ClaimedPart], Awaitable[Outcome]]
 
 
-def _unnoticed(_part: UUID, _tokens: int) -> None:
-    """Ignore the exact price of a part."""
+def _unnoticed(*_told: Any) -> None:
+    """Ignore what a part is, or its exact price."""
 
 
 class Runtime:
@@ -122,6 +125,9 @@ class Runtime:
         self._meter = Meter()
         self._cache = ResultCache.off()
         self._died_on: set[UUID] = set()
+        self._committed = 0
+        self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
+        """Parts committed since the start, as of each of the last seconds."""
 
     @property
     def name(self) -> str:
@@ -316,10 +322,22 @@ class Runtime:
     def _memory(self) -> float:
         return self._admission.memory if self._admission else 1.0
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Parts committed in the last minute, share of what may be claimed as a rule, KV cache in use (0 to 1)."""
+        figures: dict[str, Any] = {
+            "parts-per-minute": self._each_second[-1] - self._each_second[0],
+            "share-of-budget": round(self.room, 2),
+        }
+        if self._engine_seen and self._engine_seen.kv_used is not None:
+            figures["kv-cache-used"] = round(self._engine_seen.kv_used, 3)
+        return figures
+
     async def lost(self) -> None:
         """Return once the engine has died, of a part or of itself; never for a worker without one."""
         with suppress(EngineDeadError):
             while True:
+                self._each_second.append(self._committed)
                 if self._engine and self._engine_seen:
                     self._engine_seen.saw(self._engine.load(), self._memory)
                 await asyncio.sleep(_LOOK_S)
@@ -327,21 +345,24 @@ class Runtime:
             self._admission.found_dead()
             self._died_on.update(self._admission.died_on or ())
 
-    async def run(self, part: UUID, *, deaths: int) -> None:
+    async def run(
+        self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = _unnoticed
+    ) -> Mapping[str, Any] | None:
         """Run one part to its commit. It is not run if more workers died on it than its message tells.
 
-        Returns when its result is committed. Raises `celery.exceptions.Ignore` if there is nothing to do,
-        `PartCancelledError` if it was cancelled, `Retry` if it failed and will be tried again, `PartFailedError` if it
-        failed for good, `RuntimeLostError` if the engine is gone.
+        Returns what Celery is told of the result once it is committed; `begun` gets what it is told of the part. Raises
+        `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry` if it
+        failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine is
+        gone.
         """
         try:
-            await self._run(part, deaths=deaths)
+            return result(await self._run(part, deaths=deaths, begun=begun))
         except Ignore:
             if await self._ledger.withdrawn(part):
                 raise PartCancelledError from None
             raise
 
-    async def _run(self, part: UUID, *, deaths: int) -> None:
+    async def _run(self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]) -> Outcome:
         await self._direct.idle()
         if part in self._claimed:
             raise Ignore("it runs here already, claimed without a message")
@@ -351,7 +372,8 @@ class Runtime:
             claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
             if claimed is None:
                 raise Ignore("nothing to do: done, cancelled or another worker's")
-            await self._run_claimed(claimed, asked)
+            begun(arguments(claimed))
+            return await self._run_claimed(claimed, asked)
         finally:
             self._claimed.discard(part)
 
@@ -375,11 +397,11 @@ class Runtime:
         finally:
             self._claimed.discard(part.id)
 
-    async def _run_claimed(self, part: ClaimedPart, asked: int) -> None:
+    async def _run_claimed(self, part: ClaimedPart, asked: int) -> Outcome:
         with about_part(part.job_id, part.id, part.attempt), clocked(part.id), processing(part, asked):
-            await self._run_to_commit(part)
+            return await self._run_to_commit(part)
 
-    async def _run_to_commit(self, part: ClaimedPart) -> None:
+    async def _run_to_commit(self, part: ClaimedPart) -> Outcome:
         recording.begun(part)
         began = monotonic()
         try:
@@ -397,6 +419,8 @@ class Runtime:
             await self._publish_parts()
         if isinstance(outcome, Failed):
             _tell_celery(outcome)
+        self._committed += 1
+        return outcome
 
     async def _publish_parts(self) -> None:
         """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""

@@ -173,7 +173,7 @@ class AsyncClient:
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
 
-        `by` groups them: `document_type`, `kind`, `lane`, `engine`, or `metadata:KEY` by the value of a job's metadata.
+        `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
         Raises `InvalidOptionError` for anything else.
         """
         return await self._open().accounts.since(asking.past(since), by)

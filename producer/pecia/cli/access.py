@@ -10,7 +10,7 @@ from uuid import UUID
 
 import typer
 
-from pecia.access import AccessKey, AccessKeys, Scope
+from pecia.access import AccessKey, AccessKeys, Load, Scope
 from pecia.cli import output, values
 from pecia.cli.tables import fitting
 from pecia.configuration import resolve
@@ -70,17 +70,17 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the keys there are, those that ended too.
+    """Show the keys there are, those that ended too, and how much of its limits each has taken.
 
     Example: `pecia access list --tenant north-clinic`
     """
     with _keys() as keys:
-        found = keys.all(tenant)
+        found = [(key, keys.load(key)) for key in keys.all(tenant)]
     if as_json:
-        for key in found:
-            output.json_line(key.model_dump(mode="json"))
+        for key, taken in found:
+            output.json_line(key.model_dump(mode="json") | {"taken": taken.model_dump()})
     else:
-        typer.echo(fitting(_HEADINGS, [_row(key) for key in found], spare=_HEADINGS[:2:-1]))
+        typer.echo(fitting(_HEADINGS, [_row(key, taken) for key, taken in found], spare=_HEADINGS[:2:-1]))
 
 
 @app.command("revoke")
@@ -112,7 +112,8 @@ def _end(when: str | None) -> datetime | None:
     return datetime.now(UTC) + span if isinstance(span, timedelta) else span
 
 
-def _row(key: AccessKey) -> Sequence[str]:
+def _row(key: AccessKey, taken: Load) -> Sequence[str]:
     state = "revoked" if key.revoked_at else "valid" if key.is_valid else "expired"
-    limits = ("" if limit is None else f"{limit:,}" for limit in (key.pages_per_day, key.pages_in_flight))
+    limited = ((taken.pages_of_day, key.pages_per_day), (taken.pages_in_flight, key.pages_in_flight))
+    limits = (f"{pages:,}" if limit is None else f"{pages:,} of {limit:,}" for pages, limit in limited)
     return (str(key.id), key.tenant, key.name, state, ", ".join(key.scopes), ", ".join(key.lanes), *limits)

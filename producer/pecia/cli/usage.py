@@ -37,7 +37,9 @@ def usage(
     ] = "7d",
     by: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="One row each: document_type, kind, lane, engine or metadata:KEY."),
+        typer.Option(
+            metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

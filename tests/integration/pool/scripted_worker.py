@@ -5,8 +5,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
@@ -43,7 +44,14 @@ class ScriptedRuntime:
         while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
 
-    async def run(self, part: UUID, *, deaths: int) -> None:
+    @property
+    def figures(self) -> dict[str, int]:
+        return {"parts-per-minute": 0}
+
+    async def run(
+        self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]
+    ) -> dict[str, str]:
+        begun({"job": "7", "attempt": deaths + 1})
         self._note("run", part, deaths=deaths)
         if price := os.environ.get("SCRIPTED_PRICE"):
             self._priced(part, int(price))
@@ -53,6 +61,7 @@ class ScriptedRuntime:
             self._note("cancelled", part)
             raise
         self._note("done", part)
+        return {"verdict": "ok"}
 
     async def _follow_plan(self, part: UUID) -> None:
         while (plan := self._plan(part)) == "wait":  # noqa: ASYNC110  the test is another process

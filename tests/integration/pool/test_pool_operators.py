@@ -47,6 +47,8 @@ def test_events_tell_how_a_part_went_by_its_code_alone_and_it_is_gone(
     final = next(event for event in events if event["type"] == last)
     assert final.get("exception", "") == code
     assert final.get("runtime", 0) >= 0
+    assert final["kwargs"] == "{'job': '7', 'attempt': 1, 'cost': 1}"
+    assert final.get("result") == ("{'verdict': 'ok'}" if plan == "done" else None)
     fleet.await_settled()
     assert set(fleet.story(part)) <= {"run", "done"}, "the ledger is told nothing that it knows"
     assert SECRET not in json.dumps(events) + fleet.logs
@@ -64,6 +66,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     assert (active["id"], active["name"]) == (str(part), "pecia.read")
     assert (active["args"], active["kwargs"]) == ([], {})
     assert (stats["pool"]["in-flight"], stats["pool"]["tokens-in-flight"]) == (1, 7)
+    assert stats["pool"]["parts-per-minute"] == 0
     assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
     fleet.plan(part, "done")
     fleet.await_settled()

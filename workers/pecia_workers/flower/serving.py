@@ -67,4 +67,5 @@ def _bound(settings: WorkerSettings) -> None:
     options.max_tasks = settings.flower_max_tasks
     options.purge_offline_workers = _OFFLINE_S
     options.read_only = True
+    options.tasks_columns = "name,uuid,state,kwargs,received,runtime,worker,result"
     extract_settings()
