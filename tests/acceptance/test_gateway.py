@@ -1,22 +1,28 @@
-"""The gateway of `pecia up --gateway` as a user has it: keys by the command, curl as the page has it, a client."""
+"""The gateway of `pecia up --gateway` as a user has it: keys by the command, curl as the page has it, clients."""
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from command import run_pecia
 from http_doubles import free_port
 from limits import WAIT_S
+from npm_files import NothingThereError, absent, installed, tools
 from pecia import AccessError, Client, GatewayUnavailableError, ReadDocument, Verdict
+from pictures import encoded, note
 from snippets import ROOT, blocks
 
 pytestmark = pytest.mark.gate
+
+TYPESCRIPT = Path(__file__).with_name("typescript")
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +114,45 @@ def test_a_gateway_that_is_away_is_said_to_be() -> None:
         pytest.raises(GatewayUnavailableError),
     ):
         client.submit(ReadDocument(b"%PDF-1.7"))
+
+
+@pytest.fixture
+def program(fleet: Any, tmp_path: Path) -> Path:
+    """The program `read.ts`, type-checked against the client that was generated from this gateway's description."""
+    try:
+        packages = installed(TYPESCRIPT)
+    except NothingThereError as error:
+        absent(error)
+    project = shutil.copytree(packages, tmp_path / "project", symlinks=True)
+    description = httpx2.get(f"{fleet.fleet.gateway}/openapi.json", timeout=WAIT_S)
+    (project / "openapi.json").write_bytes(description.content)
+    _run(project, "node_modules/@hey-api/openapi-ts/bin/run.js", "-i", "openapi.json", "-o", "client")
+    _run(project, "node_modules/typescript/bin/tsc")
+    return project
+
+
+def test_a_generated_client_submits_streams_pages_and_fetches_the_result(fleet: Any, program: Path) -> None:
+    key = made(fleet, "typescript", "--tenant", "generated")["key"]
+    scan = program / "scan.pdf"
+    scan.write_bytes(encoded(note(), "PDF", save_all=True, append_images=[note(1)]))
+
+    told = json.loads(_run(program, "out/read.js", fleet.fleet.gateway, key, str(scan)))
+
+    with Client(fleet.fleet.gateway, api_key=key) as client:
+        job = client.job(told["job_id"])
+        assert job.metadata == {"ward": "7"}
+        assert told["pages"] == [page.number for page in job.result().pages] == [1, 2]
+        assert told["result"] == job.result().text
+
+
+def _run(project: Path, program: str, *words: str) -> str:
+    ran = subprocess.run(
+        [tools()[0], program, *words],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout

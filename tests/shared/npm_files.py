@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -49,6 +51,37 @@ def fetched(download: Download) -> Path:
             file.write(content)
         Path(file.name).rename(kept)  # at once, for a test session beside this one
     return kept
+
+
+@cache
+def installed(packages: Path) -> Path:
+    """A copy of a directory, in the cache, with the packages of its `package-lock.json`, checked by the hashes there.
+
+    Raises `NothingThereError`.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(packages.iterdir()):
+        digest.update(file.read_bytes())
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecia" / "tests"
+    kept = cache_home / f"{packages.name}-{digest.hexdigest()[:12]}"
+    if not kept.is_dir():
+        cache_home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_home) as scratch:
+            made = shutil.copytree(packages, Path(scratch) / packages.name)
+            _install(made)
+            with suppress(OSError):  # a test session beside this one was quicker
+                made.rename(kept)
+    return kept
+
+
+def _install(directory: Path) -> None:
+    command = [*tools()[1], "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    try:
+        ran = subprocess.run(command, cwd=directory, capture_output=True, timeout=WAIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise NothingThereError("npm does not answer") from None
+    if ran.returncode:
+        raise NothingThereError(f"npm has not what {directory.name}/package-lock.json names")
 
 
 def absent(error: NothingThereError) -> NoReturn:

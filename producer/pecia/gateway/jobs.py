@@ -60,6 +60,7 @@ _WRITTEN: Final[dict[int | str, Any]] = {
 LastEventId = Annotated[
     str | None, Header(description="Where a stream that broke off goes on: the last `id` that came.")
 ]
+AsCompleted = Annotated[bool, Query(description="In a stream: each as soon as it is read.")]
 Metadata = Annotated[
     list[Annotated[str, Query(pattern=r"^[^=]+=")]],
     Query(
@@ -154,22 +155,14 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     skip: Annotated[str | None, Query(description="Not these, as in `1-3,7`, counted from 1.")] = None,
     limit: Annotated[int, Query(ge=0, le=FETCH)] = FETCH,
     whole: Annotated[bool, Query(description="For the audit trail: the result is read as a whole.")] = False,
-    as_completed: Annotated[bool, Query(description="In a stream: each as soon as it is read.")] = False,
+    as_completed: AsCompleted = False,
     last_event_id: LastEventId = None,
 ) -> Response | Parts:
-    """Get the pages (of a video: segments) that have been read; as `text/event-stream` each as it comes.
-
-    In a stream `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why,
-    and `end`, the last, the job. Of a stream that broke off, `error` is the last.
-    """
+    """Get the pages (of a video: segments) that have been read; as `text/event-stream` what `/pages/stream` sends."""
+    if sending.is_wanted(request):
+        return await stream_pages(bearer, job_id, request, as_completed, last_event_id)
     job = await bearer.client.job(job_id)
     connections = bearer.client.connections
-    if sending.is_wanted(request):
-        read = ReadParts(sending.read_before(last_event_id))
-        ended = streaming.parts(
-            connections, job.id, sending.over(job), Deadline(None), in_order=not as_completed, read=read
-        )
-        return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
     first_open = await connections.store.first_unfinished(job.id)
     found: Sequence[PartOutcome] = ()
     if limit:
@@ -177,6 +170,32 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
         before = sending.read_before(skip)
         found = await connections.store.outcomes(job.id, skip=before, limit=limit, read_as=asked)
     return Parts(parts=list(found), first_open=first_open, more=0 < limit == len(found))
+
+
+@router.get("/jobs/{job_id}/pages/stream", responses=documented(404, 410) | _STREAM, response_class=Response)
+async def stream_pages(
+    bearer: Reader,
+    job_id: UUID,
+    request: Request,
+    as_completed: AsCompleted = False,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Get each page (of a video: segment) as it comes.
+
+    `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why, and `end`, the
+    last, the job. Of a stream that broke off, `error` is the last.
+    """
+    job = await bearer.client.job(job_id)
+    read = ReadParts(sending.read_before(last_event_id))
+    ended = streaming.parts(
+        bearer.client.connections,
+        job.id,
+        sending.over(job),
+        Deadline(None),
+        in_order=not as_completed,
+        read=read,
+    )
+    return sending.stream(bearer, bearers_of(request).settings, job, sending.of_parts(ended, read))
 
 
 @router.get("/jobs/{job_id}/events", responses=documented(404) | _STREAM, response_model=list[JobEvent])
@@ -187,16 +206,24 @@ async def list_events(
     after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a greater `sequence`.")] = 0,
     last_event_id: LastEventId = None,
 ) -> Response | list[JobEvent]:
-    """Get what has happened to a job and its parts; as `text/event-stream` from the first event until it is over.
+    """Get what has happened to a job and its parts; as `text/event-stream` what `/events/stream` sends."""
+    if sending.is_wanted(request):
+        return await stream_events(bearer, job_id, request, last_event_id)
+    job = await bearer.client.job(job_id)
+    return await bearer.client.connections.store.events(job.id, after=after, skip=())
+
+
+@router.get("/jobs/{job_id}/events/stream", responses=documented(404) | _STREAM, response_class=Response)
+async def stream_events(
+    bearer: Reader, job_id: UUID, request: Request, last_event_id: LastEventId = None
+) -> Response:
+    """Get what happens to a job and its parts, from the first event until it is over.
 
     After a stream that broke off, some of the last ones come again: they have the same `sequence`.
     """
     job = await bearer.client.job(job_id)
-    connections = bearer.client.connections
-    if not sending.is_wanted(request):
-        return await connections.store.events(job.id, after=after, skip=())
     read = ReadEvents(sending.number_of(last_event_id))
-    told = streaming.events(connections, job.id, sending.over(job), Deadline(None), read=read)
+    told = streaming.events(bearer.client.connections, job.id, sending.over(job), Deadline(None), read=read)
     return sending.stream(bearer, bearers_of(request).settings, job, sending.of_events(told, read))
 
 

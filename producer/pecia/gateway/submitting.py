@@ -28,29 +28,29 @@ _FORM: Final = "multipart/form-data"
 _MOST_JSON: Final = 16 * 1024**2
 _KINDS: Final = {task.kind: task for task in (ReadDocument, CaptionVideo)}
 _REF: Final = {"$ref": "#/components/schemas/Submission"}
-_BODY: Final = {
-    "required": True,
-    "content": {
-        _JSON: {"schema": _REF},
-        _FORM: {
-            "schema": {
-                "type": "object",
-                "required": ["file"],
-                "properties": {
-                    "file": {
-                        "type": "array",
-                        "minItems": 1,
-                        "maxItems": MOST_TASKS,
-                        "items": {"type": "string", "contentMediaType": "application/octet-stream"},
-                        "description": "One document each.",
-                    },
-                    "request": _REF,
+_UPLOADED: Final = {
+    "schema": {
+        "type": "object",
+        "required": ["file"],
+        "properties": {
+            "file": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_TASKS,
+                "items": {
+                    "type": "string",
+                    "format": "binary",
+                    "contentMediaType": "application/octet-stream",
                 },
+                "description": "One document each.",
             },
-            "encoding": {"request": {"contentType": _JSON}},
+            "request": _REF,
         },
     },
+    "encoding": {"request": {"contentType": _JSON}},
 }
+_FORM_BODY: Final = {"required": True, "content": {_FORM: _UPLOADED}}
+_BODY: Final = {"required": True, "content": {_JSON: {"schema": _REF}, _FORM: _UPLOADED}}
 _KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -60,12 +60,16 @@ _KEY: Final = {
 }
 
 
+_ANSWERS: Final = documented(400, 409, 413, 415) | {
+    200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}
+}
+
+
 @router.post(
     "/jobs",
     status_code=201,
     summary="Submit documents",
-    responses=documented(400, 409, 413, 415)
-    | {200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}},
+    responses=_ANSWERS,
     openapi_extra={"requestBody": _BODY, "parameters": [_KEY]},
 )
 async def submit(bearer: Submitter, request: Request, response: Response) -> Submitted:
@@ -92,6 +96,18 @@ async def submit(bearer: Submitter, request: Request, response: Response) -> Sub
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
         ) from None
+
+
+@router.post(
+    "/documents",
+    status_code=201,
+    summary="Upload documents",
+    responses=_ANSWERS,
+    openapi_extra={"requestBody": _FORM_BODY, "parameters": [_KEY]},
+)
+async def upload(bearer: Submitter, request: Request, response: Response) -> Submitted:
+    """Submit the documents of a form, as at `/v1/jobs`: for clients whose operations take one media type."""
+    return await submit(bearer, request, response)
 
 
 def _parts(parts: FormData) -> tuple[list[UploadFile], Submission]:

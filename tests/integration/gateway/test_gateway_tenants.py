@@ -26,6 +26,7 @@ ROUTES = [
 ]
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/jobs"): {"json": {"tasks": [{"url": "https://example.org/a.pdf"}], "idempotency_keys": ["visit"]}},
+    ("POST", "/documents"): {"files": [("file", ("b.pdf", b"%PDF-1.7 of a thief"))]},
     ("POST", "/webhooks"): {"json": {"url": "https://other.example/hook"}},
 }  # fmt: skip
 
