@@ -1,15 +1,13 @@
 """Drawn pages whose truth is exact, through a whole fleet with the CPU engine: how much is right, and in order."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chinese import chinese_font
 from command import run_pecia
 from exact_pages import blank_pages, chinese_pages, english_pages, korean_page
+from fixture_types import RunFleet
 from hand_made_pdfs import text_pdf
 from korean import NothingThereError, absent, korean_font
 from pecia import Verdict
@@ -41,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pages(run_fleet: Callable[..., AbstractContextManager[Any]], folder: Path, tessdata: str) -> Pages:
+def pages(run_fleet: RunFleet, folder: Path, tessdata: str) -> Pages:
     """What `pecia eval` says of every page that has something on it."""
     with run_fleet("accuracy", tessdata=tessdata) as fleet:
         ran = run_pecia("eval", folder, "--json", env=fleet.environment)

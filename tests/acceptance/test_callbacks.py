@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from fixture_types import Draw, Eventually
 from limits import WAIT_S
 from pecia import JobState, NoticeType, ReadDocument
 from pecia.webhooks import verify
-
-Draw = Callable[[str], bytes]
 
 
 def deliveries(fleet: Any, jobs: list[UUID]) -> list[tuple[Any, ...]]:
@@ -23,7 +22,7 @@ def are_delivered(fleet: Any, jobs: list[UUID]) -> bool:
 
 
 def test_every_job_calls_back_once_however_it_ended(
-    fleet: Any, drawn: Draw, open_receiver: Callable[..., Any], eventually: Callable[..., Any]
+    fleet: Any, drawn: Draw, open_receiver: Callable[..., Any], eventually: Eventually
 ) -> None:
     receiver = open_receiver()
     good = [ReadDocument(drawn(f"Call number {number}")) for number in range(5)]

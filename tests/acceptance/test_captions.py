@@ -1,19 +1,17 @@
 """Videos through a whole fleet: cut, captioned all at once, and summarised; here by an engine that writes nothing."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command import run_pecia
+from command import ran, run_pecia
+from fixture_types import RunFleet
 from limits import WAIT_S
 from pecia import Captions, CaptionVideo, FailureCode, JobState
 from videos import video
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")
-def captioners(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def captioners(run_fleet: RunFleet) -> Iterator[Any]:
     with run_fleet("captions", engine="simulated:instant", video_segment=timedelta(seconds=2)) as fleet:
         yield fleet
 
@@ -81,13 +79,6 @@ def test_what_the_documentation_shows_runs_as_it_stands(captioners: Any, tmp_pat
     (command,) = re.findall(r"^    pecia (caption .*)$", page, re.MULTILINE)
 
     for run in (["-c", snippet], ["-m", "pecia", *command.split()]):
-        ended = subprocess.run(
-            [sys.executable, *run],
-            cwd=tmp_path,
-            env=os.environ | captioners.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = ran(sys.executable, *run, cwd=tmp_path, env=captioners.environment)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "0:00:02" in ended.stdout or "0:00 - 0:04" in ended.stdout

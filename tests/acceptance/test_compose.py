@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from redis.retry import Retry
 
 from collector import Collector, collecting
 from compose_stack import COMPOSE, fleet_services
+from fixture_types import Draw, Eventually
 from running_stack import WORKERS, RunningStack, start_postgres_of, start_prometheus_of, start_redis_of
 from secured_stores import snippet
 
@@ -34,9 +35,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def up(
-    session_directory: Path, collector: Collector, eventually: Callable[..., Any]
-) -> Iterator[RunningStack]:
+def up(session_directory: Path, collector: Collector, eventually: Eventually) -> Iterator[RunningStack]:
     """The stack after `docker compose up --wait`."""
     running = RunningStack.prepare(session_directory / "compose", collector)
     ours = fleet_services({"services": running.services})
@@ -71,7 +70,7 @@ def redis_admits(running: RunningStack, user: str, password: str) -> bool:
             return False
 
 
-def test_every_worker_comes_to_take_work(up: RunningStack, eventually: Callable[..., Any]) -> None:
+def test_every_worker_comes_to_take_work(up: RunningStack, eventually: Eventually) -> None:
     for name in WORKERS:
         page = f"http://127.0.0.1:{up.ports[name]}/readyz"
         eventually(
@@ -83,9 +82,7 @@ def test_doctor_finds_everybody_on_duty(up: RunningStack) -> None:
     assert "ok" in up.pecia("upkeep", "doctor")  # which fails where somebody is missing
 
 
-def test_a_document_goes_through_and_is_seen(
-    up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
-) -> None:
+def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, eventually: Eventually) -> None:
     assert WORD in up.pecia("client", "read", "-", "--wait", given=drawn(WORD))
 
     flower = f"http://127.0.0.1:{up.ports['flower']}"
@@ -101,7 +98,7 @@ def test_a_document_goes_through_and_is_seen(
 
 
 def test_every_process_that_had_to_do_with_it_tells_the_collector(
-    collector: Collector, eventually: Callable[..., Any]
+    collector: Collector, eventually: Eventually
 ) -> None:
     def services() -> set[str]:
         jobs = {span.trace for span in collector.named("submit")}
@@ -111,7 +108,7 @@ def test_every_process_that_had_to_do_with_it_tells_the_collector(
 
 
 def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
-    up: RunningStack, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+    up: RunningStack, drawn: Draw, eventually: Eventually
 ) -> None:
     up.processes["engine"].kill()
     told = up.pecia("client", "read", "-", given=drawn("Marrowby"))
@@ -124,9 +121,7 @@ def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
-def test_prometheus_reaches_every_worker_and_has_the_alerts(
-    up: RunningStack, eventually: Callable[..., Any]
-) -> None:
+def test_prometheus_reaches_every_worker_and_has_the_alerts(up: RunningStack, eventually: Eventually) -> None:
     start_prometheus_of(up)
     eventually(lambda: up.is_healthy("prometheus"), interval=0.5, what="The health of Prometheus")
     api = f"http://127.0.0.1:{up.ports['prometheus']}/api/v1"
@@ -198,7 +193,7 @@ def test_no_log_tells_a_secret_or_a_word_that_was_read(up: RunningStack) -> None
     assert [name for name, log in logs.items() if any(word in log for word in unsaid)] == []
 
 
-def test_every_process_ends_by_itself(up: RunningStack, eventually: Callable[..., Any]) -> None:
+def test_every_process_ends_by_itself(up: RunningStack, eventually: Eventually) -> None:
     ending = {name: up.processes.pop(name) for name in LONG_RUNNING}
     for process in ending.values():
         process.ask_to_stop()

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fixture_types import Eventually
 from limits import WAIT_S
 from memory import processes_with
 
@@ -59,9 +59,7 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
     assert processes_with(temporary) == {}
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing_either(
-    temporary: Path, eventually: Callable[..., Any]
-) -> None:
+def test_a_demo_that_is_interrupted_leaves_nothing_either(temporary: Path, eventually: Eventually) -> None:
     with subprocess.Popen(
         DEMO,
         env=environment(temporary),

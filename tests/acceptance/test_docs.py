@@ -3,16 +3,13 @@
 Pages that need no fleet are run by tests/unit/test_pages.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,10 @@ from typing import Any
 import pytest
 
 from chat_server import Behaviour, serving
+from command import ran
+from fixture_types import Eventually, RunFleet
 from hand_made_pdfs import text_pdf
 from http_doubles import free_port
-from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_workers.local.exhibits import write_exhibits
 from pictures import note
@@ -60,18 +58,10 @@ class Desk:
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         own = {"PATH": path, "WEBHOOK_SECRET": self.fleet.webhook_secret, "PYTHONUNBUFFERED": "1"}
-        return {**os.environ, **self.fleet.environment, **own}
+        return {**self.fleet.environment, **own}
 
     def run(self, *command: str) -> str:
-        done = subprocess.run(
-            command,
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        done = ran(*command, cwd=self.directory, env=self.environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -110,9 +100,7 @@ def test_every_snippet_and_command_prints_what_the_page_shows(desk: Desk, name: 
 
 
 @pytest.fixture
-def desk_with_a_model(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
-) -> Iterator[Desk]:
+def desk_with_a_model(run_fleet: RunFleet, tmp_path: Path) -> Iterator[Desk]:
     note().save(tmp_path / "scan.png")
     schema = {"type": "object", "properties": {"drug": {"type": "string"}, "refills": {"type": "integer"}}}
     (tmp_path / "prescription.json").write_text(json.dumps(schema))
@@ -134,9 +122,7 @@ def test_fields_are_printed_as_the_page_on_reading_shows(desk_with_a_model: Desk
     assert printed == {"number": 1, "text": "Amoxicillin 500 mg", "verdict": "ok", "fields": FIELDS}
 
 
-def test_the_programs_about_grounding_tell_of_every_leaf(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path: Path
-) -> None:
+def test_the_programs_about_grounding_tell_of_every_leaf(run_fleet: RunFleet, tmp_path: Path) -> None:
     draw_papers(tmp_path)
     (tmp_path / "invoice.pdf").write_bytes(text_pdf(["Invoice 4711, total 12.50 EUR"]))
     filled = json.dumps({"number": "4711", "date": None, "total": 99.5, "items": []})
@@ -167,7 +153,7 @@ def test_the_examples_tell_texts_and_failures(desk: Desk, example: str) -> None:
 
 
 def test_the_receiver_among_the_examples_is_called_back_and_believes_it(
-    desk: Desk, eventually: Callable[..., Any]
+    desk: Desk, eventually: Eventually
 ) -> None:
     program = (ROOT / "examples" / "receive_callbacks.py").read_text()
     (written,) = set(re.findall(r"\b8\d{3}\b", program))

@@ -2,8 +2,8 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -14,6 +14,7 @@ from PIL import Image
 from pydantic import BaseModel, Field, SecretStr
 
 from command import run_pecia
+from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas.encryption import new_key
@@ -68,9 +69,7 @@ class SealedFleet:
 
 
 @pytest.fixture(scope="module")
-def sealed(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SealedFleet]:
+def sealed(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SealedFleet]:
     spool = tmp_path_factory.mktemp("spool")
     keys = SecretStr(json.dumps({"old": OLD, "new": NEW}))
     settings = {"encryption_keys": keys, "spool_dir": str(spool), "log_level": "debug"}
@@ -79,9 +78,7 @@ def sealed(
 
 
 @pytest.fixture(scope="module")
-def jobs(
-    sealed: SealedFleet, tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], bytes]
-) -> list[Job[Any]]:
+def jobs(sealed: SealedFleet, tmp_path_factory: pytest.TempPathFactory, drawn: Draw) -> list[Job[Any]]:
     """A picture and a document of two pages that were read, and one whose fields nobody could fill."""
     picture, document = (tmp_path_factory.mktemp("ward") / f"{FILE_NAME}{kind}" for kind in (".png", ".pdf"))
     page = Image.open(io.BytesIO(drawn(f"Seen: {PRINTED}"))).convert("RGB")
@@ -144,7 +141,7 @@ def test_a_status_tells_what_is_stored_under_which_key(sealed: SealedFleet, jobs
 
 
 def test_no_decrypted_copy_stays_on_the_workers_disk(
-    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Callable[..., Any]
+    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually
 ) -> None:
     def files() -> set[str]:
         return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
@@ -154,10 +151,7 @@ def test_no_decrypted_copy_stays_on_the_workers_disk(
 
 
 def test_a_rotation_makes_the_former_key_needless_while_the_fleet_works(
-    sealed: SealedFleet,
-    jobs: list[Job[Any]],
-    drawn: Callable[[str], bytes],
-    eventually: Callable[..., Any],
+    sealed: SealedFleet, jobs: list[Job[Any]], drawn: Draw, eventually: Eventually
 ) -> None:
     def rotate() -> dict[str, int]:
         return dict(json.loads(sealed.pecia("keys", "rotate", "--json", new=NEW, old=OLD).stdout))

@@ -1,7 +1,5 @@
 """`pecia engine` as an operator or a script runs it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from subprocess import CompletedProcess

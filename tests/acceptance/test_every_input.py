@@ -4,8 +4,7 @@ The table is `tests/shared/every_input.py`. All of it goes through one fleet in 
 of, then what a decoding process is ended for.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +12,7 @@ from typing import Any, Self
 import pytest
 
 from every_input import EVERY_INPUT, Input, Outcome
+from fixture_types import Draw, RunFleet
 from limits import WAIT_S
 from memory import memory_of, processes_of
 from pecia import Job, ReadDocument
@@ -64,9 +64,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(
-    run_fleet: Callable[..., AbstractContextManager[Any]], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
+def run(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     directory = tmp_path_factory.mktemp("inputs")
     tasks = {row.name: task_of(row, directory) for row in EVERY_INPUT}
     harmless = {row.name: tasks[row.name] for row in EVERY_INPUT if not row.ends_process}
@@ -135,7 +133,7 @@ def test_memory_returns_to_where_it_was(run: Run, worker: str) -> None:
     assert max(held) - held[0] < KEPT_BYTES, held
 
 
-def test_a_good_page_is_read_after_all_that(run: Run, drawn: Callable[[str], bytes]) -> None:
+def test_a_good_page_is_read_after_all_that(run: Run, drawn: Draw) -> None:
     job = run.fleet.client.submit(ReadDocument(drawn("Read all the same")))
 
     assert job.result(WAIT_S).text == "Read all the same"

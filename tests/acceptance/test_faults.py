@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from tests.soak.auditor import keys_left
 
+from fixture_types import Draw, Eventually
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia.job import JobGroup
@@ -18,7 +19,7 @@ from pecia_schemas import Document, JobState
 PAGES = 30
 
 
-def submit(fleet: Any, drawn: Callable[..., bytes], word: str) -> JobGroup[Document]:
+def submit(fleet: Any, drawn: Draw, word: str) -> JobGroup[Document]:
     tasks = (ReadDocument(drawn(f"{word} number {number}")) for number in range(PAGES))
     jobs: JobGroup[Document] = fleet.client.submit_many(tasks)
     return jobs
@@ -44,7 +45,7 @@ def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> Non
 
 @pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
 def test_a_service_killed_in_the_middle_loses_nothing(
-    fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any], service: str
+    fleet: Any, drawn: Draw, eventually: Eventually, service: str
 ) -> None:
     jobs = submit(fleet, drawn, service)
     eventually(lambda: count_done(jobs) >= 10)
@@ -53,7 +54,7 @@ def test_a_service_killed_in_the_middle_loses_nothing(
 
 
 def test_a_redis_that_forgot_everything_loses_nothing(
-    fleet: Any, drawn: Callable[..., bytes], eventually: Callable[..., Any]
+    fleet: Any, drawn: Draw, eventually: Eventually
 ) -> None:
     jobs = submit(fleet, drawn, "flushed")
     eventually(lambda: count_done(jobs) >= 10)
@@ -87,7 +88,7 @@ def full(fleet: Any) -> Iterator[None]:
 @pytest.mark.gate
 @pytest.mark.parametrize("trouble", [frozen, full])
 def test_a_fleet_works_on_from_postgres_without_redis(
-    fleet: Any, drawn: Callable[..., bytes], trouble: Callable[[Any], AbstractContextManager[None]]
+    fleet: Any, drawn: Draw, trouble: Callable[[Any], AbstractContextManager[None]]
 ) -> None:
     """What is handed over, cut and read meanwhile goes through Postgres alone, and nothing counts as a death."""
     name = trouble.__name__
@@ -99,6 +100,6 @@ def test_a_fleet_works_on_from_postgres_without_redis(
     expect_all_read_once(fleet, submit(fleet, drawn, f"after {name}"), f"after {name}")
 
 
-def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Callable[..., Any]) -> None:
+def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Eventually) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         eventually(lambda: not keys_left(redis), what="an empty Redis")

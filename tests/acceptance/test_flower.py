@@ -4,8 +4,7 @@ With SCREENSHOTS=docs/images in the environment the pages are kept there as pict
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsers import chromium
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from fixture_types import Eventually, RunFleet
 from http_doubles import free_port
 from limits import WAIT_S
 from npm_files import NothingThereError, absent
@@ -75,9 +75,7 @@ class Ward:
 
 
 @pytest.fixture(scope="module")
-def ward(
-    run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
-) -> Iterator[Ward]:
+def ward(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Ward]:
     """Of each way in which a part can stand there is one, and behind two that are held waits a long document."""
     own = {
         "flower_port": free_port(),
@@ -103,7 +101,7 @@ def ward(
             job.cancel()
 
 
-def _read(ward: Ward, eventually: Callable[..., Any]) -> None:
+def _read(ward: Ward, eventually: Eventually) -> None:
     client: Client = ward.fleet.client
     ward.jobs["read"] = client.submit(ReadDocument(_document(pages=2)))
     ward.jobs["damaged"] = client.submit(ReadDocument(b"%PDF-1.7\n" + SAID.encode()))
@@ -117,7 +115,7 @@ def _read(ward: Ward, eventually: Callable[..., Any]) -> None:
     ward.server.behaviour.faults.clear()
 
 
-def _hold(ward: Ward, eventually: Callable[..., Any]) -> None:
+def _hold(ward: Ward, eventually: Eventually) -> None:
     client: Client = ward.fleet.client
     ward.server.behaviour.takes_s = HELD_S
     for name in ("cancelled", "held", "revoked"):
@@ -135,7 +133,7 @@ def _program(ward: Ward) -> httpx2.Client:
     return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S)
 
 
-def _let_flower_hear(ward: Ward, eventually: Callable[..., Any]) -> None:
+def _let_flower_hear(ward: Ward, eventually: Eventually) -> None:
     """Wait for the events: Flower's list of tasks stays as it was when it was opened."""
     wanted = {ward.part(name): state for name, state in STATES.items()}
     wanted[ward.part("damaged", Stage.INGEST)] = "FAILURE"
@@ -235,7 +233,7 @@ def test_a_task_names_its_job_and_the_job_finds_its_tasks(page: Page, ward: Ward
         expect(task).to_contain_text(said)
 
 
-def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Callable[..., Any]) -> None:
+def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Eventually) -> None:
     part = ward.part("revoked")
     go(page, "Tasks")
     page.get_by_role("link", name=part).click()
@@ -258,7 +256,7 @@ def _says(page: Page, place: str, word: str) -> bool:
 
 
 def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_and_takes_no_orders(
-    page: Page, ward: Ward, eventually: Callable[..., Any]
+    page: Page, ward: Ward, eventually: Eventually
 ) -> None:
     go(page, "Workers")
     for worker in ("engine@", "ingest@"):
@@ -287,7 +285,7 @@ def _pool(page: Page) -> dict[str, str]:
 
 
 def test_the_broker_page_shows_what_waits_in_each_lane(
-    page: Page, ward: Ward, eventually: Callable[..., Any]
+    page: Page, ward: Ward, eventually: Eventually
 ) -> None:
     go(page, "Broker")
 

@@ -1,15 +1,13 @@
 """Many processes that submit and read at once, as the benchmark has them do it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limits import WAIT_S
+from command import ran
 
 pytestmark = pytest.mark.gate
 
@@ -17,15 +15,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "many_submitters.py"
 
 
 def test_nobody_who_waits_is_forgotten_and_no_connection_is_kept(fleet: Any) -> None:
-    command = [sys.executable, str(SCRIPT), "--this-fleet", "--json", "--processes", "4", "--tasks", "30"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=os.environ | fleet.environment,
-        timeout=WAIT_S,
-        check=False,
-    )
+    size = ("--processes", "4", "--tasks", "30")
+    done = ran(sys.executable, SCRIPT, "--this-fleet", "--json", *size, env=fleet.environment)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["jobs"], told["lost"]) == (120, 0)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from pikepdf import Dictionary, Name
 from PIL import Image
 
+from fixture_types import RunFleet
 from limits import WAIT_S
 from memory import memory_of
 from pecia import DocumentType, Job, JobState, ReadDocument
@@ -64,7 +64,7 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 
 @pytest.fixture(scope="module")
-def instant_fleet(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def instant_fleet(run_fleet: RunFleet) -> Iterator[Any]:
     """A fleet whose engine takes no time and no memory: what is left is everything around it."""
     with run_fleet("memory", engine="simulated:instant") as fleet:
         yield fleet

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import DocumentType
@@ -74,14 +75,14 @@ class Pages:
 
 
 @pytest.fixture(scope="module")
-def seen(run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Client, Pages]]:
+def seen(run_fleet: RunFleet) -> Iterator[tuple[Client, Pages]]:
     port = 20_000 + os.getpid() % 700 * 16  # below those that the system hands out, and nobody else's
     with run_fleet("metrics", engine="simulated", metrics_port=port, log_format="json") as fleet:
         yield fleet.client, Pages(port, fleet.fleet.home.log)
 
 
 def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_the_fleet_stands(
-    seen: tuple[Client, Pages], eventually: Callable[..., Any]
+    seen: tuple[Client, Pages], eventually: Eventually
 ) -> None:
     _, pages = seen
     assert pages.roles() == ROLES
@@ -93,10 +94,7 @@ def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_
 
 
 def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
-    seen: tuple[Client, Pages],
-    drawn: Callable[..., bytes],
-    open_receiver: Callable[..., Any],
-    eventually: Callable[..., Any],
+    seen: tuple[Client, Pages], drawn: Draw, open_receiver: Callable[..., Any], eventually: Eventually
 ) -> None:
     client, pages = seen
     receiver = open_receiver()

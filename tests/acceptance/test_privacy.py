@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from PIL.PngImagePlugin import PngInfo
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
 from dicom_files import secondary_capture
 from document_server import Answer, handing_out
+from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from overhearing import (
     celery_events,
@@ -84,9 +85,7 @@ def server() -> Iterator[ChatServerDouble]:
 
 
 @pytest.fixture(scope="module")
-def private_fleet(
-    server: ChatServerDouble, run_fleet: Callable[..., AbstractContextManager[Any]]
-) -> Iterator[Any]:
+def private_fleet(server: ChatServerDouble, run_fleet: RunFleet) -> Iterator[Any]:
     """A fleet that says all it has to say."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -114,7 +113,7 @@ def flower(private_fleet: Any) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory, drawn: Callable[[str], bytes]) -> list[Path]:
+def documents(tmp_path_factory: pytest.TempPathFactory, drawn: Draw) -> list[Path]:
     """Documents whose names, print and inner notes hold planted words; the first four can be read."""
     stem = tmp_path_factory.mktemp("ward") / FILE_NAME
     picture, pdf, locked, capture, cut, broken, letter = (
@@ -153,7 +152,7 @@ def overheard(  # noqa: PLR0917  fixtures
     flower: httpx2.Client,
     sources: list[Path | str],
     open_receiver: Callable[..., Any],
-    eventually: Callable[..., Any],
+    eventually: Eventually,
 ) -> Overheard:
     """Run what succeeds, fails and is cancelled, let a model go wrong, erase it all; listen everywhere meanwhile."""
     eventually(lambda: hears(flower))
@@ -179,7 +178,7 @@ def overheard(  # noqa: PLR0917  fixtures
     places = {
         "Redis traffic": "\n".join(traffic),
         "Redis keys": redis_keys(redis_url),
-        "Celery events": "\n".join(events),
+        "Celery events": "\n".join(map(json.dumps, events)),
         "Flower": "\n".join(pages),
         "the fleet's logs": "\n".join(log.read_text() for log in log_files(private_fleet)),
         "the client's logs": "\n".join(logged),

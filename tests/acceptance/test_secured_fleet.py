@@ -6,8 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 
+from fixture_types import Eventually, RunFleet
 from http_doubles import free_port
 from limits import WAIT_S
 from pecia import Client, ReadDocument
@@ -55,7 +56,7 @@ def stores(session_directory: Path, session_postgres: EmbeddedPostgres) -> Itera
 
 
 @pytest.fixture(scope="module")
-def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+def locked(stores: SecuredStores, run_fleet: RunFleet) -> Iterator[Any]:
     """A fleet on locked servers that says all it has to say."""
     settings = {
         "database_url": SecretStr(stores.database_url()),
@@ -72,7 +73,7 @@ def locked(stores: SecuredStores, run_fleet: Callable[..., AbstractContextManage
 
 
 @pytest.fixture(scope="module")
-def pages(locked: Any, stores: SecuredStores, eventually: Callable[..., Any]) -> dict[str, str]:
+def pages(locked: Any, stores: SecuredStores, eventually: Eventually) -> dict[str, str]:
     """What Flower shows once documents were read."""
     settings = locked.settings
     with Client(stores.database_url(), stores.redis_url("client"), settings.payload_url) as client:
@@ -105,7 +106,7 @@ def test_redis_denies_nothing_and_flower_sees_the_lists(stores: SecuredStores, p
 
 @pytest.mark.usefixtures("pages")
 def test_strange_events_blind_flower_for_nobody(
-    locked: Any, stores: SecuredStores, eventually: Callable[..., Any]
+    locked: Any, stores: SecuredStores, eventually: Eventually
 ) -> None:
     flower = locked.fleet.flower
     torn = (b"\x00\xff", b"[1]", b"{}", b"[" * 100_000, b'{"properties": 3}')
@@ -154,7 +155,7 @@ def _own_command_lines() -> Iterator[Path]:
 
 
 def test_no_verb_tells_a_secret_when_its_connections_fail(
-    stores: SecuredStores, tmp_path: Path, eventually: Callable[..., Any]
+    stores: SecuredStores, tmp_path: Path, eventually: Eventually
 ) -> None:
     environment = os.environ | _to_nowhere(stores, tmp_path)
     verbs = ("doctor", "migrate", "list", "worker webhooks")

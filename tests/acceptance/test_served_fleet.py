@@ -1,13 +1,12 @@
 """A fleet whose model is on a server, through the server's absence."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from chat_server import Behaviour, serving
+from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import ReadDocument
 from pecia_schemas import JobState
@@ -24,9 +23,7 @@ def engine_of(fleet: Any) -> int | None:
 
 
 def test_pages_wait_for_a_server_that_is_away_and_none_is_lost(
-    run_fleet: Callable[..., AbstractContextManager[Any]],
-    drawn: Callable[..., bytes],
-    eventually: Callable[..., Any],
+    run_fleet: RunFleet, drawn: Draw, eventually: Eventually
 ) -> None:
     behaviour = Behaviour(key=KEY, takes_s=0.2)
     with (

@@ -5,7 +5,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from redis import Redis
 
 from chat_server import Behaviour, ChatServerDouble, serving
 from collector import Collector, Told, application, collecting
+from fixture_types import Draw, Eventually, RunFleet
 from limits import WAIT_S
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas import Document, Lane, Stage, tracing
@@ -37,7 +37,7 @@ class Scene:
     client: Client
     server: ChatServerDouble
     collector: Collector
-    eventually: Callable[..., Any]
+    eventually: Eventually
 
     def read(self, page: bytes) -> Job[Document]:
         return self.client.submit(ReadDocument(page, cache=False))
@@ -64,9 +64,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(
-    run_fleet: Callable[..., AbstractContextManager[Any]], eventually: Callable[..., Any]
-) -> Iterator[Scene]:
+def scene(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Scene]:
     """The engine takes one page at a time."""
     own = {"tracing": True, "engine": "openai", "max_in_flight": 1, "retry_delay": timedelta(seconds=0.2)}
     with (
@@ -108,7 +106,7 @@ def named_in(traceparent: str) -> tuple[str, str]:
 
 
 def test_a_job_is_one_trace_from_the_application_to_the_receiver(
-    scene: Scene, drawn: Callable[..., bytes], open_receiver: Callable[..., Any], tmp_path: Path
+    scene: Scene, drawn: Draw, open_receiver: Callable[..., Any], tmp_path: Path
 ) -> None:
     receiver, document = open_receiver(), tmp_path / f"{FILE_NAME}.tiff"
     page = Image.open(io.BytesIO(drawn(TEXT)))
@@ -149,9 +147,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
     assert not [word for word in planted for body in scene.collector.bodies if word.encode() in body]
 
 
-def test_what_was_claimed_together_is_told_with_a_link_to_each_job(
-    scene: Scene, drawn: Callable[..., bytes]
-) -> None:
+def test_what_was_claimed_together_is_told_with_a_link_to_each_job(scene: Scene, drawn: Draw) -> None:
     trace = scene.trace(scene.read(drawn("linked")), "finish")[0].trace
 
     (received,) = [span for span in scene.collector.named("receive") if trace in dict(span.links)]
@@ -160,9 +156,7 @@ def test_what_was_claimed_together_is_told_with_a_link_to_each_job(
     assert received.attributes["messaging.batch.message_count"] == 1
 
 
-def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(
-    scene: Scene, drawn: Callable[..., bytes]
-) -> None:
+def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(scene: Scene, drawn: Draw) -> None:
     scene.server.behaviour.endings.append("abort")
     job = scene.read(drawn("again"))
 
@@ -175,7 +169,7 @@ def test_a_part_that_failed_and_is_tried_again_keeps_its_trace(
     assert last.attributes["pecia.attempt"] == 2
 
 
-def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
+def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Draw) -> None:
     scene.server.behaviour.takes_s, asked = WAIT_S, len(scene.server.pages)
     job = scene.read(drawn("killed"))
     scene.until_asked(asked)
@@ -188,7 +182,7 @@ def test_a_part_whose_worker_was_killed_keeps_its_trace(scene: Scene, drawn: Cal
     assert attempt.attributes["pecia.deaths"] >= 1
 
 
-def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Callable[..., bytes]) -> None:
+def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Draw) -> None:
     scene.server.behaviour.takes_s, asked = WAIT_S, len(scene.server.pages)
     scene.read(drawn("in front"))
     scene.until_asked(asked)

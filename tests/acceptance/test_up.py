@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from command import run_pecia
+from fixture_types import Draw, Eventually
 from http_doubles import free_port
 from limits import WAIT_S
 from memory import processes_with
@@ -26,9 +27,6 @@ pytestmark = pytest.mark.gate
 
 SERVICES = ("postgres", "redis", "ingest", "engine", "webhooks", "upkeep", "flower")
 PECIA = (sys.executable, "-m", "pecia")
-
-Draw = Callable[[str], bytes]
-Eventually = Callable[..., Any]
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from PIL import Image
 
 from chat_server import Behaviour, serving
+from fixture_types import RunFleet
 from pecia import Page, Prefer, ReadDocument
 from pecia_schemas.blocks import Source
 from witnessed_pages import KINDS, Drawn, Score, drawn_page, lied_about
@@ -32,11 +31,7 @@ def drawn() -> list[Drawn]:
 
 
 @pytest.fixture(scope="module", params=[Source.LAYER, Source.OCR])
-def pages(
-    request: pytest.FixtureRequest,
-    drawn: list[Drawn],
-    run_fleet: Callable[..., AbstractContextManager[Any]],
-) -> Sequence[Page]:
+def pages(request: pytest.FixtureRequest, drawn: list[Drawn], run_fleet: RunFleet) -> Sequence[Page]:
     """What becomes of them, with either witness."""
     source: Source = request.param
     answers = {f"page {number}": page.markdown() for number, page in enumerate(drawn)}

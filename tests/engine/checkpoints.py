@@ -3,8 +3,6 @@
 `python tests/engine/checkpoints.py DIRECTORY [--hidden 1024] [--layers 12] [--awq]` makes one by hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

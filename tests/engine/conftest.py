@@ -1,7 +1,5 @@
 """Real vLLM on tiny checkpoints: `make test-engine` brings both."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Whole fleets that read and caption with vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

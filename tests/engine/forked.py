@@ -4,8 +4,6 @@ Everything that a core imports is vLLM's own, and so is the core. The server pas
 looks for the core's parent would find the server: the kernel ends forked processes with the server instead.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -4,8 +4,6 @@ In bfloat16 a word may turn with the company that its page has in the batch: two
 places. So tests that compare texts compute in float32, and where kernels cannot, in float16.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

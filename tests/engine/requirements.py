@@ -1,7 +1,5 @@
 """`python requirements.py WHEEL`: what a wheel needs, without the packages of PyTorch."""
 
-from __future__ import annotations
-
 import re
 import sys
 import zipfile

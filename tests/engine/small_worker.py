@@ -1,7 +1,5 @@
 """`python small_worker.py CHECKPOINT`: a worker in small. It says when it reads, and how the answer ended."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

@@ -1,7 +1,5 @@
 """vLLM's own server, asked over HTTP, keeps every engine's promises and says what vLLM in our process says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """An archive that `pecia backfill --ray` reads: killed in the middle and repeated, each page is read once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Ray takes half a minute to start, so one engine serves all tests, and the last of them ends it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What vLLM says through Pecia is what it says by itself, and Pecia counts it right."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace

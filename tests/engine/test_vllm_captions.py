@@ -1,7 +1,5 @@
 """A fleet of real vLLM captions videos: what a clip shows reaches the model, and its captions the summary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

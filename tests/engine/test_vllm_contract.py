@@ -1,7 +1,5 @@
 """vLLM keeps every engine's promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

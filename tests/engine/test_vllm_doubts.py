@@ -1,7 +1,5 @@
 """A model whose weights were drawn by lot writes noise: a witness finds nothing of it on the page."""
 
-from __future__ import annotations
-
 import pytest
 
 from fleets import READY_S

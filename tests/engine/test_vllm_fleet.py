@@ -1,7 +1,5 @@
 """A whole fleet reads with vLLM, and what becomes of the pages when the engine dies under them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's processes come and go with their worker, whatever happens to either."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

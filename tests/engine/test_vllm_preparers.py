@@ -1,7 +1,5 @@
 """What preparers make of a page is what the engine would have made of it, and no page is lost with one of them."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os

@@ -1,7 +1,5 @@
 """Profiles and the verbs that show them, held against real vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Pages read by real vLLM through everything that stands before it: decoding, admission, the ladder and fields."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

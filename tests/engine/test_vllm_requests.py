@@ -1,7 +1,5 @@
 """What else a request may ask of the real engine: clips, words alone, schemas, sampling, adapters, drafts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """Settings of the fleet arrive in vLLM's own configuration, and those that the CPU can run do what they say."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

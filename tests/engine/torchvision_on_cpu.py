@@ -4,8 +4,6 @@ That build's operators cannot be loaded without CUDA, and its import ends where 
 transformers use, `transforms.v2`, is plain Python: to declare the two operators, without code, is enough.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder

@@ -1,13 +1,12 @@
 """What parts took: written when an attempt ends, added up over attempts, and summed for whoever asks."""
 
-import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery.exceptions import Retry
 
+from fixture_types import Picture
 from house import House
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Stage, Timings, TokenUsage
@@ -27,7 +26,7 @@ def row_of(house: House, job: Job[Any]) -> dict[str, Any]:
 
 
 def test_a_page_that_was_read_says_what_it_took_in_its_row(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.read(job.id, engine="vllm", usage=ONE_PAGE, timings=ITS_TIME)
@@ -47,7 +46,7 @@ def test_a_page_that_was_read_says_what_it_took_in_its_row(
 
 
 def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     spent = Spent(
@@ -72,7 +71,7 @@ def test_an_attempt_that_failed_is_wasted_and_added_to_the_one_that_did_not(
 
 
 def test_a_part_that_no_engine_saw_has_no_accounts(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     scribe.fail(job.id)
@@ -80,26 +79,23 @@ def test_a_part_that_no_engine_saw_has_no_accounts(
 
 
 @pytest.mark.usefixtures("shared_template")
-def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
+async def test_what_the_engine_wrote_before_a_part_failed_is_wasted_and_not_forgotten(
     client: Client, house: House
 ) -> None:
     job = client.submit(ReadDocument(encoded(note(1, 200, 200), "PNG")))
     part = house.part_of(job)
 
-    async def story() -> None:
-        async with house.working({Stage.READ}, engine="simulated") as runtime:
-            read = runtime._handlers[Stage.READ]
+    async with house.working({Stage.READ}, engine="simulated") as runtime:
+        read = runtime._handlers[Stage.READ]
 
-            async def read_and_fail(part: ClaimedPart) -> Done:
-                await read(part)
-                raise EngineError
+        async def read_and_fail(part: ClaimedPart) -> Done:
+            await read(part)
+            raise EngineError
 
-            runtime._handlers[Stage.READ] = read_and_fail
-            with pytest.raises(Retry):
-                await runtime.run(part, deaths=0)
-            assert runtime._meter.spent(part, 0) is None
-
-    asyncio.run(story())
+        runtime._handlers[Stage.READ] = read_and_fail
+        with pytest.raises(Retry):
+            await runtime.run(part, deaths=0)
+        assert runtime._meter.spent(part, 0) is None
     row = row_of(house, job)
     assert (row["engine"], row["image_tokens"]) == ("simulated", 49)
     assert row["wasted_tokens"] == row["prompt_tokens"] + row["output_tokens"]

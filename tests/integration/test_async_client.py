@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
@@ -16,6 +14,8 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event
 
+from command import ran
+from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -29,7 +29,6 @@ from pecia import (
 )
 from pecia.aio.connections import AsyncConnections
 
-Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
 
 
@@ -70,18 +69,9 @@ async def soon(step: Callable[[], Any], *, after: float = 0.2) -> Any:
     return await asyncio.to_thread(step)
 
 
-def test_what_asks_and_waits_needs_no_thread(stores: dict[str, str], scribe: Any, picture: Picture) -> None:
-    async def ask() -> None:
-        async with serving(stores) as client:
-            one, other = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(2)]
-            waiting = asyncio.create_task(one.result(timeout=WAIT_S))
-            await soon(lambda: scribe.read(one.id))
-            await waiting
-            before = {thread.name for thread in threading.enumerate()}
-            asyncio.get_running_loop().set_default_executor(Refusing())
-            await everything_else(client, one, other)
-            assert {thread.name for thread in threading.enumerate()} <= before
-
+async def test_what_asks_and_waits_needs_no_thread(
+    stores: dict[str, str], scribe: Any, picture: Picture
+) -> None:
     async def everything_else(client: AsyncClient, one: AsyncJob[Any], other: AsyncJob[Any]) -> None:
         await one.result()
         assert [page.number async for page in one.pages()] == [1]
@@ -95,7 +85,15 @@ def test_what_asks_and_waits_needs_no_thread(stores: dict[str, str], scribe: Any
         await client.purge([one, other])
         assert len([entry async for entry in client.audit()]) > 2
 
-    asyncio.run(ask())
+    async with serving(stores) as client:
+        one, other = [await client.submit(ReadDocument(picture(shade=shade))) for shade in range(2)]
+        waiting = asyncio.create_task(one.result(timeout=WAIT_S))
+        await soon(lambda: scribe.read(one.id))
+        await waiting
+        before = {thread.name for thread in threading.enumerate()}
+        asyncio.get_running_loop().set_default_executor(Refusing())
+        await everything_else(client, one, other)
+        assert {thread.name for thread in threading.enumerate()} <= before
 
 
 def test_every_statement_is_made_in_the_loops_own_thread(
@@ -123,24 +121,21 @@ def test_every_statement_is_made_in_the_loops_own_thread(
     assert threads == {threading.main_thread().name}
 
 
-def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
+async def test_the_loop_goes_on_while_postgres_lets_a_statement_wait(
     stores: dict[str, str], database_url: str, picture: Picture
 ) -> None:
-    async def cancel_behind_a_lock() -> int:
-        async with serving(stores) as client:
-            job = await client.submit(ReadDocument(picture()))
-            with psycopg.connect(database_url) as holder:
-                holder.execute("SELECT FROM jobs FOR UPDATE")
-                waiting = asyncio.create_task(job.cancel())
-                beats = 0
-                while beats < 20 and not waiting.done():
-                    await asyncio.sleep(0.01)
-                    beats += 1
-                assert not waiting.done()
-            assert await waiting
-            return beats
-
-    assert asyncio.run(cancel_behind_a_lock()) == 20
+    async with serving(stores) as client:
+        job = await client.submit(ReadDocument(picture()))
+        with psycopg.connect(database_url) as holder:
+            holder.execute("SELECT FROM jobs FOR UPDATE")
+            waiting = asyncio.create_task(job.cancel())
+            beats = 0
+            while beats < 20 and not waiting.done():
+                await asyncio.sleep(0.01)
+                beats += 1
+            assert not waiting.done()
+        assert await waiting
+        assert beats == 20
 
 
 class CancelledAt:
@@ -209,23 +204,20 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("operation", [waiting, reading_pages, submitting, cancelling_another])
-def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    operation: Callable[..., Any], times: int, picture: Picture, eventually: Callable[..., Any], house: House
+async def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
+    operation: Callable[..., Any], times: int, picture: Picture, eventually: Eventually, house: House
 ) -> None:
-    async def sweep() -> None:
-        async with serving(house.urls) as client:
-            job = await client.submit(ReadDocument(picture()))
+    async with serving(house.urls) as client:
+        job = await client.submit(ReadDocument(picture()))
 
-            async def one() -> None:
-                await at_rest(client)
-                await operation(client, job)
-
-            assert await cancel_everywhere(one, times) > 5
+        async def one() -> None:
             await at_rest(client)
-            assert (await job.refresh()).state is JobState.QUEUED
-            assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
+            await operation(client, job)
 
-    asyncio.run(sweep())
+        assert await cancel_everywhere(one, times) > 5
+        await at_rest(client)
+        assert (await job.refresh()).state is JobState.QUEUED
+        assert await client.submit(ReadDocument(PDF)), "the client is as good as new"
     query = """
         SELECT jobs.state = parts.state AND EXISTS (SELECT FROM job_events WHERE job_id = jobs.id)
         FROM jobs LEFT JOIN parts ON parts.job_id = jobs.id
@@ -236,38 +228,36 @@ def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_
     eventually(lambda: house.query(others) == [(1,)], what="the end of all queries")
 
 
-def test_a_stream_that_is_left_early_gives_its_connection_back(stores: dict[str, str], scribe: Any) -> None:
-    async def leave() -> None:
-        async with serving(stores) as client:
-            job = await client.submit(ReadDocument(PDF))
-            await soon(lambda: scribe.cut(job.id, 2), after=0)
-            await soon(lambda: scribe.read(job.id, 0), after=0)
-            async for page in job.pages(timeout=WAIT_S):
-                assert page.number == 1
-                break
-            async for told in job.events(timeout=WAIT_S):
-                assert told.state == "queued"
-                break
-            gc.collect()
-            await asyncio.sleep(0.1)
+async def test_a_stream_that_is_left_early_gives_its_connection_back(
+    stores: dict[str, str], scribe: Any
+) -> None:
+    async with serving(stores) as client:
+        job = await client.submit(ReadDocument(PDF))
+        await soon(lambda: scribe.cut(job.id, 2), after=0)
+        await soon(lambda: scribe.read(job.id, 0), after=0)
+        async for page in job.pages(timeout=WAIT_S):
+            assert page.number == 1
+            break
+        async for told in job.events(timeout=WAIT_S):
+            assert told.state == "queued"
+            break
+        gc.collect()
+        await asyncio.sleep(0.1)
 
-    asyncio.run(leave())
 
-
-def test_many_tasks_may_come_from_an_asynchronous_generator(stores: dict[str, str], picture: Picture) -> None:
+async def test_many_tasks_may_come_from_an_asynchronous_generator(
+    stores: dict[str, str], picture: Picture
+) -> None:
     async def arriving() -> AsyncIterator[ReadDocument]:
         for shade in range(4):
             await asyncio.sleep(0)
             yield ReadDocument(picture(shade=shade))
 
-    async def submit() -> list[bool]:
-        async with serving(stores) as client:
-            first = await client.submit_many(arriving(), idempotency_prefix="scanner")
-            again = await client.submit_many(arriving(), idempotency_prefix="scanner")
-            assert [job.id for job in first] == [job.id for job in again]
-            return [job.created for job in (*first, *again)]
-
-    assert asyncio.run(submit()) == [True] * 4 + [False] * 4
+    async with serving(stores) as client:
+        first = await client.submit_many(arriving(), idempotency_prefix="scanner")
+        again = await client.submit_many(arriving(), idempotency_prefix="scanner")
+        assert [job.id for job in first] == [job.id for job in again]
+        assert [job.created for job in (*first, *again)] == [True] * 4 + [False] * 4
 
 
 def test_a_client_belongs_to_its_loop_until_it_is_closed(stores: dict[str, str]) -> None:
@@ -324,10 +314,7 @@ asyncio.run(parent(AsyncClient()))
 
 
 def test_a_forked_child_is_told_to_make_a_client_of_its_own(stores: dict[str, str]) -> None:
-    command = [sys.executable, "-c", FORKING]
-    run = subprocess.run(
-        command, env=os.environ | stores, check=False, capture_output=True, text=True, timeout=WAIT_S
-    )
+    run = ran(sys.executable, "-c", FORKING, env=stores)
     assert (run.stdout, run.stderr) == ("0 jobs\n0 jobs again, child 0\n", "")
 
 

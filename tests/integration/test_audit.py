@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ import psycopg
 import pytest
 
 import pecia.audit
+from command import ran
+from fixture_types import Picture
 from pecia import Client, ClientSettings, Job, JobFailedError, ReadDocument
 from pecia_schemas import FailureCode
 
@@ -66,7 +67,7 @@ def test_pages_are_noted_before_the_first_of_them_is_handed_out(ward: Client, sc
     assert trail(ward, job=job) == [("client:ward-3", "pages")]
 
 
-def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Callable[..., bytes]) -> None:
+def test_looking_at_a_job_is_no_reading(ward: Client, scribe: Any, picture: Picture) -> None:
     job = ward.submit(ReadDocument(picture()))
     scribe.fail(job.id, code=FailureCode.DAMAGED)
     job.refresh()
@@ -107,9 +108,7 @@ def test_what_the_page_shows_from_python_and_psql_runs_as_it_stands(
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     queries, _ = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 
-    ended = subprocess.run(
-        [sys.executable, "-c", snippet], env=os.environ | stores, capture_output=True, text=True, check=False
-    )
+    ended = ran(sys.executable, "-c", snippet, env=stores)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.endswith(" 0 erased\n")

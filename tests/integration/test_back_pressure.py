@@ -76,20 +76,17 @@ def test_block_waits_until_there_is_room(client: Client, stored: PayloadRef, hou
     assert not room.is_alive()
 
 
-def test_an_asynchronous_client_waits_without_blocking_its_loop(
+async def test_an_asynchronous_client_waits_without_blocking_its_loop(
     client: Client, stored: PayloadRef, house: House
 ) -> None:
     fill(client, stored)
 
-    async def work() -> bool:
-        async with AsyncClient(settings=client._settings) as waiting:
-            task = ReadDocument(stored)
-            with pytest.raises(QueueFullError):
-                await waiting.submit(task, priority=Lane.BULK)
-            submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
-            await asyncio.sleep(0.05)
-            assert not submitting.done()
-            finish_one(house)
-            return (await submitting).created
-
-    assert asyncio.run(work())
+    async with AsyncClient(settings=client._settings) as waiting:
+        task = ReadDocument(stored)
+        with pytest.raises(QueueFullError):
+            await waiting.submit(task, priority=Lane.BULK)
+        submitting = asyncio.create_task(waiting.submit(task, priority=Lane.BULK, block=True))
+        await asyncio.sleep(0.05)
+        assert not submitting.done()
+        finish_one(house)
+        assert (await submitting).created

@@ -1,7 +1,5 @@
 """The claim: lanes in order, a token budget, no duplicates, nothing lost, and nothing that blocks a list."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from typing import Any
@@ -61,7 +59,7 @@ def test_a_part_larger_than_the_budget_runs_alone(redis: Redis, lists: Lists) ->
     large, small = message(cost=1000), message(cost=1)
     publish(redis, [large, small])
 
-    assert parts(claim(lists, tokens=10, idle=False)) == []
+    assert lists.claim(ALL, worker="me", number=next(NUMBERS), slots=9, tokens=10).parts == ()
     assert parts(claim(lists, tokens=10, idle=True)) == [large.part]
 
 
@@ -90,7 +88,8 @@ GOOD = {"part": PART, "lane": "normal", "cost": 1, "flow": FLOW}
         "null",
         '"text"',
         "[" * 200,
-        json.dumps(GOOD | {"part": "no-uuid"}),
+        json.dumps(GOOD | {"part": "../../etc/passwd"}),
+        json.dumps(GOOD | {"part": 7}),
         json.dumps(GOOD | {"part": PART.upper()}),
         json.dumps(GOOD | {"part": PART + "0"}),
         json.dumps(GOOD | {"part": None}),

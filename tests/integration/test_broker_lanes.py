@@ -1,7 +1,5 @@
 """Lower lanes get their share and are not forgotten; otherwise the order of the lanes is strict."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 from itertools import count

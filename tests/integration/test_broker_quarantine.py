@@ -1,7 +1,5 @@
 """Quarantine: parts on which a worker died run apart from all others, and what kills its worker again runs alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import count as counting
 from uuid import UUID, uuid4

@@ -1,11 +1,11 @@
 """What a worker took is its own until it lets go of it; a lost reply loses nothing and does nothing twice."""
 
-from __future__ import annotations
-
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,15 +17,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
+from fixture_types import Eventually
+from limits import WAIT_S
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, bell_name, publish
 from pecia_workers.broker import Capacity, Ended, Keeper, Lists, connect, hand_back, transport
 from pecia_workers.broker.connection import celery_settings
 from pecia_workers.broker.lists import taken_name, takers
 from pecia_workers.upkeep.queues import count_taken, count_waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 QUEUE = "read.normal"
 NUMBERS = count(1)
@@ -352,8 +351,27 @@ def test_a_part_that_is_held_for_too_long_is_reported_once(redis: Redis) -> None
     assert reported_at(9.0) == [part]
 
 
+def test_a_settlement_that_failed_is_tried_again_after_a_while(redis: Redis) -> None:
+    keeper = open_keeper(redis)
+    (part,) = send_new(redis)
+    claimed(keeper)
+    keeper.finish(part)
+    failed_at = time.monotonic()
+    with breaking_off(keeper, after=False):
+        assert not keeper.settle()
+    assert keeper._settle_after > failed_at
+
+    keeper._settle_after += WAIT_S
+    assert not keeper.settle()
+    assert count_taken(redis) == {QUEUE: 1}
+
+    keeper._settle_after = failed_at
+    assert keeper.settle()
+    assert count_taken(redis) == {}
+
+
 def test_what_redis_could_not_be_told_is_told_once_it_is_back(
-    redis_server: Callable[..., Any], eventually: Callable[..., Any]
+    redis_server: Callable[..., Any], eventually: Eventually
 ) -> None:
     server = redis_server()
     with connect(server.url) as redis:

@@ -1,7 +1,5 @@
 """Fair turns inside a lane: a long document yields after each turn, and nothing gets lost behind one."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from itertools import count

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
+from fixture_types import Picture
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -46,7 +46,6 @@ from pecia_schemas.blocks import plain_blocks
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
 
-Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
 HOOK = "https://example.org/hook"
 

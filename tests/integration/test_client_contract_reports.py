@@ -1,6 +1,5 @@
 """What both kinds of client promise beside jobs, on a fake fleet as on a real one: callbacks, records, erasure."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -8,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
+from fixture_types import Picture
 from limits import WAIT_S
 from pecia import (
     CaptionVideo,
@@ -265,9 +265,7 @@ def test_what_is_final_or_unwanted_is_not_dead(fleet: Any, client: Client) -> No
         client.dead_parts(code=FailureCode.DAMAGED)
 
 
-def test_a_job_says_that_no_worker_serves_it(
-    fleet: Any, client: Client, picture: Callable[..., bytes]
-) -> None:
+def test_a_job_says_that_no_worker_serves_it(fleet: Any, client: Client, picture: Picture) -> None:
     document, page = client.submit(ReadDocument(PDF)), client.submit(ReadDocument(picture()))
     assert (document.hint(), page.hint()) == (None, None)
     with fleet.outage("workers"):

@@ -1,11 +1,11 @@
 """The worker that runs in production tells of its jobs what a fake fleet tells of them."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fixture_types import Picture
 from hand_made_pdfs import blank_pdf
 from house import House
 from limits import WAIT_S
@@ -26,7 +26,7 @@ def told(job: Job[Any]) -> Any:
 
 @pytest.mark.usefixtures("shared_template")
 def test_a_real_worker_and_a_fake_fleet_tell_the_same_story(
-    client: Client, house: House, picture: Callable[..., bytes]
+    client: Client, house: House, picture: Picture
 ) -> None:
     document, scan, sheet = blank_pdf(3), picture(), b"name;dose"
     answers: dict[bytes, Any] = {document: ["1", "2", "3"], scan: "x", sheet: FailureCode.UNSUPPORTED_TYPE}

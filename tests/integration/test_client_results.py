@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from redis import Redis
 
 import pecia_migrations
+from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -31,7 +32,6 @@ from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
 from synced import synced
 
-Picture = Callable[..., bytes]
 PDF = b"%PDF-1.7"
 
 

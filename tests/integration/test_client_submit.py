@@ -1,11 +1,8 @@
 """Submitting: what is written, what is published, what a repeated submit returns, and what is refused."""
 
 import json
-import os
 import secrets
-import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from command import ran
+from fixture_types import Picture
 from house import House
-from limits import WAIT_S
 from pecia import (
     CaptionVideo,
     Client,
@@ -28,8 +26,6 @@ from pecia import (
 )
 from pecia_schemas import lengths
 from pecia_schemas.cost import page_cost
-
-Picture = Callable[..., bytes]
 
 
 def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
@@ -180,9 +176,6 @@ print(len(list(client.jobs())), "jobs")
 def test_a_forked_child_submits_over_connections_of_its_own_or_is_told_instead_of_hanging(
     stores: dict[str, str], parent: str, told: str
 ) -> None:
-    command = [sys.executable, "-c", FORKING, parent]
-    ran = subprocess.run(
-        command, env=os.environ | stores, check=True, capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert told in ran.stdout
-    assert ran.stdout.endswith("1 jobs\n")
+    ended = ran(sys.executable, "-c", FORKING, parent, env=stores)
+    assert told in ended.stdout
+    assert ended.stdout.endswith("1 jobs\n"), ended.stderr

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from pydantic import SecretStr, TypeAdapter
 from pydicom import uid
 
 from dicom_files import encapsulated_pdf, secondary_capture
+from fixture_types import Eventually
 from forking import forked_for, templates_of
 from hand_made_pdfs import locked_pdf
 from limits import WAIT_S
@@ -78,7 +79,7 @@ async def failure(decoder: Decoder, path: Path) -> FailureCode:
     return caught.value.code
 
 
-def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
+async def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
     pillow_heif.register_heif_opener()
     picture = Image.new("RGB", (60, 100), "white")
     pictures = ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "PDF", "GIF", "HEIF", "AVIF", "JPEG2000", "PPM", "PCX"]
@@ -96,22 +97,19 @@ def test_every_kind_is_decoded_in_a_confined_process(tmp_path: Path) -> None:
     (tmp_path / "PDF in DICOM").write_bytes(encapsulated_pdf(locked_pdf(user=b"word", owner=b"other")))
     password = SecretStr("word")
 
-    async def story() -> None:
-        async with decoding(decode_processes=1) as decoder:
-            for name in (*pictures, "DICOM", "PDF in DICOM"):
-                path = tmp_path / name
-                (info,) = await decoder.inspect(path, PageRanges.parse("1"), password)
-                page = await decoder.page(path, 0, password=password)
-                assert page.pixels.shape == (info.height, info.width, 3), name
-                assert page.blank, name
-            for form in videos:
-                clip = await decoder.clip(tmp_path / form, Stretch(start=0, end=1))
-                assert len(clip.frames), form
-
-    asyncio.run(story())
+    async with decoding(decode_processes=1) as decoder:
+        for name in (*pictures, "DICOM", "PDF in DICOM"):
+            path = tmp_path / name
+            (info,) = await decoder.inspect(path, PageRanges.parse("1"), password)
+            page = await decoder.page(path, 0, password=password)
+            assert page.pixels.shape == (info.height, info.width, 3), name
+            assert page.blank, name
+        for form in videos:
+            clip = await decoder.clip(tmp_path / form, Stretch(start=0, end=1))
+            assert len(clip.frames), form
 
 
-def test_what_libraries_print_of_a_file_reaches_no_log(
+async def test_what_libraries_print_of_a_file_reaches_no_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "fax"
@@ -123,11 +121,8 @@ def test_what_libraries_print_of_a_file_reaches_no_log(
     page_pixels(path, 0, Limits.of(WorkerSettings()))
     said_here = capfd.readouterr().err
 
-    async def story() -> None:
-        async with decoding(decode_processes=1) as decoder:
-            await decoder.page(path, 0)
-
-    asyncio.run(story())
+    async with decoding(decode_processes=1) as decoder:
+        await decoder.page(path, 0)
 
     assert "Fax4Decode" in said_here
     assert capfd.readouterr().err == ""
@@ -142,28 +137,22 @@ def test_a_decoder_loads_what_few_files_need_when_the_first_of_them_comes() -> N
     assert told.stdout.strip() == "set()"
 
 
-def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
-    async def story() -> None:
-        async with decoding(decode_timeout=timedelta(seconds=5)) as decoder:
-            os.kill(forked_for()[0], signal.SIGSTOP)
-            pages = (decoder.page(small, 0) for _ in range(2))
-            one, other = await asyncio.gather(*pages, return_exceptions=True)
-            late, page = (one, other) if isinstance(one, MediaError) else (other, one)
-            assert isinstance(late, MediaError)
-            assert late.code is FailureCode.DAMAGED
-            assert isinstance(page, PageImage)
-            assert (await decoder.page(small, 0)).blank
-
-    asyncio.run(story())
+async def test_decoding_that_takes_too_long_ends_alone(small: Path) -> None:
+    async with decoding(decode_timeout=timedelta(seconds=5)) as decoder:
+        os.kill(forked_for()[0], signal.SIGSTOP)
+        pages = (decoder.page(small, 0) for _ in range(2))
+        one, other = await asyncio.gather(*pages, return_exceptions=True)
+        late, page = (one, other) if isinstance(one, MediaError) else (other, one)
+        assert isinstance(late, MediaError)
+        assert late.code is FailureCode.DAMAGED
+        assert isinstance(page, PageImage)
+        assert (await decoder.page(small, 0)).blank
 
 
-def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, small: Path) -> None:
-    async def story() -> None:
-        async with decoding(decode_memory_bytes=100 * MEGABYTE) as decoder:
-            assert await failure(decoder, slow) is FailureCode.TOO_LARGE
-            assert (await decoder.page(small, 0)).blank
-
-    asyncio.run(story())
+async def test_a_decoder_that_hits_its_memory_limit_says_too_large(slow: Path, small: Path) -> None:
+    async with decoding(decode_memory_bytes=100 * MEGABYTE) as decoder:
+        assert await failure(decoder, slow) is FailureCode.TOO_LARGE
+        assert (await decoder.page(small, 0)).blank
 
 
 async def kill_at_work(former: int = 0) -> int:
@@ -175,54 +164,42 @@ async def kill_at_work(former: int = 0) -> int:
     return others[0]
 
 
-def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow: Path) -> None:
-    async def story() -> None:
-        async with decoding(decode_processes=1) as decoder:
-            page = asyncio.create_task(decoder.page(slow, 0))
-            await kill_at_work()
-            assert (await page).pixels.any()
-
-    asyncio.run(story())
+async def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow: Path) -> None:
+    async with decoding(decode_processes=1) as decoder:
+        page = asyncio.create_task(decoder.page(slow, 0))
+        await kill_at_work()
+        assert (await page).pixels.any()
 
 
-def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
-    async def story() -> None:
-        async with decoding(decode_processes=1) as decoder:
-            lost = asyncio.create_task(failure(decoder, slow))
-            await kill_at_work(former=await kill_at_work())
-            assert await lost is FailureCode.DAMAGED
-            assert (await decoder.page(small, 0)).blank
-
-    asyncio.run(story())
+async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
+    async with decoding(decode_processes=1) as decoder:
+        lost = asyncio.create_task(failure(decoder, slow))
+        await kill_at_work(former=await kill_at_work())
+        assert await lost is FailureCode.DAMAGED
+        assert (await decoder.page(small, 0)).blank
 
 
-def test_processes_killed_while_idle_are_replaced_unnoticed(small: Path) -> None:
-    async def story() -> None:
-        async with decoding() as decoder:
-            for pid in forked_for():
-                os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.5)
-            pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
-            assert all(page.blank for page in pages)
-
-    asyncio.run(story())
+async def test_processes_killed_while_idle_are_replaced_unnoticed(small: Path) -> None:
+    async with decoding() as decoder:
+        for pid in forked_for():
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
+        assert all(page.blank for page in pages)
 
 
-def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None:
-    async def story() -> None:
-        async with decoding(decode_processes=1) as decoder:
-            given_up = asyncio.create_task(decoder.page(slow, 0))
-            queued = asyncio.create_task(decoder.page(slow, 0))
-            await asyncio.sleep(0.1)
-            given_up.cancel()
-            queued.cancel()
-            async with asyncio.timeout(WAIT_S):
-                await decoder.page(small, 0)
-
-    asyncio.run(story())
+async def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None:
+    async with decoding(decode_processes=1) as decoder:
+        given_up = asyncio.create_task(decoder.page(slow, 0))
+        queued = asyncio.create_task(decoder.page(slow, 0))
+        await asyncio.sleep(0.1)
+        given_up.cancel()
+        queued.cancel()
+        async with asyncio.timeout(WAIT_S):
+            await decoder.page(small, 0)
 
 
-def test_processes_die_with_a_killed_parent(eventually: Callable[..., Any]) -> None:
+def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:
     script = (
         "import asyncio, time\n"
         "from pecia_schemas.settings import WorkerSettings\n"
@@ -244,21 +221,18 @@ def test_processes_die_with_a_killed_parent(eventually: Callable[..., Any]) -> N
 
 
 @pytest.mark.usefixtures("own_templates")
-def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Path) -> None:
+async def test_pages_are_decoded_though_what_starts_the_processes_was_killed(small: Path) -> None:
     others = set(templates_of())
 
-    async def story() -> None:
-        async with decoding() as decoder:
-            (template,) = set(templates_of()) - others
-            os.kill(template, signal.SIGKILL)
-            pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
-            assert all(page.blank for page in pages)
-            assert len(set(templates_of()) - others - {template}) == 1
-
-    asyncio.run(story())
+    async with decoding() as decoder:
+        (template,) = set(templates_of()) - others
+        os.kill(template, signal.SIGKILL)
+        pages = await asyncio.gather(*(decoder.page(small, 0) for _ in range(6)))
+        assert all(page.blank for page in pages)
+        assert len(set(templates_of()) - others - {template}) == 1
 
 
-def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
+async def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
     """Also while it takes in its arguments or hands back its answer, with a lock in its hand."""
     big = np.full((1000, 8000), 7, dtype=np.uint8)
     copied = partial(PageImage, pixels=big)
@@ -266,25 +240,22 @@ def test_a_process_killed_at_any_moment_blocks_no_other_call() -> None:
         header=TypeAdapter(dict[str, Any]), build=itemgetter("pixels"), raw="pixels", most_raw=big.size
     )
 
-    async def story() -> int:
-        processes = BoundedProcesses(2, initialize_process, Limits.of(WorkerSettings()))
-        await processes.start()
-        try:
-            lost = 0
-            for moment in range(25):
-                calls = [asyncio.create_task(processes.call(form, copied, timeout=WAIT_S)) for _ in range(4)]
-                await asyncio.sleep(moment / 1000)
-                for process in list(processes._busy)[:1]:
-                    process.process.kill()
-                answers = await asyncio.gather(*calls, return_exceptions=True)
-                lost += sum(isinstance(answer, ProcessDiedError) for answer in answers)
-                whole = [answer for answer in answers if not isinstance(answer, ProcessDiedError)]
-                assert all(np.array_equal(np.asarray(answer), big) for answer in whole)
-        finally:
-            await processes.stop()
-        return lost
-
-    assert 1 <= asyncio.run(story()) <= 25
+    processes = BoundedProcesses(2, initialize_process, Limits.of(WorkerSettings()))
+    await processes.start()
+    try:
+        lost = 0
+        for moment in range(25):
+            calls = [asyncio.create_task(processes.call(form, copied, timeout=WAIT_S)) for _ in range(4)]
+            await asyncio.sleep(moment / 1000)
+            for process in list(processes._busy)[:1]:
+                process.process.kill()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            lost += sum(isinstance(answer, ProcessDiedError) for answer in answers)
+            whole = [answer for answer in answers if not isinstance(answer, ProcessDiedError)]
+            assert all(np.array_equal(np.asarray(answer), big) for answer in whole)
+    finally:
+        await processes.stop()
+    assert 1 <= lost <= 25
 
 
 def test_a_clip_comes_from_its_process_within_little_memory(tmp_path: Path) -> None:

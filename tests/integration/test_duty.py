@@ -9,6 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Picture
 from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
 from pecia_workers.ledger.roster import engines_on_duty, roles_on_duty, waiting_in_vain
@@ -44,7 +45,7 @@ def on_duty(house: House) -> Callable[..., None]:
 
 
 @pytest.fixture
-def page_job(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Any]]:
+def page_job(client: Client, picture: Picture) -> Callable[..., Job[Any]]:
     """Submits a page that goes straight to its lane."""
     return lambda **asked: client.submit(ReadDocument(picture(), **asked))
 
@@ -84,7 +85,7 @@ def test_a_page_says_what_those_who_read_cannot_do(
 
 
 def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
-    client: Client, page_job: Callable[..., Job[Any]], picture: Callable[..., bytes]
+    client: Client, page_job: Callable[..., Job[Any]], picture: Picture
 ) -> None:
     later = client.submit(ReadDocument(picture(shade=1)), not_before=timedelta(hours=1))
     over = page_job()

@@ -1,7 +1,5 @@
 """The engines without a language model of their own keep every engine's promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

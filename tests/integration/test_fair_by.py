@@ -1,7 +1,6 @@
 """Which jobs take turns as one: each by itself, or all that share a value of their metadata."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -9,12 +8,11 @@ import pytest
 from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Picture
 from house import House
 from pecia import Client, ClientSettings, Job, JobState, ReadDocument
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.publication import forget_flows, relay_due
-
-Picture = Callable[..., bytes]
 
 
 @pytest.fixture

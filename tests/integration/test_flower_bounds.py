@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
+from fixture_types import Eventually
 from limits import WAIT_S
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
@@ -22,7 +23,7 @@ KEPT = 3
 
 
 @pytest.fixture
-def flower(redis_url: str, eventually: Callable[..., None]) -> Iterator[httpx2.Client]:
+def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
     """A program that knows the password of a Flower that may keep few parts."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -52,7 +53,7 @@ def _listens(address: str, port: int) -> bool:
 
 
 def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
-    flower: httpx2.Client, redis_url: str, eventually: Callable[..., None]
+    flower: httpx2.Client, redis_url: str, eventually: Eventually
 ) -> None:
     parts = [str(uuid4()) for _ in range(2 * KEPT)]
     with closing(FleetApp(WorkerSettings(redis_url=SecretStr(redis_url)))) as app:

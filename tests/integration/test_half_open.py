@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.soak.proxy import Proxy
 
+from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
 from pecia import DatabaseUnavailableError
@@ -153,7 +154,7 @@ def test_the_server_bounds_a_transaction_on_a_connection_out_of_the_pool(databas
 
 
 def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
-    house: House, proxied: House, proxy: Proxy, eventually: Callable[..., None]
+    house: House, proxied: House, proxy: Proxy, eventually: Eventually
 ) -> None:
     """Its connection is a new one each time, and falls silent while SQLAlchemy gets to know the server."""
     proxy.delay(0.2)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
+from fixture_types import Picture
 from limits import WAIT_S
 from pecia import Client, JobTimeoutError, ReadDocument
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
@@ -22,7 +23,7 @@ JUNK = (b"\x00\xff\xfe", b"", b"{}", b"x" * 100_000, b"../../etc/passwd")
 
 
 def test_an_announced_end_is_looked_up_and_what_is_no_text_breaks_no_wait(
-    client: Client, redis_url: str, scribe: Any, picture: Callable[..., bytes]
+    client: Client, redis_url: str, scribe: Any, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))
     with _announcing(redis_url, job_channel(job.id), b"succeeded", *JUNK):
@@ -33,12 +34,12 @@ def test_an_announced_end_is_looked_up_and_what_is_no_text_breaks_no_wait(
         assert job.wait(timeout=WAIT_S).state == "succeeded"
 
 
-def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker(
+async def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     meant, heard = [uuid4(), uuid4()], list[UUID]()
 
-    async def story() -> None:
+    with caplog.at_level(logging.CRITICAL):
         bus = Bus(redis_url)
         done = asyncio.Event()
 
@@ -60,9 +61,6 @@ def test_strange_cancellations_and_one_that_cannot_be_passed_on_deafen_no_worker
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await bus.close()
-
-    with caplog.at_level(logging.CRITICAL):
-        asyncio.run(story())
 
     assert set(heard) == set(meant)
 

@@ -13,7 +13,7 @@ from pecia_workers.ledger import ClaimedPart
 pytestmark = pytest.mark.gate
 
 
-def test_a_worker_that_stops_while_it_connects_to_redis_stops(
+async def test_a_worker_that_stops_while_it_connects_to_redis_stops(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py may swallow a cancellation while it connects."""
@@ -22,16 +22,13 @@ def test_a_worker_that_stops_while_it_connects_to_redis_stops(
     async def nothing(_: object) -> list[ClaimedPart]:
         return []
 
-    async def story() -> None:
-        for steps in range(20):
-            bus = Bus(redis_url)
-            claims = direct.DirectClaims(bus, claim=nothing, free=lambda: 0, run=hear_nothing)
-            claims.start()
-            await asyncio.sleep(0.01)
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            async with asyncio.timeout(WAIT_S):
-                await claims.stop()
-            await bus.close()
-
-    asyncio.run(story())
+    for steps in range(20):
+        bus = Bus(redis_url)
+        claims = direct.DirectClaims(bus, claim=nothing, free=lambda: 0, run=hear_nothing)
+        claims.start()
+        await asyncio.sleep(0.01)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            await claims.stop()
+        await bus.close()

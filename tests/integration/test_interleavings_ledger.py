@@ -1,7 +1,5 @@
 """What must hold whoever moves a part in between: clients, workers, operators and outages against real Postgres."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Picture
 from house import House, claimed
 from pecia import Client, Job, ReadDocument
 from pecia_schemas import Document, Failure, FailureCode, JobState, Page, Stage, Verdict
@@ -42,7 +41,7 @@ Submit = Callable[..., Job[Document]]
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
+def submit(client: Client, picture: Picture) -> Submit:
     def run(**options: Any) -> Job[Document]:
         return client.submit(ReadDocument(picture()), **options)
 
@@ -209,10 +208,10 @@ def test_an_error_of_the_database_does_not_quote_what_was_to_be_written(house: H
     assert "Jane Doe" not in house.play(story)
 
 
-def test_a_heartbeat_survives_an_error_that_is_no_outage(
+async def test_a_heartbeat_survives_an_error_that_is_no_outage(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
+    with caplog.at_level(logging.CRITICAL):
         identity = WorkerIdentity.new("engine")
         async with keep_registered(house.database_url, identity, lease=timedelta(milliseconds=80)):
             await _until(lambda: house.rows("SELECT 1 FROM workers"))
@@ -221,9 +220,6 @@ def test_a_heartbeat_survives_an_error_that_is_no_outage(
             house.rows("ALTER TABLE hidden RENAME TO workers")
             house.rows("DELETE FROM workers")
             await _until(lambda: house.rows("SELECT 1 FROM workers"))
-
-    with caplog.at_level(logging.CRITICAL):
-        asyncio.run(story())
 
 
 async def _until(predicate: Callable[[], object]) -> None:

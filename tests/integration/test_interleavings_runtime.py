@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from redis import Redis
 
 from failing_writes import fail_writes, let_writes_pass
+from fixture_types import Eventually, Picture
 from limits import WAIT_S
 from pecia import Client, ReadDocument
 from pecia_schemas import FailureCode, Page, Stage, Verdict
@@ -43,7 +44,7 @@ def settings(database_url: str, redis_url: str, payload_url: str, tmp_path: Path
 
 
 @pytest.fixture
-def part(client: Client, picture: Callable[..., bytes], database_url: str) -> UUID:
+def part(client: Client, picture: Picture, database_url: str) -> UUID:
     client.submit(ReadDocument(picture()))
     with psycopg.connect(database_url) as connection:
         row = connection.execute("SELECT id FROM parts").fetchone()
@@ -58,15 +59,18 @@ class Reader:
     def __init__(self) -> None:
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
+        self.has_ended = False
+        """Whether it came to its end by itself."""
 
     async def __call__(self, part: ClaimedPart) -> Done:
         self.began.set()
         await self.may_end.wait()
+        self.has_ended = True
         return Done(Page(number=part.ordinal + 1, verdict=Verdict.OK, width=1, height=1, engine="test"))
 
 
 def while_it_runs(
-    settings: WorkerSettings, part: UUID, meanwhile: Callable[[], object], *, patience: float = 10
+    settings: WorkerSettings, part: UUID, meanwhile: Callable[[], object], *, patience: float = WAIT_S
 ) -> str:
     """Run the part, do something once it has begun, let it end after `patience` seconds, and return how it ended."""
 
@@ -93,7 +97,7 @@ async def _ending(
     try:
         await running
     except PartCancelledError:
-        return "cancelled"
+        return "too late" if reader.has_ended else "cancelled"
     except asyncio.CancelledError:
         return "to be given back"
     return "done"
@@ -135,7 +139,7 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
     part: UUID,
     redis_url: str,
     database_url: str,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
 ) -> None:
     """The retry's part runs when the announcement of the cancellation before it arrives."""
     (job,) = client.jobs()
@@ -149,7 +153,7 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
 
 
 def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
-    settings: WorkerSettings, part: UUID, database_url: str, eventually: Callable[..., Any]
+    settings: WorkerSettings, part: UUID, database_url: str, eventually: Eventually
 ) -> None:
     def deaths() -> Any:
         with psycopg.connect(database_url) as connection:
@@ -170,22 +174,19 @@ def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
     assert while_it_runs(settings, part, take_for_dead) == "to be given back"
 
 
-def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
+async def test_a_part_that_the_worker_has_lost_sight_of_goes_back(
     settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply to its claim was lost; nothing else would ever move it."""
     monkeypatch.setattr(runtimes, "_SIGHT_S", 0.05)
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        claim_long_ago(part, runtime.name, database_url)
-        async with asyncio.timeout(WAIT_S):
-            while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
-                await asyncio.sleep(0.02)
-        await runtime.stop()
-
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    claim_long_ago(part, runtime.name, database_url)
+    async with asyncio.timeout(WAIT_S):
+        while state_of(part, database_url) != "queued":  # noqa: ASYNC110  the other side is a database
+            await asyncio.sleep(0.02)
+    await runtime.stop()
 
 
 def test_a_part_that_takes_long_is_left_to_the_worker_that_runs_it(
@@ -228,7 +229,7 @@ def test_what_began_without_a_message_goes_back_when_the_worker_stops(
 
 
 @pytest.mark.parametrize("is_reply_late", [False, True])
-def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
+async def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
     settings: WorkerSettings,
     part: UUID,
     database_url: str,
@@ -237,93 +238,84 @@ def test_the_message_of_a_part_that_is_claimed_without_it_changes_nothing(
 ) -> None:
     """Redis is back, and its message comes to the worker that has claimed the part already, or is about to hear so."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-        claimed, may_be_told = asyncio.Event(), asyncio.Event()
+    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+    claimed, may_be_told = asyncio.Event(), asyncio.Event()
 
-        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-            parts = await claim.claim_waiting(*args, **kwargs)
-            claimed.set()
-            await may_be_told.wait()
-            return parts
+    async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+        parts = await claim.claim_waiting(*args, **kwargs)
+        claimed.set()
+        await may_be_told.wait()
+        return parts
 
-        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        await asyncio.wait_for(claimed.wait(), WAIT_S)
-        if not is_reply_late:
-            may_be_told.set()
-            await asyncio.wait_for(reader.began.wait(), WAIT_S)
-        message = asyncio.ensure_future(runtime.run(part, deaths=0))
-        await asyncio.wait([message], timeout=0.2)
+    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    await asyncio.wait_for(claimed.wait(), WAIT_S)
+    if not is_reply_late:
         may_be_told.set()
-        with pytest.raises(Ignore):
-            await asyncio.wait_for(message, WAIT_S)
-        reader.may_end.set()
-        await done(part, database_url)
-        await runtime.stop()
-
-    asyncio.run(story())
+        await asyncio.wait_for(reader.began.wait(), WAIT_S)
+    message = asyncio.ensure_future(runtime.run(part, deaths=0))
+    await asyncio.wait([message], timeout=0.2)
+    may_be_told.set()
+    with pytest.raises(Ignore):
+        await asyncio.wait_for(message, WAIT_S)
+    reader.may_end.set()
+    await done(part, database_url)
+    await runtime.stop()
     assert attempts_of(part, database_url) == 1
 
 
-def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
+async def test_a_part_whose_message_is_being_claimed_is_not_claimed_without_it(
     settings: WorkerSettings, part: UUID, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis froze a moment ago, when it had handed over the message."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
-        looked = asyncio.Event()
+    runtime, reader = Runtime(without_redis(settings), {Stage.READ}), Reader()
+    looked = asyncio.Event()
 
-        async def claim_late(*args: Any, **kwargs: Any) -> Any:
-            await looked.wait()
-            return await claim.claim_parts(*args, **kwargs)
+    async def claim_late(*args: Any, **kwargs: Any) -> Any:
+        await looked.wait()
+        return await claim.claim_parts(*args, **kwargs)
 
-        async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
-            parts = await claim.claim_waiting(*args, **kwargs)
-            looked.set()
-            return parts
+    async def claim_waiting(*args: Any, **kwargs: Any) -> Any:
+        parts = await claim.claim_waiting(*args, **kwargs)
+        looked.set()
+        return parts
 
-        monkeypatch.setattr(ledger, "claim_parts", claim_late)
-        monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        reader.may_end.set()
-        await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
-        await runtime.stop()
-
-    asyncio.run(story())
+    monkeypatch.setattr(ledger, "claim_parts", claim_late)
+    monkeypatch.setattr(ledger, "claim_waiting", claim_waiting)
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    reader.may_end.set()
+    await asyncio.wait_for(runtime.run(part, deaths=0), WAIT_S)
+    await runtime.stop()
     assert attempts_of(part, database_url) == 1
 
 
-def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
+async def test_a_result_that_waits_for_postgres_is_written_though_its_part_is_interrupted(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
     """Meanwhile the worker claims nothing."""
 
-    async def story() -> None:
-        runtime, reader = Runtime(settings, {Stage.READ}), Reader()
-        reader.may_end.set()
-        await runtime.start()
-        runtime._handlers[Stage.READ] = reader
-        fail_writes(database_url, "INSERT ON results", "25006")
-        running = asyncio.ensure_future(runtime.run(part, deaths=0))
-        try:
-            async with asyncio.timeout(60):
-                while runtime.room:  # noqa: ASYNC110  the other side is a database
-                    await asyncio.sleep(0.02)
-            running.cancel()
-            await asyncio.sleep(0.1)
-            assert not running.done()
-        finally:
-            let_writes_pass(database_url)
-            with suppress(asyncio.CancelledError):
-                await running
-            assert runtime.room == 1
-            await runtime.stop()
-
-    asyncio.run(story())
+    runtime, reader = Runtime(settings, {Stage.READ}), Reader()
+    reader.may_end.set()
+    await runtime.start()
+    runtime._handlers[Stage.READ] = reader
+    fail_writes(database_url, "INSERT ON results", "25006")
+    running = asyncio.ensure_future(runtime.run(part, deaths=0))
+    try:
+        async with asyncio.timeout(60):
+            while runtime.room:  # noqa: ASYNC110  the other side is a database
+                await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert not running.done()
+    finally:
+        let_writes_pass(database_url)
+        with suppress(asyncio.CancelledError):
+            await running
+        assert runtime.room == 1
+        await runtime.stop()
     assert state_of(part, database_url) == "done"
 
 
@@ -337,31 +329,28 @@ def test_workers_that_share_a_spool_directory_do_not_share_their_copies(
     assert not list(tmp_path.glob("pecia-tmp-*"))
 
 
-def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
+async def test_a_dead_engine_ends_the_worker_and_the_part_is_queued_with_a_death_to_its_name(
     settings: WorkerSettings, part: UUID, database_url: str
 ) -> None:
     async def die(part: ClaimedPart) -> Done:  # noqa: ARG001  a stage's signature
         raise EngineDeadError
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        runtime._handlers[Stage.READ] = die
-        try:
-            with pytest.raises(RuntimeLostError):
-                await runtime.run(part, deaths=0)
-            await runtime.give_back([part])
-        finally:
-            await runtime.stop()
-
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    runtime._handlers[Stage.READ] = die
+    try:
+        with pytest.raises(RuntimeLostError):
+            await runtime.run(part, deaths=0)
+        await runtime.give_back([part])
+    finally:
+        await runtime.stop()
 
     with psycopg.connect(database_url) as connection:
         found = connection.execute("SELECT state, deaths FROM parts WHERE id = %s", (part,)).fetchone()
     assert found == ("queued", 1)
 
 
-def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
+async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_pages(
     client: Client,
     settings: WorkerSettings,
     printed: bytes,
@@ -381,28 +370,22 @@ def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_several_page
                 await asyncio.sleep(0.01)
             raise EngineDeadError
 
-    async def first() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        try:
-            runs = (runtime.run(part, deaths=0) for part in parts)
-            ends = await asyncio.gather(*runs, return_exceptions=True)
-            assert {type(end) for end in ends} == {RuntimeLostError}
-        finally:
-            await runtime.stop()
-
-    async def second() -> float:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        room = runtime.room
-        await runtime.stop()
-        return room
-
     with monkeypatch.context() as patch:
         patch.setattr(runtimes, "create_engine", lambda _: Dying())
-        asyncio.run(first())
+        runtime = Runtime(settings, {Stage.READ})
+        await runtime.start()
+    try:
+        runs = (runtime.run(part, deaths=0) for part in parts)
+        ends = await asyncio.gather(*runs, return_exceptions=True)
+        assert {type(end) for end in ends} == {RuntimeLostError}
+    finally:
+        await runtime.stop()
 
-    assert 0.5 <= asyncio.run(second()) < 0.6
+    second = Runtime(settings, {Stage.READ})
+    await second.start()
+    room = second.room
+    await second.stop()
+    assert 0.5 <= room < 0.6
 
 
 def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
@@ -413,7 +396,7 @@ def test_a_page_that_the_engine_can_never_take_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("is_watch_first", [False, True])
-def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  # noqa: PLR0917  fixtures
+async def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  # noqa: PLR0917  fixtures
     client: Client,
     settings: WorkerSettings,
     printed: bytes,
@@ -427,29 +410,26 @@ def test_an_engine_dies_on_what_it_had_begun_and_not_on_what_waited_for_room(  #
         parts = [part for (part,) in connection.execute("SELECT id FROM parts")]
     engine = Mortal()
 
-    async def story() -> None:
-        runtime = Runtime(settings, {Stage.READ})
-        await runtime.start()
-        try:
-            runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
-            async with asyncio.timeout(WAIT_S):
-                while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
-                    await asyncio.sleep(0.01)
-            engine.is_dead = True
-            if is_watch_first:
-                await asyncio.wait_for(runtime.lost(), WAIT_S)
-            else:
-                engine.answers.set()
-                await asyncio.wait(runs)
-            for run in runs:
-                run.cancel()
-            await asyncio.wait(runs)
-            await runtime.give_back(parts)
-        finally:
-            await runtime.stop()
-
     monkeypatch.setattr(runtimes, "create_engine", lambda _: engine)
-    asyncio.run(story())
+    runtime = Runtime(settings, {Stage.READ})
+    await runtime.start()
+    try:
+        runs = [asyncio.ensure_future(runtime.run(part, deaths=0)) for part in parts]
+        async with asyncio.timeout(WAIT_S):
+            while engine.priced < len(parts):  # noqa: ASYNC110  an engine rings no bell
+                await asyncio.sleep(0.01)
+        engine.is_dead = True
+        if is_watch_first:
+            await asyncio.wait_for(runtime.lost(), WAIT_S)
+        else:
+            engine.answers.set()
+            await asyncio.wait(runs)
+        for run in runs:
+            run.cancel()
+        await asyncio.wait(runs)
+        await runtime.give_back(parts)
+    finally:
+        await runtime.stop()
 
     with psycopg.connect(database_url) as connection:
         found = connection.execute("SELECT state, deaths FROM parts ORDER BY deaths").fetchall()

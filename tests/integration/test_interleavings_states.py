@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Picture
 from house import hear_nothing
 from pecia import CaptionVideo, Client, ReadDocument, Segment, Summary, Task
 from pecia.errors import InvalidOptionError, RetryRefusedError
@@ -318,7 +319,7 @@ class WithASummary(OneAfterTheOther):
 
 @pytest.mark.parametrize("story", [OneAfterTheOther, WithASummary])
 def test_the_books_balance_after_every_step(
-    database_url: str, redis_url: str, picture: Callable[..., bytes], story: type[OneAfterTheOther]
+    database_url: str, redis_url: str, picture: Picture, story: type[OneAfterTheOther]
 ) -> None:
     stores = {"database_url": database_url, "redis_url": redis_url, "picture": picture()}
     run_state_machine_as_test(
@@ -382,7 +383,7 @@ class AllAtOnce:
 
 
 def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
-    database_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes]
+    database_url: str, redis_url: str, payload_url: str, picture: Picture
 ) -> None:
     connected = partial(psycopg.connect, database_url, autocommit=True)
     with connected() as watching, Client(database_url, redis_url, payload_url) as client:

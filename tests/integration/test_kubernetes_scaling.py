@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fixture_types import Picture
 from manifests import rendered
 from pecia import Client, Lane, ReadDocument
 from snippets import blocks
@@ -57,7 +58,7 @@ def ask(scaler: psycopg.Connection[Any]) -> Callable[[str], float]:
 
 
 def test_depth_is_what_waits_and_what_runs_and_not_what_has_time(
-    client: Client, picture: Callable[..., bytes], ask: Callable[[str], float], owner: psycopg.Connection[Any]
+    client: Client, picture: Picture, ask: Callable[[str], float], owner: psycopg.Connection[Any]
 ) -> None:
     jobs = [client.submit(ReadDocument(picture(shade=shade)), priority=Lane.BULK) for shade in range(3)]
     client.submit(ReadDocument(picture(shade=9)), not_before=datetime.now(UTC) + timedelta(hours=1))
@@ -78,7 +79,7 @@ def test_depth_is_what_waits_and_what_runs_and_not_what_has_time(
 )
 def test_age_is_how_many_times_as_long_as_it_should_the_oldest_part_of_a_lane_has_waited(
     client: Client,
-    picture: Callable[..., bytes],
+    picture: Picture,
     ask: Callable[[str], float],
     owner: psycopg.Connection[Any],
     case: tuple[Lane, int, float],

@@ -1,7 +1,5 @@
 """Claim, commit and give-back against real Postgres: who owns a part, and what a commit may change."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field

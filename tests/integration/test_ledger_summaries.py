@@ -1,7 +1,5 @@
 """The summary of a video waits for its segments, however they end, and is written once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from pydantic import SecretStr
 from redis import Redis
 
+from fixture_types import Eventually
 from forking import forked_for, templates_of
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
@@ -23,8 +23,6 @@ from pecia_workers.local.errors import EmbeddedError, FleetRunningError
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import processes_in
 from pecia_workers.local.supervised import Service, ServiceState
-
-Eventually = Callable[..., Any]
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
+from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
 from pecia_schemas import Lane, Stage
@@ -120,7 +121,7 @@ def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
 def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
     redis_server: Callable[..., EmbeddedRedis],
     database_url: str,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
@@ -141,11 +142,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 
 
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
-    house: House,
-    redis: Redis,
-    keeper: Keeper,
-    eventually: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    house: House, redis: Redis, keeper: Keeper, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_workers.metrics.health._LOOK_S", 0.05)
     monkeypatch.setattr("pecia_workers.metrics.health._PATIENCE_S", 0.5)

@@ -1,7 +1,5 @@
 """The engine that asks a server: what it asks, what it makes of the answer, what a page costs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,11 +1,8 @@
 """The engine that asks a server, which fails, refuses, falls silent, restarts and dies: a real one, on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import traceback
-from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
@@ -15,6 +12,7 @@ from structlog.testing import capture_logs
 
 from asking_openai import KEY, WORDS, answer, asked, engine_at, started, under_way
 from chat_server import Behaviour, ChatServerDouble, Fault, serving
+from fixture_types import Eventually
 from pecia_schemas import Verdict
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.lengths import LearnedLengths
@@ -111,7 +109,7 @@ def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
     assert server.most_answering == 2
 
 
-def test_a_request_given_up_ends_at_the_server(eventually: Callable[..., Any]) -> None:
+def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
     with serving(Behaviour(text=LONG, takes_s=20)) as server:
         engine = engine_at(server)
 

@@ -13,6 +13,7 @@ import pypdfium2
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from fixture_types import Eventually, Picture
 from house import House
 from limits import WAIT_S
 from overhearing import redis_keys
@@ -93,7 +94,7 @@ def test_the_pages_asked_for_are_read_under_the_numbers_they_have_in_the_documen
     ("pages", "stage"), [("1", "read"), ("1-", "read"), ("2", "ingest"), ("1-2", "ingest")]
 )
 def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_for(
-    client: Client, picture: Callable[..., bytes], house: House, pages: str, stage: str
+    client: Client, picture: Picture, house: House, pages: str, stage: str
 ) -> None:
     client.submit(ReadDocument(picture(), pages=pages))
 
@@ -109,7 +110,7 @@ def test_a_retry_reads_the_same_pages_with_the_same_password(client: Client, wor
 
 
 def test_what_the_documentation_shows_is_what_happens(
-    client: Client, work: Work, eventually: Callable[..., Any], stores: dict[str, str], tmp_path: Path
+    client: Client, work: Work, eventually: Eventually, stores: dict[str, str], tmp_path: Path
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
     _, some_pages, a_password = blocks(page, "python")

@@ -143,7 +143,7 @@ def test_a_payload_that_was_changed_or_removed_is_told_as_such(case: Case) -> No
         case.read(PayloadRef(sha256="0" * 64, size=1, media_type=None))
 
 
-def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
+async def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
     reference = case.store.put(PNG)
     downloads = []
     provide = case.spool._provide
@@ -157,26 +157,20 @@ def test_many_readers_of_one_payload_fetch_it_once(case: Case) -> None:
             await asyncio.sleep(0.01)
             return path.read_bytes()
 
-    async def story() -> list[bytes]:
-        case.spool._provide = count  # type: ignore[method-assign]
-        return await asyncio.gather(*map(read, range(20)))
-
-    assert asyncio.run(story()) == [PNG] * 20
+    case.spool._provide = count  # type: ignore[method-assign]
+    assert await asyncio.gather(*map(read, range(20))) == [PNG] * 20
     assert len(downloads) == 1
 
 
-def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path: Path) -> None:
+async def test_the_spool_forgets_what_nobody_uses_once_it_is_full(case: Case, tmp_path: Path) -> None:
     spool = Spool(case.store, tmp_path / "spool", most_bytes=1000)
     references = [case.store.put(bytes([value]) * 600) for value in range(3)]
 
-    async def story() -> None:
-        async with spool.open(references[0]) as used:
-            for reference in references[1:]:
-                async with spool.open(reference):
-                    pass
-            assert used.exists()
-
-    asyncio.run(story())
+    async with spool.open(references[0]) as used:
+        for reference in references[1:]:
+            async with spool.open(reference):
+                pass
+        assert used.exists()
     if case.store.path_of(references[0]) is None:
         assert len(list((tmp_path / "spool").iterdir())) == 1
 
@@ -197,25 +191,22 @@ def test_what_is_encrypted_comes_back_and_neither_content_nor_name_tells_of_it(
     assert sealed.read(from_a_loop(sealed, content)) == content
 
 
-def test_a_decrypted_copy_outlives_one_sweep_and_not_two(sealed: Case, tmp_path: Path) -> None:
+async def test_a_decrypted_copy_outlives_one_sweep_and_not_two(sealed: Case, tmp_path: Path) -> None:
     first, second = sealed.store.put(PNG), sealed.store.put(b"another")
 
     async def sweep() -> int:
         await sealed.spool.sweep(all_held)
         return len(list((tmp_path / "spool").iterdir()))
 
-    async def story() -> list[int]:
-        left = []
-        async with sealed.spool.open(first):
-            async with sealed.spool.open(second):
-                left.append(await sweep())
-            left += [await sweep(), await sweep()]
-        left.append(await sweep())
-        async with sealed.spool.open(first):
-            pass
-        return [*left, await sweep(), await sweep()]
-
-    assert asyncio.run(story()) == [2, 2, 1, 1, 1, 0]
+    left = []
+    async with sealed.spool.open(first):
+        async with sealed.spool.open(second):
+            left.append(await sweep())
+        left += [await sweep(), await sweep()]
+    left.append(await sweep())
+    async with sealed.spool.open(first):
+        pass
+    assert [*left, await sweep(), await sweep()] == [2, 2, 1, 1, 1, 0]
 
 
 async def all_held(_: Collection[str]) -> set[str]:

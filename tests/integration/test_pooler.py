@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import pecia_migrations
+from fixture_types import Eventually, Picture
 from hand_made_pdfs import blank_pdf
 from house import House, claimed
 from pecia import AsyncClient, Client, JobState, ReadDocument
@@ -66,7 +67,7 @@ def pooled(session_postgres: EmbeddedPostgres, short_path: Path) -> Iterator[Cal
 
 
 @pytest.fixture
-def pooled_url(pooled: Callable[[str], str], database_url: str, eventually: Callable[..., None]) -> str:
+def pooled_url(pooled: Callable[[str], str], database_url: str, eventually: Eventually) -> str:
     """The test's database through the pooler, which has all its server connections."""
     url = pooled(database_url)
     eventually(lambda: all_are_open(url))
@@ -93,7 +94,7 @@ def strangers_find(url: str) -> set[tuple[object, ...]]:
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_submits_lists_and_cancels(
-    pooled_url: str, redis_url: str, payload_url: str, picture: Callable[..., bytes], kind: Any
+    pooled_url: str, redis_url: str, payload_url: str, picture: Picture, kind: Any
 ) -> None:
     opened: Any = kind(pooled_url, redis_url, payload_url)
     with opened if kind is Client else synced(opened) as client:
@@ -121,9 +122,7 @@ def test_a_worker_claims_and_commits(pooled_url: str, client: Client, scribe: An
     assert strangers_find(pooled_url) == {("0", "0", 0)}
 
 
-def test_upkeep_does_all_its_steps(
-    pooled_url: str, redis_url: str, client: Client, picture: Callable[..., bytes]
-) -> None:
+def test_upkeep_does_all_its_steps(pooled_url: str, redis_url: str, client: Client, picture: Picture) -> None:
     expired = client.submit(ReadDocument(picture()), expires=timedelta(milliseconds=1))
     settings = WorkerSettings(database_url=SecretStr(pooled_url), redis_url=SecretStr(redis_url))
 
@@ -138,7 +137,7 @@ def test_upkeep_does_all_its_steps(
 
 
 def test_the_tables_are_made_and_kept(
-    pooled: Callable[[str], str], empty_database_url: str, eventually: Callable[..., None]
+    pooled: Callable[[str], str], empty_database_url: str, eventually: Eventually
 ) -> None:
     url = pooled(empty_database_url)
     eventually(lambda: all_are_open(url))

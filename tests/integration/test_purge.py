@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from fixture_types import Eventually
 from house import House
 from limits import WAIT_S
 from pecia import Client, DocumentFate, Job, JobErasedError, PayloadStoreUnavailableError, ReadDocument
@@ -33,7 +34,6 @@ PLANTED = (PRINTED, METADATA, KEY, HOOK, REASON, FIELD, INSTRUCTIONS, PASSWORD, 
 
 Submit = Callable[..., Job[Any]]
 Words = Callable[[], set[str]]
-Eventually = Callable[..., Any]
 
 
 @pytest.fixture

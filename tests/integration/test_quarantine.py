@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixture_types import Eventually
 from forking import Program, Programs
 from house import House
 from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
@@ -57,7 +58,7 @@ def deaths(house: House, job: Job[Any]) -> tuple[int, int]:
 
 
 def test_a_page_that_kills_its_worker_fails_alone(
-    client: Client, workers: Workers, house: House, eventually: Callable[..., Any]
+    client: Client, workers: Workers, house: House, eventually: Eventually
 ) -> None:
     pages = [page(number) for number in range(6)]
     neighbours = [client.submit(ReadDocument(content)) for content in pages[:5]]

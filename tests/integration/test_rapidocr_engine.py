@@ -1,16 +1,15 @@
 """The CPU engine on documents whose text is known."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from exact_pages import table_in_a_column
@@ -23,11 +22,6 @@ from pecia_workers.local.accuracy import accuracy
 from pecia_workers.local.sample_documents import sample_document, sample_documents, write_scan
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 rapidocr_process = pytest.importorskip(
     "pecia_workers.engines.rapidocr_process", reason="pecia[local] brings the CPU engine"
@@ -223,21 +217,17 @@ def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tup
 
 
 @pytest.mark.usefixtures("own_templates")
-def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
+async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
     page = np.array(sample_document(DocumentType.CHART).pages[0].image)
-
-    async def story() -> list[Generation | BaseException]:
-        engine = create_engine(WorkerSettings(engine_processes=2))
-        await engine.start()
-        try:
-            reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
-            await asyncio.sleep(0.2)
-            os.kill(forked_for()[0], signal.SIGKILL)
-            return await asyncio.gather(*reading, return_exceptions=True)
-        finally:
-            await engine.stop()
-
-    outcomes = asyncio.run(story())
+    engine = create_engine(WorkerSettings(engine_processes=2))
+    await engine.start()
+    try:
+        reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
+        await asyncio.sleep(0.2)
+        os.kill(forked_for()[0], signal.SIGKILL)
+        outcomes = await asyncio.gather(*reading, return_exceptions=True)
+    finally:
+        await engine.stop()
 
     assert [isinstance(outcome, EngineError) for outcome in outcomes].count(True) == 1
     assert [isinstance(outcome, BaseException) for outcome in outcomes].count(True) == 1

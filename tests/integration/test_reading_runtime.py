@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from answers import ANSWERS, FormatAnswer
 from chat_server import ChatServerDouble, only_page, picture_of
+from fixture_types import Picture
 from pecia import GenerationOptions, Job, Preparation, Preset, ReadDocument, Verdict
 from pecia_schemas import BlockKind, Document, DocumentType, FailureCode
 from pecia_schemas.blocks import mean_confidence
@@ -188,9 +189,7 @@ def test_a_page_without_text_has_no_fields(server: ChatServerDouble, work: Work,
     assert len(server.pages) == 1
 
 
-def test_a_blank_page_asks_no_engine(
-    server: ChatServerDouble, work: Work, picture: Callable[..., bytes]
-) -> None:
+def test_a_blank_page_asks_no_engine(server: ChatServerDouble, work: Work, picture: Picture) -> None:
     page = only_page(work(ReadDocument(picture(), fields=Form)))
 
     assert (page.verdict, page.text, page.fields) == (Verdict.BLANK, "", None)

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from chat_server import ChatServerDouble, only_page
+from fixture_types import Picture
 from house import House
 from pecia import CaptionVideo, Client, ClientSettings, GenerationOptions, Page, ReadDocument
 from pecia_schemas import Captions, DocumentType, Stage, TokenUsage
@@ -190,7 +191,7 @@ def test_while_postgres_is_away_the_page_counts_as_unread(house: House, tmp_path
 
 
 def test_commits_of_equal_pages_wait_for_each_other_only_one_way_round(
-    client: Client, scribe: Any, picture: Callable[..., bytes], house: House
+    client: Client, scribe: Any, picture: Picture, house: House
 ) -> None:
     jobs = client.submit_many([ReadDocument(picture(shade=shade)) for shade in range(3)])
     for job in jobs:

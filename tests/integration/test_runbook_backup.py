@@ -16,6 +16,7 @@ from redis import Redis
 
 import pecia_migrations
 from compose_stack import COMPOSE
+from fixture_types import Eventually, Picture
 from limits import WAIT_S
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.postgres import EmbeddedPostgres
@@ -98,7 +99,7 @@ def upkeep(stores: dict[str, str]) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Callable[[int], Job[Document]]:
+def submit(client: Client, picture: Picture) -> Callable[[int], Job[Document]]:
     return lambda shade: client.submit(ReadDocument(picture(shade=shade)))
 
 
@@ -138,10 +139,7 @@ def test_what_the_backup_had_is_back_and_the_fleet_goes_on(
 
 
 def test_redis_needs_no_backup(
-    submit: Callable[[int], Job[Document]],
-    upkeep: Callable[[], None],
-    redis_url: str,
-    eventually: Callable[..., Any],
+    submit: Callable[[int], Job[Document]], upkeep: Callable[[], None], redis_url: str, eventually: Eventually
 ) -> None:
     with Redis.from_url(redis_url) as redis:
         submit(1)

@@ -22,6 +22,7 @@ from PIL import Image
 from pydantic import SecretStr
 
 from command import run_pecia
+from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import (
@@ -294,7 +295,7 @@ def test_pages_are_listed_by_their_verdict(pecia: Pecia, client: Client, scribe:
 
 
 def test_fields_of_many_documents_are_lines_that_begin_with_the_job(
-    pecia: Pecia, client: Client, scribe: Any, picture: Callable[..., bytes]
+    pecia: Pecia, client: Client, scribe: Any, picture: Picture
 ) -> None:
     jobs = [client.submit(ReadDocument(picture(shade=shade), fields={"type": "object"})) for shade in (9, 10)]
     for number, job in enumerate(jobs):

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import io
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
-from command import run_pecia
+from command import ran, run_pecia
 from limits import WAIT_S
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia_schemas import refusals
@@ -53,14 +52,7 @@ def picture() -> bytes:
 
 
 def pecia(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pecia", *command],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return ran(sys.executable, "-m", "pecia", *command, env=environment)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

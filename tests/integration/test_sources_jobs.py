@@ -397,19 +397,18 @@ def test_a_document_that_is_erased_while_it_is_taken_in_is_stored_again(
     assert list(ward.files().values()) == [b"same"]
 
 
-def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(ward: Ward, server: DocumentServer) -> None:
+async def test_a_job_that_is_cancelled_or_purged_is_fetched_no_further(
+    ward: Ward, server: DocumentServer
+) -> None:
     job = ward.submit(server.plan("/scan.pdf", Answer(b"x", length=None, then="hang")))
 
-    async def story() -> None:
-        async with ward.working() as runtime:
-            running = asyncio.create_task(runtime.run(ward.part_of(job), deaths=0))
-            await asyncio.to_thread(server.reached.wait, 10)
-            (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
-            assert erasure.document is DocumentFate.ERASED
-            with pytest.raises(PartCancelledError):
-                await running
-
-    asyncio.run(story())
+    async with ward.working() as runtime:
+        running = asyncio.create_task(runtime.run(ward.part_of(job), deaths=0))
+        await asyncio.to_thread(server.reached.wait, 10)
+        (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
+        assert erasure.document is DocumentFate.ERASED
+        with pytest.raises(PartCancelledError):
+            await running
 
     assert server.cut.wait(WAIT_S)
     assert (job.refresh().state, ward.row(job)["payload"], ward.files()) == (JobState.CANCELLED, "", {})

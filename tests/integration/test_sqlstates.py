@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from failing_writes import PATIENT, fail_writes, let_writes_pass
+from fixture_types import Picture
 from house import House, claimed, hear_nothing
 from pecia import (
     AsyncClient,
@@ -105,7 +106,7 @@ def books(house: House) -> Iterator[Books]:
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Submit:
+def submit(client: Client, picture: Picture) -> Submit:
     """Submits a picture whose job promises a callback."""
 
     def run(**options: Any) -> Job[Document]:
@@ -289,7 +290,7 @@ def told(error: BaseException) -> str:
 
 
 def test_a_client_raises_errors_of_its_own_whatever_postgres_says_to_a_submit(
-    books: Books, client: Client, picture: Callable[..., bytes]
+    books: Books, client: Client, picture: Picture
 ) -> None:
     async def submit_async() -> None:
         async with AsyncClient(*books.urls.values()) as other:
@@ -333,7 +334,7 @@ def test_a_client_tries_again_what_is_transient(books: Books, submit: Submit) ->
 
 
 def test_of_many_tasks_only_those_are_refused_that_postgres_refuses(
-    books: Books, client: Client, picture: Callable[..., bytes]
+    books: Books, client: Client, picture: Picture
 ) -> None:
     async def submit_async(tasks: list[ReadDocument], keys: list[str]) -> SubmitManyError:
         async with AsyncClient(*books.urls.values()) as other:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 import pecia_migrations
+from fixture_types import Picture
 from house import House
 from pecia import (
     Client,
@@ -30,8 +31,6 @@ from pecia import (
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.references import PayloadRef
 from pecia_workers.local.postgres import EmbeddedPostgres
-
-Picture = Callable[..., bytes]
 
 BATCH = 1_000
 """As many tasks as are written together."""

@@ -3,14 +3,14 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from fixture_types import Eventually
 from metadata_server import MetadataServer, metadata_server
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers import termination
@@ -41,14 +41,14 @@ def settings_of(cloud: str, server: MetadataServer) -> WorkerSettings:
     return WorkerSettings(termination_notice=cloud, termination_server=server.url)
 
 
-def await_looks(server: MetadataServer, more: int, eventually: Callable[..., Any]) -> None:
+def await_looks(server: MetadataServer, more: int, eventually: Eventually) -> None:
     before = server.looks
     eventually(lambda: server.looks >= before + more, what="more looks")
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_worker_is_told_to_stop_when_the_cloud_takes_its_machine_and_not_before(
-    cloud: str, server: MetadataServer, stopped: threading.Event, eventually: Callable[..., Any]
+    cloud: str, server: MetadataServer, stopped: threading.Event, eventually: Eventually
 ) -> None:
     with termination_heard(settings_of(cloud, server)):
         await_looks(server, 5, eventually)
@@ -58,7 +58,7 @@ def test_a_worker_is_told_to_stop_when_the_cloud_takes_its_machine_and_not_befor
 
 
 def test_a_token_that_has_run_out_is_replaced(
-    server: MetadataServer, stopped: threading.Event, eventually: Callable[..., Any]
+    server: MetadataServer, stopped: threading.Event, eventually: Eventually
 ) -> None:
     with termination_heard(settings_of("aws", server)):
         await_looks(server, 5, eventually)
@@ -71,7 +71,7 @@ def test_a_token_that_has_run_out_is_replaced(
 
 
 def test_a_notice_to_another_machine_of_the_scale_set_is_none(
-    server: MetadataServer, stopped: threading.Event, eventually: Callable[..., Any]
+    server: MetadataServer, stopped: threading.Event, eventually: Eventually
 ) -> None:
     server.neighbour_going = True
     with termination_heard(settings_of("azure", server)):
@@ -80,7 +80,7 @@ def test_a_notice_to_another_machine_of_the_scale_set_is_none(
 
 
 def test_a_file_that_appears_is_a_notice(
-    tmp_path: Path, stopped: threading.Event, eventually: Callable[..., Any]
+    tmp_path: Path, stopped: threading.Event, eventually: Eventually
 ) -> None:
     notice = tmp_path / "notice"
     with termination_heard(WorkerSettings(termination_notice=str(notice))):
@@ -92,7 +92,7 @@ def test_a_file_that_appears_is_a_notice(
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_service_that_does_not_answer_stops_nobody_and_is_told_of_once(
-    cloud: str, server: MetadataServer, stopped: threading.Event, eventually: Callable[..., Any]
+    cloud: str, server: MetadataServer, stopped: threading.Event, eventually: Eventually
 ) -> None:
     away = WorkerSettings(termination_notice=cloud, termination_server=f"{server.url}/elsewhere")
     with capture_logs() as said, termination_heard(away):

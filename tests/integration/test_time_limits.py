@@ -1,7 +1,8 @@
 """A part that is not wanted any more, or takes too long, leaves the engine at once; nobody waits for its answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,10 +11,12 @@ import psycopg
 import pytest
 from celery.exceptions import Retry
 
+from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
+from pecia_workers.engines.simulated import RealClock
 from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import Ledger
 from pecia_workers.runtime import Runtime
@@ -28,7 +31,7 @@ Submit = Callable[..., Job[Document]]
 
 @pytest.fixture
 def submit(client: Client, printed: bytes) -> Submit:
-    """Submits a page whose answer takes the engine some fifteen seconds."""
+    """Submits a page whose answer takes the engine some seconds."""
     return lambda **options: client.submit(ReadDocument(printed, document_type=DocumentType.CHART), **options)
 
 
@@ -39,16 +42,25 @@ def held(runtime: Runtime) -> int:
     return load.running + load.waiting
 
 
+class Stopped(RealClock):
+    """Time that stands still: what the engine writes is never finished."""
+
+    async def sleep(self, seconds: float) -> None:  # noqa: ARG002
+        await asyncio.Event().wait()
+
+
 async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
+    """Have the engine begin with a part that it does not come to the end of by itself."""
     reading = asyncio.create_task(runtime.run(part, deaths=0))
     async with asyncio.timeout(20):
         while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.01)
+    runtime._engine._clock = Stopped()  # type: ignore[union-attr]
     return reading
 
 
 async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseException] | None:
-    """Return with what it ended, long before the engine would have; by then the engine has let go of it."""
+    """Return with what it ended; by then the engine has let go of it."""
     await asyncio.wait([reading], timeout=WAIT_S)
     assert reading.done(), "the engine goes on with it"
     assert held(runtime) == 0
@@ -56,53 +68,40 @@ async def ending(reading: asyncio.Task[None], runtime: Runtime) -> type[BaseExce
     return type(error) if error else None
 
 
-def play(house: House, story: Callable[[Runtime], Awaitable[None]], **settings: Any) -> None:
-    async def whole() -> None:
-        async with house.working({Stage.READ}, engine="simulated", **settings) as runtime:
-            await story(runtime)
-
-    asyncio.run(whole())
+def working(house: House, **settings: Any) -> AbstractAsyncContextManager[Runtime]:
+    return house.working({Stage.READ}, engine="simulated", **settings)
 
 
-def test_a_cancellation_reaches_the_engine(house: House, submit: Submit) -> None:
+async def test_a_cancellation_reaches_the_engine(house: House, submit: Submit) -> None:
     job = submit()
-
-    async def story(runtime: Runtime) -> None:
+    async with working(house) as runtime:
         reading = await until_it_is_read(runtime, house.part_of(job))
         await asyncio.to_thread(job.cancel)
         assert await ending(reading, runtime) is PartCancelledError
-
-    play(house, story)
     assert job.refresh().state is JobState.CANCELLED
 
 
-def test_the_end_of_a_jobs_time_reaches_the_engine(house: House, submit: Submit) -> None:
+async def test_the_end_of_a_jobs_time_reaches_the_engine(house: House, submit: Submit) -> None:
     job = submit(expires=timedelta(hours=1))
-
-    async def story(runtime: Runtime) -> None:
+    async with working(house) as runtime:
         reading = await until_it_is_read(runtime, house.part_of(job))
         house.query("UPDATE jobs SET expires_at = now()")
         async with open_stores(house.settings()) as stores:
             assert await expire(stores) == 1
         assert await ending(reading, runtime) is PartCancelledError
-
-    play(house, story)
     assert job.refresh().state is JobState.EXPIRED
 
 
-def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_code(
+async def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_code(
     house: House, submit: Submit, client: Client
 ) -> None:
     job = submit()
     limits = {"part_timeout": 1, "max_attempts": 2, "retry_delay": 0.001}
     ends: list[type[BaseException] | None] = []
-
-    async def story(runtime: Runtime) -> None:
+    async with working(house, **limits) as runtime:
         for _ in range(2):
             ends.append(await ending(await until_it_is_read(runtime, house.part_of(job)), runtime))
             await asyncio.sleep(0.05)
-
-    play(house, story, **limits)
 
     assert ends == [Retry, PartFailedError]
     assert job.refresh().state is JobState.FAILED
@@ -110,13 +109,12 @@ def test_a_part_that_takes_too_long_is_tried_again_and_then_fails_with_its_own_c
     assert (dead.failure.code, dead.attempts, dead.strikes) == (FailureCode.TIMEOUT, 2, 1)
 
 
-def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
-    house: House, client: Client, picture: Callable[..., bytes]
+async def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
+    house: House, client: Client, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture()))  # blank: the engine has no part in it
     limit = timedelta(seconds=5)
-
-    async def story(runtime: Runtime) -> None:
+    async with working(house, part_timeout=limit) as runtime:
         decoders = runtime._handlers[Stage.READ]._decoder._processes  # type: ignore[attr-defined]
         async with decoders._free:  # another page has the only one
             reading = asyncio.create_task(runtime.run(house.part_of(job), deaths=0))
@@ -124,8 +122,6 @@ def test_a_page_may_wait_for_a_decoder_for_longer_than_it_may_take(
             assert not done
             assert waited_s(str(house.part_of(job))) >= limit.total_seconds()
         await reading
-
-    play(house, story, part_timeout=limit)
     assert job.refresh().state is JobState.SUCCEEDED
 
 

@@ -1,6 +1,5 @@
 """What an application that traces sees of a submit, and what its jobs keep of it."""
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from collector import Collector, Told, application, collecting
+from fixture_types import Picture
 from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, IdempotencyConflictError, ReadDocument
@@ -56,7 +56,7 @@ SUBMIT: dict[str, Any] = {"submit": {"store": {}, "accept": {}, "send": {}}}
 
 
 def test_a_submit_is_part_of_the_applications_trace(
-    settings: ClientSettings, picture: Callable[..., bytes], tracer: Any, collector: Collector, kept: Any
+    settings: ClientSettings, picture: Picture, tracer: Any, collector: Collector, kept: Any
 ) -> None:
     with Client(settings=settings) as client, tracer.start_as_current_span("request"):
         job = client.submit(ReadDocument(picture()))
@@ -69,7 +69,7 @@ def test_a_submit_is_part_of_the_applications_trace(
 
 def test_the_snippet_of_the_page_does_so(
     settings: ClientSettings,
-    picture: Callable[..., bytes],
+    picture: Picture,
     collector: Collector,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,17 +89,14 @@ def test_the_snippet_of_the_page_does_so(
     assert tree(collector.spans, admission) == SUBMIT
 
 
-def test_so_it_is_with_an_asynchronous_client(
-    settings: ClientSettings, picture: Callable[..., bytes], tracer: Any, collector: Collector, kept: Any
+async def test_so_it_is_with_an_asynchronous_client(
+    settings: ClientSettings, picture: Picture, tracer: Any, collector: Collector, kept: Any
 ) -> None:
-    async def story() -> None:
-        async with AsyncClient(settings=settings) as client:
-            with tracer.start_as_current_span("request"):
-                await client.submit(ReadDocument(picture()))
-            with tracer.start_as_current_span("batch"):
-                await client.submit_many([ReadDocument(picture(shade=1))])
-
-    asyncio.run(story())
+    async with AsyncClient(settings=settings) as client:
+        with tracer.start_as_current_span("request"):
+            await client.submit(ReadDocument(picture()))
+        with tracer.start_as_current_span("batch"):
+            await client.submit_many([ReadDocument(picture(shade=1))])
 
     (request,), (batch,) = collector.named("request"), collector.named("batch")
     first, second = collector.named("submit")
@@ -110,7 +107,7 @@ def test_so_it_is_with_an_asynchronous_client(
 
 @pytest.mark.usefixtures("tracer")
 def test_without_a_span_of_the_application_a_submit_begins_a_trace(
-    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+    settings: ClientSettings, picture: Picture, collector: Collector, kept: Any
 ) -> None:
     with Client(settings=settings) as client:
         client.submit(ReadDocument(picture()))
@@ -122,7 +119,7 @@ def test_without_a_span_of_the_application_a_submit_begins_a_trace(
 
 @pytest.mark.usefixtures("tracer")
 def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit(
-    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+    settings: ClientSettings, picture: Picture, collector: Collector, kept: Any
 ) -> None:
     with Client(settings=settings) as client:
         jobs = client.submit_many([ReadDocument(picture(shade=shade)) for shade in range(3)])
@@ -137,7 +134,7 @@ def test_each_of_many_jobs_has_a_trace_of_its_own_that_is_linked_to_their_submit
 
 @pytest.mark.usefixtures("tracer")
 def test_a_submit_that_is_refused_says_why_by_a_name(
-    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector
+    settings: ClientSettings, picture: Picture, collector: Collector
 ) -> None:
     with Client(settings=settings) as client:
         client.submit(ReadDocument(picture()), idempotency_key="Hartwigsen")
@@ -150,7 +147,7 @@ def test_a_submit_that_is_refused_says_why_by_a_name(
 
 
 def test_a_job_that_is_not_sampled_keeps_nothing(
-    settings: ClientSettings, picture: Callable[..., bytes], collector: Collector, kept: Any
+    settings: ClientSettings, picture: Picture, collector: Collector, kept: Any
 ) -> None:
     with application(collector, ParentBased(ALWAYS_OFF)) as provider, Client(settings=settings) as client:
         tracing.enable(provider)
@@ -161,7 +158,7 @@ def test_a_job_that_is_not_sampled_keeps_nothing(
     assert collector.spans == []
 
 
-def test_nobody_traces_who_was_not_asked_to(client: Client, picture: Callable[..., bytes], kept: Any) -> None:
+def test_nobody_traces_who_was_not_asked_to(client: Client, picture: Picture, kept: Any) -> None:
     client.submit(ReadDocument(picture()))
     assert kept() == [None]
 

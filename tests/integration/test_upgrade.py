@@ -13,6 +13,7 @@ from PIL import Image
 from redis import Redis
 
 import pecia_migrations
+from fixture_types import Eventually, Picture
 from forking import Program, Programs
 from house import House
 from limits import WAIT_S
@@ -31,7 +32,7 @@ QUEUE = "read.normal"
 
 
 @pytest.fixture
-def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[Document]]:
+def submit(client: Client, picture: Picture) -> Callable[..., Job[Document]]:
     """Submits a picture, or several as one document, which is to be cut."""
 
     def submit_pages(*shades: int, **options: Any) -> Job[Document]:
@@ -47,7 +48,7 @@ def submit(client: Client, picture: Callable[..., bytes]) -> Callable[..., Job[D
 
 @pytest.fixture
 def finish(
-    stores: dict[str, str], programs: Programs, tmp_path: Path, eventually: Callable[..., Any]
+    stores: dict[str, str], programs: Programs, tmp_path: Path, eventually: Eventually
 ) -> Iterator[Callable[..., None]]:
     """Starts workers of this version, with a short lease, and waits until they have done these jobs."""
     started: list[Program] = []

@@ -1,9 +1,8 @@
 """Who waits at a terminal for what no running worker can do is told so, once, and what to start."""
 
-from collections.abc import Callable
-
 import pytest
 
+from fixture_types import Eventually, Picture
 from pecia import Client, ReadDocument
 from pecia.cli import following
 from pecia.cli.backfill import _uncut
@@ -31,10 +30,7 @@ def test_what_nobody_does_is_said_once(client: Client, capsys: pytest.CaptureFix
 
 
 def test_who_reads_pages_beside_is_told_only_of_documents_that_nobody_cuts(
-    client: Client,
-    picture: Callable[..., bytes],
-    eventually: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
+    client: Client, picture: Picture, eventually: Eventually, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, document = client.submit(ReadDocument(picture())), client.submit(ReadDocument(PDF_TO_BE))
     told: list[str] = []

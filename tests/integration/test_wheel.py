@@ -1,9 +1,7 @@
 """The wheel holds everything that an installed Pecia needs, and nothing but its four packages."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect
 
+from command import ran
 from pecia_schemas.database import sqlalchemy_url
 
 pytestmark = pytest.mark.gate
@@ -40,15 +39,8 @@ def test_pecia_migrate_works_from_an_installed_wheel(
 ) -> None:
     wheel.extractall(tmp_path)
     program = "import pecia, pecia.cli, sys; print(pecia.__file__); sys.argv = ['pecia', 'migrate']; pecia.cli.main()"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PECIA_DATABASE_URL": empty_database_url}
-    completed = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(tmp_path), "PECIA_DATABASE_URL": empty_database_url}
+    completed = ran(sys.executable, "-c", program, cwd=tmp_path, env=environment)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.startswith(str(tmp_path))
     engine = create_engine(sqlalchemy_url(empty_database_url))
@@ -78,9 +70,7 @@ def installed(
     line = line.replace("/wheels", shlex.quote(str(Path(str(wheel.filename)).parent)))
     pip = f"{shlex.quote(sys.executable)} -m pip --isolated --disable-pip-version-check"
     command = line.replace("pip ", f"{pip} ", 1) + " --no-index"
-    told = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, env=borrowing(directory), capture_output=True, text=True, check=False
-    )
+    told = ran("sh", "-c", command, cwd=ROOT, env=borrowing(directory))
     assert told.returncode == 0, told.stderr
     assert "does not provide the extra" not in told.stderr  # which is no error to pip
     return home
@@ -94,7 +84,7 @@ def borrowing(directory: Path) -> dict[str, str]:
         link = packages / package.name
         if "pecia" not in package.name and not link.is_symlink():
             link.symlink_to(package)
-    return {**os.environ, "PYTHONPATH": str(packages)}
+    return {"PYTHONPATH": str(packages)}
 
 
 def test_the_lock_has_all_that_it_needs(installed: Path) -> None:
@@ -103,13 +93,6 @@ def test_the_lock_has_all_that_it_needs(installed: Path) -> None:
 
 
 def test_what_is_installed_is_a_worker(installed: Path, tmp_path: Path) -> None:
-    told = subprocess.run(
-        [installed / "bin" / "pecia", "worker", "ingest"],
-        env=borrowing(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = ran(installed / "bin" / "pecia", "worker", "ingest", env=borrowing(tmp_path), cwd=tmp_path)
     assert told.returncode == 2
     assert told.stderr.startswith("A worker needs its stores: set PECIA_DATABASE_URL")

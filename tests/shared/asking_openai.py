@@ -1,7 +1,5 @@
 """What tests ask of the engine that asks a server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,15 +1,33 @@
-"""The `pecia` command, run in this process: what a process of it does, without the start of an interpreter."""
+"""Programs that are run to their end; the `pecia` command in this process, without the start of an interpreter."""
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
 
 import pytest
 
+from limits import WAIT_S
 from pecia.cli import run
+
+
+def ran(
+    *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> CompletedProcess[str]:
+    """Run a program to its end and return its exit code and what it said; `env` is added to this environment."""
+    return subprocess.run(
+        command,
+        env=os.environ | (env or {}),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
 
 
 def run_pecia(

@@ -4,8 +4,6 @@
 `acceptable` are the verdicts it may get. The first two last as long as the module, for one engine serves most tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 
@@ -137,16 +135,15 @@ def test_aborting_an_unknown_request_is_no_error(running: Running) -> None:
     runner.run(engine.abort("never seen"))
 
 
-def test_stopping_ends_every_request(make_engine: Callable[[], Engine], page: NDArray[np.uint8]) -> None:
-    async def story() -> list[bool]:
-        engine = make_engine()
-        try:
-            await engine.start()
-            reading = [asyncio.create_task(engine.generate(asked(page, n))) for n in range(3)]
-            await under_way(engine)
-        finally:
-            await engine.stop()
-        await asyncio.wait(reading)
-        return [task.cancelled() for task in reading]
-
-    assert asyncio.run(story()) == [True, True, True]
+async def test_stopping_ends_every_request(
+    make_engine: Callable[[], Engine], page: NDArray[np.uint8]
+) -> None:
+    engine = make_engine()
+    try:
+        await engine.start()
+        reading = [asyncio.create_task(engine.generate(asked(page, n))) for n in range(3)]
+        await under_way(engine)
+    finally:
+        await engine.stop()
+    await asyncio.wait(reading)
+    assert [task.cancelled() for task in reading] == [True, True, True]

@@ -1,11 +1,11 @@
 """Ears: what a fleet says where others can hear it, in Redis, in Celery's events and on Flower's pages."""
 
 import base64
-import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import httpx2
 from celery.app.base import Celery
@@ -42,16 +42,14 @@ def redis_traffic(url: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def celery_events(app: Celery) -> Iterator[list[str]]:
+def celery_events(app: Celery) -> Iterator[list[dict[str, Any]]]:
     """Every event that workers send during the block, as Flower gets it."""
-    heard: list[str] = []
+    heard: list[dict[str, Any]] = []
     ready, stop = threading.Event(), threading.Event()
 
     def listen() -> None:
         with app.connection_for_read() as connection:
-            receiver = app.events.Receiver(
-                connection, handlers={"*": lambda event: heard.append(json.dumps(event))}
-            )
+            receiver = app.events.Receiver(connection, handlers={"*": heard.append})
             with receiver.consumer_context() as (own, *_):
                 ready.set()
                 while not stop.is_set():

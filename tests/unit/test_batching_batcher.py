@@ -1,7 +1,5 @@
 """What stands between the stages and an engine, on the engine that iterates without a model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,12 +8,17 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pecia_schemas import DocumentType
+from limits import WAIT_S
+from pecia_schemas import DocumentType, tracing
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.lengths import ENOUGH, LearnedLengths, length_of, step_of
+from pecia_workers.batching.packing import Packing
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.output_lengths import DrawnLengths, FixedLength
 from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
@@ -122,6 +125,38 @@ async def test_what_is_given_up_leaves_its_place(given_up: tuple[int, ...]) -> N
         await desk.batcher.generate(asked(5))
 
 
+class Mortal(SimulatedEngine):
+    """Dies on what is in it, when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(IterationModel(max_num_seqs=1))
+        self.death = asyncio.Event()
+
+    def load(self) -> Load:
+        if self.death.is_set():
+            raise EngineDeadError("killed")
+        return super().load()
+
+    async def generate(self, request: EngineRequest) -> Generation:
+        await self.death.wait()
+        raise EngineDeadError(f"killed with {request.id}")
+
+
+async def test_what_waits_for_room_at_an_engine_that_dies_is_refused_at_once() -> None:
+    engine = Mortal()
+    desk = Desk(engine)
+    reading = [asyncio.create_task(desk.batcher.generate(asked(number))) for number in range(3)]
+    await asyncio.sleep(0)
+    engine.death.set()
+    for _ in range(20):  # turns of the loop, in which no time passes
+        await asyncio.sleep(0)
+
+    assert [task.done() and type(task.exception()) for task in reading] == [EngineDeadError] * 3
+    assert desk.batcher.died_on == frozenset({UUID(int=0)})
+    with pytest.raises(EngineDeadError):
+        await asyncio.wait_for(desk.batcher.generate(asked(3)), WAIT_S)
+
+
 async def test_a_later_urgent_request_enters_first() -> None:
     ended: list[int] = []
 
@@ -156,6 +191,28 @@ async def test_packing_is_the_kv_cache_in_use_while_others_wait() -> None:
     assert alone is None
     assert crowded is not None
     assert 0.1 < crowded < 1
+
+
+def test_packing_is_the_mean_over_the_time_in_which_something_waited() -> None:
+    packing = Packing()
+    for used, now, waiting in ((0.5, 10, 1), (1.0, 12, 2), (0.2, 13, 0), (0.9, 100, 1)):
+        packing.look(used, now, waiting=waiting)
+    assert packing.share == pytest.approx((2 * 0.5 + 1 * 1.0) / 3)
+
+
+async def test_the_span_of_a_request_tells_what_was_reserved_for_it() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.enable(provider)
+    try:
+        async with opened(Desk(engine())) as desk:
+            with tracing.under(f"00-{1:032x}-{1:016x}-01", "read"):
+                await desk.batcher.generate(asked(0))
+    finally:
+        tracing.disable()
+        provider.shutdown()
+    attributes = {span.name: span.attributes or {} for span in exporter.get_finished_spans()}
+    assert attributes["chat iteration-level"]["pecia.cost"] == desk.prices[UUID(int=0)]
 
 
 async def test_a_part_that_waits_for_room_does_not_work() -> None:

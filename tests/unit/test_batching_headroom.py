@@ -1,7 +1,5 @@
 """How much of the budget is used, by what the engine says of itself."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

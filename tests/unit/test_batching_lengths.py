@@ -1,7 +1,5 @@
 """What is expected of an output's length: the table first, then what was seen."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from hypothesis import given

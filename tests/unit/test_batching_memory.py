@@ -1,7 +1,5 @@
 """An engine that runs out of memory: the work is done all the same, by fewer requests at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

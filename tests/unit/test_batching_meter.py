@@ -1,7 +1,5 @@
 """What each part has taken of the engine, kept until its attempt is over."""
 
-from __future__ import annotations
-
 import asyncio
 from time import monotonic
 from uuid import UUID

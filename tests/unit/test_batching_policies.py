@@ -1,7 +1,5 @@
 """Who may enter the engine, and when: four policies and what none of them may ever do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pecia_workers.batching.policies import BatchLimits, Policy, PolicyName, Room, Start, policy_named
-from pecia_workers.batching.waiting import PATIENCE, Item
+from pecia_workers.batching.waiting import PATIENCE, Item, Waiting
 
 ROOM = Room(slots=4, tokens=100)
 LIMITS = BatchLimits(least=2, most=3, tokens=80, concurrent=2, window_s=0.1)
@@ -210,6 +208,21 @@ def test_a_stream_of_urgent_requests_starves_no_other(policy: PolicyName, urgent
         for name in started:
             queue.withdraw(name)
     pytest.fail("overtaken for ever")
+
+
+def test_a_request_that_was_overtaken_often_enough_is_next_and_alone() -> None:
+    waiting = Waiting()
+    for patient in (item("patient", rank=2), item("other", rank=1)):
+        waiting.add(patient)
+    urgent = item("urgent", rank=0)
+    for _ in range(PATIENCE):
+        waiting.add(urgent)
+        assert waiting.next_lane() == [urgent]
+        waiting.take(urgent)
+    waiting.add(urgent)
+
+    assert [each.id for each in waiting.next_lane()] == ["patient"]
+    assert [each.id for each in waiting.in_order()] == ["patient", "other", "urgent"]
 
 
 def held_at_most(items: list[Item], written: Mapping[str, int]) -> int:

@@ -1,7 +1,5 @@
 """The Celery message of a part is made of what the claim checked, and of nothing else."""
 
-from __future__ import annotations
-
 import json
 from uuid import uuid4
 
@@ -25,6 +23,8 @@ def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
     assert task_name(stage) in FleetApp(WorkerSettings(redis_url=SecretStr("redis://localhost"))).tasks
     assert json.loads(message["body"])[:2] == [[], {}]
     assert (message["headers"]["id"], message["properties"]["delivery_tag"]) == (claimed.part, claimed.part)
+    told = {"retries": 0, "x-lane": "bulk", "x-cost": 9, "x-deliveries": 1, "x-suspect": False}
+    assert told.items() <= message["headers"].items()
 
 
 @pytest.mark.parametrize(("deaths", "redelivered"), [(0, False), (1, True)])

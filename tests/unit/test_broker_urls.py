@@ -1,7 +1,6 @@
 """One redis-py URL serves our scripts and kombu."""
 
-from __future__ import annotations
-
+import pytest
 from kombu.connection import Connection
 
 from pecia_workers.broker import celery_settings, transport
@@ -13,10 +12,11 @@ def _connection(url: str) -> Connection:
     return Connection(settings["broker_url"], ssl=settings["broker_use_ssl"])  # type: ignore[no-untyped-call]
 
 
-def test_a_tcp_url_keeps_account_password_and_database() -> None:
-    connection = _connection("redis://fleet:p%40ss%2Fword@redis.example:6380/3")
+@pytest.mark.parametrize(("host", "name"), [("redis.example", "redis.example"), ("[fd00::7]", "fd00::7")])
+def test_a_tcp_url_keeps_account_password_and_database(host: str, name: str) -> None:
+    connection = _connection(f"redis://fleet:p%40ss%2Fword@{host}:6380/3")
 
-    assert (connection.hostname, connection.port, connection.virtual_host) == ("redis.example", 6380, "3")
+    assert (connection.hostname, connection.port, connection.virtual_host) == (name, 6380, "3")
     assert (connection.userid, connection.password) == ("fleet", "p@ss/word")
 
 

@@ -1,7 +1,6 @@
 """compose/ says the same thing everywhere, leaves nothing open, and what reads its files takes them."""
 
 import re
-import subprocess
 import sys
 import tomllib
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from command import ran
 from compose_stack import (
     COMPOSE,
     SIZES,
@@ -54,10 +54,8 @@ def size(text: str) -> int:
 @pytest.mark.parametrize("file", FILES)
 def test_the_specification_of_compose_admits_each_file(file: str) -> None:
     arguments = ("--builtin-schema", "vendor.compose-spec", str(COMPOSE / file))
-    ran = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", *arguments], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stdout
+    told = ran(sys.executable, "-m", "check_jsonschema", *arguments)
+    assert told.returncode == 0, told.stdout
 
 
 @pytest.mark.parametrize("missing", SECRETS)
@@ -86,8 +84,7 @@ def test_every_secret_is_fresh_and_one_that_is_in_use_is_never_replaced(tmp_path
     assert len(set(made)) == 2 * len(SECRETS)
     assert all(len(secret) >= 32 for secret in made)
     assert (tmp_path / "one" / "compose" / ".env").stat().st_mode & 0o077 == 0
-    again = [tmp_path / "one" / "compose" / "new-env.sh"]
-    refused = subprocess.run(again, capture_output=True, text=True, check=False)
+    refused = ran(tmp_path / "one" / "compose" / "new-env.sh")
     assert refused.returncode == 1
     assert "passwords are those of the databases" in refused.stderr
 

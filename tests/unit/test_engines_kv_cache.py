@@ -1,7 +1,5 @@
 """The arithmetic of the KV cache, and the plan that rests on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

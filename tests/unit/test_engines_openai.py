@@ -1,7 +1,5 @@
 """The engine that asks a server, before it asks one."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/engine.md says what the data files say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

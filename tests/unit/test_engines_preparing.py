@@ -1,7 +1,5 @@
 """Which page is prepared next, what those that are ready may take, and how one is made to fit."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What vLLM is given on each kind of GPU, and what an operator changes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How an answer ended, when nothing but its tokens is told."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What a worker does is known before its engine has started, and is what the engine says of itself."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

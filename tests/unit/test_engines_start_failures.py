@@ -1,7 +1,5 @@
 """What keeps vLLM from starting is said in a sentence, before vLLM is loaded where the checkpoint's files tell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

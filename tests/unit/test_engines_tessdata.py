@@ -1,7 +1,5 @@
 """Where Tesseract's language data is found, and what is said where it is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What reaches vLLM of the fleet's settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What vLLM's processes find in their environment."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """`pecia experiment`: what a batch's size and its wait do, simulated and on an engine that runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from subprocess import CompletedProcess

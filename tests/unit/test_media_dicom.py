@@ -1,7 +1,6 @@
 import io
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pydicom.filebase import DicomIO
 from pydicom.filewriter import write_dataset
 
 from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
+from fixture_types import MakeFile
 from hand_made_pdfs import blank_pdf, locked_pdf
 from pecia_schemas import FailureCode, MediaType
 from pecia_schemas.media import HEAD_BYTES, sniff
@@ -68,9 +68,7 @@ def test_its_content_tells_that_it_is_dicom_even_behind_the_header_of_a_tiff() -
     assert sniff(b"II*\0" + content[4:HEAD_BYTES]) is MediaType.DICOM
 
 
-def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(
-    file: Callable[[bytes], Path],
-) -> None:
+def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(file: MakeFile) -> None:
     pale = 200 + RAMP // 16
     rescaled = secondary_capture(pale, RescaleSlope="1", RescaleIntercept="0")
 
@@ -79,7 +77,7 @@ def test_grey_is_read_as_it_is_stored_and_inverted_where_low_values_are_light(
     assert (shades(file(secondary_capture(RAMP, "MONOCHROME1"))) == 255 - RAMP).all()
 
 
-def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
+def test_a_window_chooses_the_shades(file: MakeFile) -> None:
     deep = RAMP.astype(np.uint16) * 16
 
     whole = shades(file(secondary_capture(deep, bits=12, WindowCenter=2048, WindowWidth=4096)))
@@ -90,7 +88,7 @@ def test_a_window_chooses_the_shades(file: Callable[[bytes], Path]) -> None:
     assert upper[-1, -1] >= 252
 
 
-def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> None:
+def test_a_window_is_meant_after_rescaling(file: MakeFile) -> None:
     signed = RAMP.astype(np.int16) - 100
     rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": 50}
     content = secondary_capture(signed, **rescaled, WindowCenter=104.5, WindowWidth=511)
@@ -98,16 +96,14 @@ def test_a_window_is_meant_after_rescaling(file: Callable[[bytes], Path]) -> Non
     assert np.abs(shades(file(content)).astype(int) - RAMP).max() <= 1
 
 
-def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(
-    file: Callable[[bytes], Path],
-) -> None:
+def test_deep_grey_without_a_window_goes_from_its_darkest_to_its_lightest(file: MakeFile) -> None:
     deep = RAMP.astype(np.uint16) * 3 + 500
 
     assert (shades(file(secondary_capture(deep, bits=12))) == RAMP).all()
     assert (shades(file(secondary_capture(deep, bits=12, WindowCenter=7, WindowWidth=0))) == RAMP).all()
 
 
-def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> None:
+def test_a_capture_of_black_and_white_is_read(file: MakeFile) -> None:
     bits = np.packbits(RAMP > 127, bitorder="little")
     content = secondary_capture(RAMP, PixelData=bits.tobytes(), BitsAllocated=1, BitsStored=1, HighBit=0)
 
@@ -129,7 +125,7 @@ def test_a_capture_of_black_and_white_is_read(file: Callable[[bytes], Path]) -> 
     ],
     ids=["rgb", "deflated", "implicit", "16-bit", "ybr", "jpeg", "jpeg 2000", "palette", "8 bits in 16"],
 )
-def test_colours_become_rgb(content: bytes, accuracy: int, file: Callable[[bytes], Path]) -> None:
+def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> None:
     path = file(content)
 
     assert len(inspect_file(path, LIMITS)) == 1
@@ -138,9 +134,7 @@ def test_colours_become_rgb(content: bytes, accuracy: int, file: Callable[[bytes
 
 @pytest.mark.parametrize("syntax", [uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian])
 @pytest.mark.parametrize("with_meta", [True, False])
-def test_a_file_without_a_preamble_is_read(
-    syntax: uid.UID, with_meta: bool, file: Callable[[bytes], Path]
-) -> None:
+def test_a_file_without_a_preamble_is_read(syntax: uid.UID, with_meta: bool, file: MakeFile) -> None:
     dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RAMP, syntax=syntax)))
     buffer = io.BytesIO()
     if with_meta:
@@ -159,7 +153,7 @@ def _writer(buffer: io.BytesIO, syntax: uid.UID) -> DicomIO:
     return writer
 
 
-def test_run_lengths_are_read(file: Callable[[bytes], Path]) -> None:
+def test_run_lengths_are_read(file: MakeFile) -> None:
     dataset = pydicom.dcmread(io.BytesIO(secondary_capture(RED, "RGB")))
     dataset.compress(uid.RLELossless)
     buffer = io.BytesIO()
@@ -168,7 +162,7 @@ def test_run_lengths_are_read(file: Callable[[bytes], Path]) -> None:
     assert (page_pixels(file(buffer.getvalue()), 0, LIMITS) == RED).all()
 
 
-def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
+def test_each_frame_is_a_page(file: MakeFile) -> None:
     frames = np.stack([RAMP, 255 - RAMP, RAMP // 2])
     path = file(secondary_capture(frames, frames=3))
 
@@ -180,7 +174,7 @@ def test_each_frame_is_a_page(file: Callable[[bytes], Path]) -> None:
     assert failure(file(secondary_capture(RAMP, NumberOfFrames=-1))).code is FailureCode.EMPTY
 
 
-def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]) -> None:
+def test_the_pages_of_an_encapsulated_pdf_are_read(file: MakeFile) -> None:
     path = file(encapsulated_pdf(blank_pdf(2)))
 
     assert len(inspect_file(path, LIMITS)) == 2
@@ -190,7 +184,7 @@ def test_the_pages_of_an_encapsulated_pdf_are_read(file: Callable[[bytes], Path]
     assert failure(file(encapsulated_pdf(b""))).code is FailureCode.EMPTY
 
 
-def test_limits_hold_before_a_frame_is_decoded(file: Callable[[bytes], Path]) -> None:
+def test_limits_hold_before_a_frame_is_decoded(file: MakeFile) -> None:
     path = file(secondary_capture(np.stack([RAMP] * 3), frames=3))
 
     assert failure(path, replace(LIMITS, pages=2)).code is FailureCode.TOO_MANY_PAGES
@@ -219,7 +213,7 @@ def test_limits_hold_before_a_frame_is_decoded(file: Callable[[bytes], Path]) ->
     ids=["report", "film", "cut", "cut in the header", "damaged jpeg"],
 )
 def test_what_cannot_be_read_says_why_and_nothing_of_the_patient(
-    content: bytes, code: FailureCode, says: str, file: Callable[[bytes], Path]
+    content: bytes, code: FailureCode, says: str, file: MakeFile
 ) -> None:
     error = failure(file(content))
 
@@ -230,7 +224,7 @@ def test_what_cannot_be_read_says_why_and_nothing_of_the_patient(
 
 
 def test_names_of_patients_are_not_even_read(
-    file: Callable[[bytes], Path], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    file: MakeFile, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("DEBUG")
     strange = (
@@ -246,7 +240,7 @@ def test_names_of_patients_are_not_even_read(
     assert "Quillfeather" not in caplog.text + "".join(capfd.readouterr())
 
 
-def test_without_pydicom_the_sentence_says_what_to_install(file: Callable[[bytes], Path]) -> None:
+def test_without_pydicom_the_sentence_says_what_to_install(file: MakeFile) -> None:
     path = file(secondary_capture(RAMP))
     program = f"""
 import sys

@@ -1,10 +1,9 @@
 import io
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from fixture_types import MakeFile
 from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.limits import Limits
@@ -53,7 +52,7 @@ def zipped(*names: str) -> bytes:
     ],
 )
 def test_a_file_that_is_no_document_is_told_what_it_is_and_what_to_do(
-    content: bytes, says: str, file: Callable[[bytes], Path], limits: Limits
+    content: bytes, says: str, file: MakeFile, limits: Limits
 ) -> None:
     with pytest.raises(MediaError) as caught:
         inspect_file(file(content), limits)

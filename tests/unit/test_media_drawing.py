@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from limits import WAIT_S
+from command import ran
 from pecia_schemas.pictures import Encoding, NoPictureError, PagePictures
 from pecia_schemas.settings import SettingsError
 from pecia_workers.media import pictures as drawn_apart
@@ -138,9 +138,7 @@ def test_a_script_without_a_main_guard_is_not_run_again(scan: Path, tmp_path: Pa
         f"with open_pictures(Path({str(scan)!r}), password=None, quality=75) as pictures:\n"
         "    print(pictures(1, rotation=0, skew=0.0).width)\n"
     )
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
+    done = ran(sys.executable, script)
     assert (done.stdout, done.stderr) == ("runs\n1000\n", "")
 
 

@@ -9,6 +9,7 @@ import pypdfium2
 import pytest
 from PIL import Image
 
+from fixture_types import MakeFile
 from hand_made_pdfs import locked_pdf
 from pecia_schemas import FailureCode
 from pecia_schemas.media import MAX_SIDE
@@ -47,7 +48,7 @@ def code_of(call: Callable[[], object]) -> FailureCode:
 @pytest.mark.parametrize(("orientation", "corner"), [(1, (5, 5)), (3, (95, 55)), (6, (5, 95)), (8, (55, 5))])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
 def test_exif_orientation_is_applied(
-    kind: str, orientation: int, corner: tuple[int, int], file: Callable[[bytes], Path], limits: Limits
+    kind: str, orientation: int, corner: tuple[int, int], file: MakeFile, limits: Limits
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -63,7 +64,7 @@ def test_exif_orientation_is_applied(
 
 
 def test_pdf_pages_are_rendered_at_the_fleets_resolution_and_rotated_as_they_say(
-    file: Callable[[bytes], Path], limits: Limits
+    file: MakeFile, limits: Limits
 ) -> None:
     path = file(pdf((72, 144), (720, 360)))
 
@@ -76,7 +77,7 @@ def test_pdf_pages_are_rendered_at_the_fleets_resolution_and_rotated_as_they_say
 
 @pytest.mark.parametrize("size", [(14_400.0, 14_400.0), (1e7, 1e7), (1e7, 1.0), (0.01, 0.01)])
 def test_a_page_of_absurd_size_is_rendered_within_the_limits(
-    size: tuple[float, float], file: Callable[[bytes], Path], limits: Limits
+    size: tuple[float, float], file: MakeFile, limits: Limits
 ) -> None:
     tight = replace(limits, file_bytes=10**6, page_pixels=10**6, total_pixels=10**7, pages=10, render_dpi=150)
     path = file(pdf(size))
@@ -101,7 +102,7 @@ def test_a_page_of_absurd_size_is_rendered_within_the_limits(
     ids=["16-bit", "cmyk", "palette", "rgba", "grey with alpha", "bilevel", "float"],
 )
 def test_every_colour_model_becomes_true_rgb(
-    image: Image.Image, colour: tuple[int, int, int], file: Callable[[bytes], Path], limits: Limits
+    image: Image.Image, colour: tuple[int, int, int], file: MakeFile, limits: Limits
 ) -> None:
     path = file(encoded(image, "TIFF"))
 
@@ -110,7 +111,7 @@ def test_every_colour_model_becomes_true_rgb(
     assert np.abs(middle - colour).max() <= 1
 
 
-def test_a_16_bit_png_keeps_its_greys(file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_a_16_bit_png_keeps_its_greys(file: MakeFile, limits: Limits) -> None:
     ramp = np.linspace(0, 0xFFFF, 256).astype(np.uint16)[np.newaxis, :].repeat(100, axis=0)
     path = file(encoded(Image.fromarray(ramp), "PNG"))
 
@@ -129,7 +130,7 @@ def test_a_16_bit_png_keeps_its_greys(file: Callable[[bytes], Path], limits: Lim
     ],
 )
 def test_a_file_that_is_no_document_gets_a_precise_code(
-    content: bytes, code: FailureCode, file: Callable[[bytes], Path], limits: Limits
+    content: bytes, code: FailureCode, file: MakeFile, limits: Limits
 ) -> None:
     assert code_of(lambda: inspect_file(file(content), limits)) is code
 
@@ -137,7 +138,7 @@ def test_a_file_that_is_no_document_gets_a_precise_code(
 @pytest.mark.parametrize(
     "kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "HEIF", "JPEG2000", "PPM", "PCX"]
 )
-def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_a_picture_cut_in_half_is_damaged(kind: str, file: MakeFile, limits: Limits) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), dtype=np.uint8)
     whole = encoded(Image.fromarray(noise), kind)
     path = file(whole[: len(whole) // 2])
@@ -146,13 +147,13 @@ def test_a_picture_cut_in_half_is_damaged(kind: str, file: Callable[[bytes], Pat
 
 
 def test_a_pdf_with_a_password_is_encrypted_and_one_without_pages_that_is_opened_next_is_empty(
-    file: Callable[[bytes], Path], limits: Limits
+    file: MakeFile, limits: Limits
 ) -> None:
     assert code_of(lambda: inspect_file(file(LOCKED), limits)) is FailureCode.ENCRYPTED
     assert code_of(lambda: inspect_file(file(pdf()), limits)) is FailureCode.EMPTY
 
 
-def test_no_file_stays_open_that_cannot_be_read(file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_no_file_stays_open_that_cannot_be_read(file: MakeFile, limits: Limits) -> None:
     bad = [file(content) for content in (pdf(), LOCKED, b"%PDF-1.7", b"II*\x00", b"\xff\xd8\xff\xe0")]
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
@@ -163,13 +164,13 @@ def test_no_file_stays_open_that_cannot_be_read(file: Callable[[bytes], Path], l
     assert len(list(descriptors.iterdir())) <= before
 
 
-def test_a_page_that_is_not_there_is_named_so(file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_a_page_that_is_not_there_is_named_so(file: MakeFile, limits: Limits) -> None:
     for content in (encoded(marked(), "PNG"), encoded(marked(), "TIFF"), pdf((72, 72))):
         path = file(content)
         assert code_of(lambda path=path: load_page(path, 1, limits)) is FailureCode.NO_SUCH_PAGE  # type: ignore[misc]
 
 
-def test_limits_are_checked_before_anything_is_decoded(file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_limits_are_checked_before_anything_is_decoded(file: MakeFile, limits: Limits) -> None:
     tight = replace(
         limits, file_bytes=100_000, page_pixels=10_000, total_pixels=25_000, pages=3, render_dpi=72
     )
@@ -202,9 +203,7 @@ def test_every_limit_is_the_most_that_is_allowed(limits: Limits) -> None:
             check(int(most) + 1)
 
 
-def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(
-    file: Callable[[bytes], Path], limits: Limits
-) -> None:
+def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(file: MakeFile, limits: Limits) -> None:
     huge = Image.new("1", (6000, 6000))
     path = file(encoded(huge, "TIFF", compression="group4", save_all=True, append_images=[huge] * 3))
 
@@ -221,7 +220,7 @@ def test_a_small_tiff_of_very_many_pixels_is_refused_without_decoding(
     ],
 )
 def test_what_is_too_large_is_told_the_limit_and_its_setting(
-    small: dict[str, int], says: str, file: Callable[[bytes], Path], limits: Limits
+    small: dict[str, int], says: str, file: MakeFile, limits: Limits
 ) -> None:
     with pytest.raises(MediaError) as caught:
         inspect_file(file(encoded(marked(), "PNG")), replace(limits, **small))
@@ -238,25 +237,21 @@ def test_what_is_too_large_is_told_the_limit_and_its_setting(
     ],
     ids=["pixels", "header", "data"],
 )
-def test_what_is_damaged_is_told_how(
-    content: bytes, says: str, file: Callable[[bytes], Path], limits: Limits
-) -> None:
+def test_what_is_damaged_is_told_how(content: bytes, says: str, file: MakeFile, limits: Limits) -> None:
     with pytest.raises(MediaError) as caught:
         load_page(file(content), 0, limits)
 
     assert caught.value.found == says
 
 
-def test_pages_and_videos_are_told_the_verb_that_is_theirs(
-    file: Callable[[bytes], Path], limits: Limits
-) -> None:
+def test_pages_and_videos_are_told_the_verb_that_is_theirs(file: MakeFile, limits: Limits) -> None:
     with pytest.raises(MediaError, match=r"have it captioned \(`caption`"):
         inspect_file(file(video(1)), limits)
     with pytest.raises(MediaError, match=r"have it read \(`read`"):
         probe_video(file(pdf((100, 100))), limits)
 
 
-def test_a_replaced_file_is_opened_again(file: Callable[[bytes], Path], limits: Limits) -> None:
+def test_a_replaced_file_is_opened_again(file: MakeFile, limits: Limits) -> None:
     path = file(pdf((72, 72)))
     inspect_file(path, limits)
     other = file(pdf((144, 144), (72, 72)))

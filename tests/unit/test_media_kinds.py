@@ -1,7 +1,6 @@
 """Each kind of picture in the forms that scanners, phones and fax servers give it."""
 
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
+from fixture_types import MakeFile
 from pecia_schemas import FailureCode, MediaType
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.page_ranges import PageRanges
@@ -99,7 +99,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("media", "content"), KINDS.values(), ids=KINDS)
 def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
-    media: MediaType, content: bytes, file: Callable[[bytes], Path]
+    media: MediaType, content: bytes, file: MakeFile
 ) -> None:
     assert sniff(content[:HEAD_BYTES]) is media
     corner, middle = corner_and_middle(file(content))
@@ -109,7 +109,7 @@ def test_a_red_corner_on_white_is_red_on_white_in_every_kind(
 
 
 @pytest.mark.parametrize("compression", ["group3", "group4"])
-def test_a_fax_is_black_on_white(compression: str, file: Callable[[bytes], Path]) -> None:
+def test_a_fax_is_black_on_white(compression: str, file: MakeFile) -> None:
     page = Image.new("1", (60, 100), 1)
     page.paste(0, (0, 0, 20, 33))
 
@@ -127,11 +127,7 @@ def test_a_fax_is_black_on_white(compression: str, file: Callable[[bytes], Path]
     ids=["rgb", "cmyk", "black is zero"],
 )
 def test_sixteen_bits_are_scaled_to_eight(
-    photometric: int,
-    samples: tuple[int, ...],
-    colour: tuple[int, ...],
-    order: str,
-    file: Callable[[bytes], Path],
+    photometric: int, samples: tuple[int, ...], colour: tuple[int, ...], order: str, file: MakeFile
 ) -> None:
     deep = np.full((100, 60, len(samples)), samples, dtype=np.uint16)
 
@@ -140,7 +136,7 @@ def test_sixteen_bits_are_scaled_to_eight(
     assert np.abs(np.subtract(corner, colour)).max() <= 1
 
 
-def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: Callable[[bytes], Path]) -> None:
+def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: MakeFile) -> None:
     deep = np.full((100, 60, 1), 0x4000, dtype=np.uint16)
 
     assert corner_and_middle(file(deep_tiff(deep, 0)))[0] == [191, 191, 191]
@@ -148,7 +144,7 @@ def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: Callable[
         page_pixels(file(deep_tiff(deep, 0, ">")), 0, LIMITS)
 
 
-def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: Callable[[bytes], Path]) -> None:
+def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: MakeFile) -> None:
     content = bytearray(encoded(marked(), "JPEG"))
     content[content.index(b"\xff\xc0") + 4] = 12
 
@@ -177,7 +173,7 @@ def test_a_pdf_may_have_lines_of_a_mail_or_printing_system_before_it() -> None:
     assert sniff(b" " * 1_100 + b"%PDF-1.4") is None
 
 
-def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: Callable[[bytes], Path]) -> None:
+def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: MakeFile) -> None:
     path = file(numbered(40, compression="tiff_lzw"))
 
     assert [page.width for page in inspect_file(path, LIMITS)] == [11 + number for number in range(40)]
@@ -186,7 +182,7 @@ def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: Callable[[bytes]
 
 
 def test_the_last_frame_of_a_tiff_is_read_without_the_ones_before(
-    file: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
+    file: MakeFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[object] = []
 
@@ -204,7 +200,7 @@ def test_the_last_frame_of_a_tiff_is_read_without_the_ones_before(
     assert len(opened) == 5
 
 
-def test_a_frame_that_is_described_badly_fails_alone(file: Callable[[bytes], Path]) -> None:
+def test_a_frame_that_is_described_badly_fails_alone(file: MakeFile) -> None:
     content = bytearray(numbered(3))
     second = _directories(content)[1]
     struct.pack_into("<HHI", content, second + 2, 256, 99, 1)  # a width of no known type
@@ -216,9 +212,7 @@ def test_a_frame_that_is_described_badly_fails_alone(file: Callable[[bytes], Pat
         page_pixels(path, 1, LIMITS)
 
 
-def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(
-    file: Callable[[bytes], Path],
-) -> None:
+def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(file: MakeFile) -> None:
     whole = numbered(5)
     offsets = _directories(whole)
     path = file(whole[: offsets[3] + 1])
@@ -229,7 +223,7 @@ def test_of_a_tiff_that_was_cut_the_frames_before_are_pages_and_one_more_fails(
         page_pixels(path, 3, LIMITS)
 
 
-def test_a_tiff_whose_frames_go_in_a_circle_ends(file: Callable[[bytes], Path]) -> None:
+def test_a_tiff_whose_frames_go_in_a_circle_ends(file: MakeFile) -> None:
     content = bytearray(numbered(2))
     first, second = _directories(content)
     struct.pack_into("<I", content, _end_of_directory(content, second), first)
@@ -263,7 +257,7 @@ def _end_of_directory(content: bytes | bytearray, at: int) -> int:
     ],
 )
 def test_the_limit_of_pages_is_about_those_that_are_asked_for(
-    pages: str, limits: Limits, outcome: list[int] | FailureCode, file: Callable[[bytes], Path]
+    pages: str, limits: Limits, outcome: list[int] | FailureCode, file: MakeFile
 ) -> None:
     path = file(numbered(5))
     try:
@@ -276,7 +270,7 @@ def test_the_limit_of_pages_is_about_those_that_are_asked_for(
     assert found == outcome
 
 
-def test_a_single_picture_has_the_first_page_alone(file: Callable[[bytes], Path]) -> None:
+def test_a_single_picture_has_the_first_page_alone(file: MakeFile) -> None:
     path = file(encoded(marked(), "PNG"))
 
     assert len(inspect_file(path, LIMITS, PageRanges.parse("1-"))) == 1

@@ -1,6 +1,5 @@
 """What becomes of a decoded page before an engine sees it, step by step."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from command import ran
 from drawn_pages import NEEDED, askew_pages, synthetic_page, turned
 from pecia_schemas import Page, Preparation, Timings, Verdict
 from pecia_schemas.settings import WorkerSettings
@@ -201,16 +201,9 @@ def test_without_opencv_pages_are_levelled_all_the_same() -> None:
         prepared = prepare(turned(np.asarray(page), 180))
         print(prepared.rotation, round(prepared.skew))
     """
-    path = ":".join(sys.path)
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = ran(sys.executable, "-c", textwrap.dedent(program), env={"PYTHONPATH": ":".join(sys.path)})
 
-    assert ran.stdout == "0 -3\n", ran.stderr
+    assert ended.stdout == "0 -3\n", ended.stderr
 
 
 def test_a_page_found_in_the_cache_tells_how_this_one_was_prepared() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fixture_types import MakeFile
 from pecia_schemas import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_schemas.settings import WorkerSettings
@@ -51,7 +52,7 @@ def expect(code: FailureCode, run: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize(("form", "codec", "media"), CONTAINERS)
 def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
-    file: Callable[[bytes], Path], form: str, codec: str, media: MediaType
+    file: MakeFile, form: str, codec: str, media: MediaType
 ) -> None:
     content = video(6, form=form, codec=codec)
     path = file(content)
@@ -67,7 +68,7 @@ def test_a_container_is_told_by_its_bytes_and_its_frames_by_their_time(
     assert not clip.damaged
 
 
-def test_a_length_that_no_header_tells_is_counted(file: Callable[[bytes], Path]) -> None:
+def test_a_length_that_no_header_tells_is_counted(file: MakeFile) -> None:
     streamed = video(3, form="matroska", codec="h264", live="1")
 
     assert probe_video(file(streamed), LIMITS).duration == pytest.approx(3, abs=0.11)
@@ -76,26 +77,26 @@ def test_a_length_that_no_header_tells_is_counted(file: Callable[[bytes], Path])
 # Which frames
 
 
-def test_a_long_gap_between_frames_is_skipped_not_decoded(file: Callable[[bytes], Path]) -> None:
+def test_a_long_gap_between_frames_is_skipped_not_decoded(file: MakeFile) -> None:
     clip = clip_of(file(video(60)), 0, 60, most=3)
 
     assert [second_of(frame) for frame in clip.frames] == [10, 30, 50]
 
 
-def test_fewer_frames_than_were_asked_for_are_not_shown_twice(file: Callable[[bytes], Path]) -> None:
+def test_fewer_frames_than_were_asked_for_are_not_shown_twice(file: MakeFile) -> None:
     clip = clip_of(file(video(0.3)), 0, 0.3, most=16)
 
     assert len(clip.frames) == len(set(clip.times)) == 3
 
 
-def test_frames_by_the_second_are_never_more_than_the_most(file: Callable[[bytes], Path]) -> None:
+def test_frames_by_the_second_are_never_more_than_the_most(file: MakeFile) -> None:
     path = file(video(6))
 
     assert len(clip_of(path, 0, 6, method="fps", fps=0.5).frames) == 3
     assert len(clip_of(path, 0, 6, method="fps", fps=60).frames) == 8
 
 
-def test_frames_are_taken_where_the_picture_changes(file: Callable[[bytes], Path]) -> None:
+def test_frames_are_taken_where_the_picture_changes(file: MakeFile) -> None:
     def three_scenes(number: int, width: int, height: int) -> NDArray[np.uint8]:
         shade = 40 if number < 12 else 120 if number < 51 else 200
         return np.full((height, width, 3), shade, dtype=np.uint8)
@@ -142,9 +143,7 @@ def test_all_frames_together_keep_to_the_pixels_and_their_shape(
 
 
 @pytest.mark.parametrize(("degrees", "corner"), [(0, (0, 0)), (90, (0, -1)), (180, (-1, -1)), (270, (-1, 0))])
-def test_a_clip_from_a_phone_stands_upright(
-    file: Callable[[bytes], Path], degrees: int, corner: tuple[int, int]
-) -> None:
+def test_a_clip_from_a_phone_stands_upright(file: MakeFile, degrees: int, corner: tuple[int, int]) -> None:
     clip = clip_of(file(turned(video(1), degrees)), 0, 1, most=3)
 
     frame = clip.frames[-1]
@@ -159,7 +158,7 @@ def test_a_clip_from_a_phone_stands_upright(
 
 @pytest.mark.parametrize(("form", "codec"), [("mp4", "mpeg4"), ("matroska", "h264"), ("avi", "mpeg4")])
 def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
-    file: Callable[[bytes], Path], form: str, codec: str
+    file: MakeFile, form: str, codec: str
 ) -> None:
     def noise(number: int, width: int, height: int) -> NDArray[np.uint8]:
         return np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
@@ -176,14 +175,14 @@ def test_a_file_that_is_cut_off_gives_the_frames_there_are_and_says_so(
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 5, 6))
 
 
-def test_sound_that_outlasts_the_pictures_is_no_damage(file: Callable[[bytes], Path]) -> None:
+def test_sound_that_outlasts_the_pictures_is_no_damage(file: MakeFile) -> None:
     path = file(video(3, form="matroska", codec="h264", sound=9))
 
     assert probe_video(path, LIMITS).duration == pytest.approx(3, abs=0.2)
     assert not clip_of(path, 0, 3).damaged
 
 
-def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: Callable[[bytes], Path]) -> None:
+def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: MakeFile) -> None:
     content = bytearray(video(6, form="mov", codec="mjpeg"))
     third = len(content) // 3
     content[third : third + 4_000] = bytes(4_000)
@@ -194,7 +193,7 @@ def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: Callable[[bytes
     assert {0, 5} <= {second_of(frame) for frame in clip.frames}
 
 
-def test_a_title_in_another_encoding_is_no_damage(file: Callable[[bytes], Path]) -> None:
+def test_a_title_in_another_encoding_is_no_damage(file: MakeFile) -> None:
     content = video(1, form="matroska", codec="h264")
     writer = b"ENCODER"
     assert writer in content
@@ -205,7 +204,7 @@ def test_a_title_in_another_encoding_is_no_damage(file: Callable[[bytes], Path])
 
 
 @pytest.mark.parametrize("method", ["uniform", "fps", "scene"])
-def test_a_stretch_without_a_single_frame_is_damaged(file: Callable[[bytes], Path], method: str) -> None:
+def test_a_stretch_without_a_single_frame_is_damaged(file: MakeFile, method: str) -> None:
     path = file(video(2))
 
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 8, 9, method=method))
@@ -236,19 +235,19 @@ def test_whatever_is_broken_costs_frames_or_one_clear_error(
     [video(0, sound=2), video(1, form="matroska", codec="ffv1"), b"\x89PNG\r\n\x1a\n", b"a text"],
     ids=["sound alone", "a coding that is not admitted", "a picture", "a text"],
 )
-def test_what_has_nothing_to_caption_is_refused(file: Callable[[bytes], Path], content: bytes) -> None:
+def test_what_has_nothing_to_caption_is_refused(file: MakeFile, content: bytes) -> None:
     expect(FailureCode.UNSUPPORTED_TYPE, lambda: probe_video(file(content), LIMITS))
 
 
 @pytest.mark.parametrize("head", [b"\0\0\0\x18ftypmp42", b"\x1a\x45\xdf\xa3", b"RIFF\xff\0\0\0AVI "])
-def test_headers_without_a_video_behind_them_are_damaged(file: Callable[[bytes], Path], head: bytes) -> None:
+def test_headers_without_a_video_behind_them_are_damaged(file: MakeFile, head: bytes) -> None:
     path = file(head + bytes(600))
 
     expect(FailureCode.DAMAGED, lambda: probe_video(path, LIMITS))
     expect(FailureCode.DAMAGED, lambda: clip_of(path, 0, 1))
 
 
-def test_a_header_that_claims_to_last_for_days_is_too_long(file: Callable[[bytes], Path]) -> None:
+def test_a_header_that_claims_to_last_for_days_is_too_long(file: MakeFile) -> None:
     content = video(3, form="matroska", codec="h264")
     assert content.count(b"00:00:03.") == 1
 
@@ -257,7 +256,7 @@ def test_a_header_that_claims_to_last_for_days_is_too_long(file: Callable[[bytes
     expect(FailureCode.TOO_LONG, lambda: probe_video(path, LIMITS))
 
 
-def test_a_video_beyond_the_limits_is_refused(file: Callable[[bytes], Path]) -> None:
+def test_a_video_beyond_the_limits_is_refused(file: MakeFile) -> None:
     path = file(video(3))
 
     expect(FailureCode.TOO_LONG, lambda: probe_video(path, replace(LIMITS, video_s=2)))
@@ -270,7 +269,7 @@ def test_a_video_beyond_the_limits_is_refused(file: Callable[[bytes], Path]) -> 
     expect(FailureCode.TOO_LONG, lambda: LIMITS.check_segments(1_001))
 
 
-def test_a_video_without_a_frame_is_empty(file: Callable[[bytes], Path]) -> None:
+def test_a_video_without_a_frame_is_empty(file: MakeFile) -> None:
     cut = video(3, movflags="frag_keyframe+empty_moov")
     only_headers = cut[: cut.index(b"moof") - 4]
 

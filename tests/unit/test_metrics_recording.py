@@ -1,7 +1,5 @@
 """What is counted of parts and requests, and that nothing of a document comes with it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from prometheus_client import ProcessCollector
 
+from command import ran
 from pecia_workers.metrics import declared
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,5 @@ def test_the_runbook_has_an_entry_from_symptom_to_fix_for_each_alert_and_no_othe
     "arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")]
 )
 def test_prometheus_takes_the_rules_and_they_fire_when_they_should(arguments: tuple[str, ...]) -> None:
-    ran = subprocess.run(
-        ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = ran("promtool", *arguments, cwd=RULES.parent)
+    assert told.returncode == 0, told.stdout + told.stderr

@@ -1,7 +1,5 @@
 """Reader cards: which one a model has, what it changes of a request, and what a document's licence allows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

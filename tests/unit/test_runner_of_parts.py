@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from fixture_types import Eventually
 from pecia_workers.engines.base import Budget
 from pecia_workers.jobs import Ending, Interruption, Job
 from pecia_workers.running import PartRunner
@@ -111,7 +112,7 @@ def pool() -> Iterator[Pool]:
 
 
 def test_a_part_that_comes_a_third_time_waits_for_its_first_run_though_the_second_is_lost_too(
-    pool: Pool, eventually: Callable[..., None]
+    pool: Pool, eventually: Eventually
 ) -> None:
     part = uuid4()
     first = pool.deliver(part)
@@ -133,7 +134,7 @@ def test_a_part_that_comes_a_third_time_waits_for_its_first_run_though_the_secon
 
 
 def test_a_part_goes_back_to_redis_only_once_it_is_queued_in_postgres(
-    pool: Pool, eventually: Callable[..., None]
+    pool: Pool, eventually: Eventually
 ) -> None:
     pool.runtime.refuses = 2
     job = pool.deliver(uuid4())

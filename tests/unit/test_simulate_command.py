@@ -1,7 +1,5 @@
 """`pecia simulate`, as it is typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from subprocess import CompletedProcess

@@ -1,7 +1,5 @@
 """How many engines a load needs: the formulas beside each other, and beside the simulator."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

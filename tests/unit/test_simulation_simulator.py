@@ -1,7 +1,5 @@
 """What no simulated run may ever do, whatever arrives, by whichever policy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

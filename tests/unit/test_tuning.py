@@ -1,7 +1,5 @@
 """Which sizes a search finds, on curves that are known and on the engine that iterates without a model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

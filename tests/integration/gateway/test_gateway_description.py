@@ -1,7 +1,5 @@
 """The gateway's description of itself: it validates, and no request has an answer that it does not tell."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs over HTTP: documents in, states, pages and results out, errors as problems."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

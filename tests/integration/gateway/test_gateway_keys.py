@@ -1,7 +1,5 @@
 """What a key may do: scopes, lanes, pages, requests; and when it ends."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any

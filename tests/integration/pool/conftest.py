@@ -1,27 +1,25 @@
 """Workers as processes, whose parts follow plans that the test writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from fixture_types import Eventually
+from forking import Program, Programs
 from pecia_schemas import Lane, Stage
 from pecia_schemas.messages import PartMessage, publish
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.app import FleetApp
 from pecia_workers.broker import Ended, Lists, connect, hand_back
 from pecia_workers.broker.lists import taken_name
 from pecia_workers.upkeep.queues import count_taken, count_waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from forking import Program, Programs
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 
@@ -29,9 +27,7 @@ _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 class Fleet:
     """One Redis, some workers, and a journal of what became of each part."""
 
-    def __init__(
-        self, directory: Path, redis_url: str, programs: Programs, eventually: Callable[..., Any]
-    ) -> None:
+    def __init__(self, directory: Path, redis_url: str, programs: Programs, eventually: Eventually) -> None:
         self.directory = directory
         self.redis_url = redis_url
         self.redis = connect(redis_url)
@@ -147,7 +143,7 @@ class Fleet:
 
 @pytest.fixture
 def make_fleet(
-    tmp_path: Path, programs: Programs, eventually: Callable[..., Any]
+    tmp_path: Path, programs: Programs, eventually: Eventually
 ) -> Iterator[Callable[[str], Fleet]]:
     with ExitStack() as stack:
 
@@ -162,3 +158,11 @@ def make_fleet(
 @pytest.fixture
 def fleet(redis_url: str, make_fleet: Callable[[str], Fleet]) -> Fleet:
     return make_fleet(redis_url)
+
+
+@pytest.fixture
+def console(fleet: Any) -> Iterator[FleetApp]:
+    """An operator's application on the fleet's Redis."""
+    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
+    yield app
+    app.close()

@@ -1,14 +1,14 @@
 """A worker whose parts do what a file named after each of them says. Its arguments are Celery's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
 
@@ -17,10 +17,6 @@ from pecia_workers.app import app, worker_argv
 from pecia_workers.contract import RuntimeLostError
 from pecia_workers.engines.base import Budget
 from pecia_workers.errors import PartCancelledError, PartFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from uuid import UUID
 
 SECRET = "Jane Doe"
 

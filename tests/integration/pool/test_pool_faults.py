@@ -1,15 +1,11 @@
 """Whatever dies, every part runs to its end, and none runs twice for nothing."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from limits import WAIT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_a_killed_workers_parts_run_elsewhere(fleet: Any) -> None:

@@ -1,57 +1,26 @@
 """What operators see and do through Celery: revoke, inspect, events, the plain command line."""
 
-from __future__ import annotations
-
-import contextlib
 import json
-import socket
-import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from fixture_types import Eventually
 from limits import WAIT_S
+from overhearing import celery_events
 from pecia_schemas import Lane
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SECRET = "Jane Doe"
 
 
 @pytest.fixture
-def console(fleet: Any) -> Iterator[FleetApp]:
-    """An operator's application on the fleet's Redis."""
-    app = FleetApp(WorkerSettings(redis_url=fleet.redis_url))
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def events(console: FleetApp) -> Iterator[list[dict[str, Any]]]:
-    """Every event since now, as Flower receives them."""
-    seen: list[dict[str, Any]] = []
-    listening, stop = threading.Event(), threading.Event()
-
-    def listen() -> None:
-        with console.connection_for_read() as connection:
-            receiver = console.events.Receiver(connection, handlers={"*": seen.append})
-            with receiver.consumer_context() as (own, *_):
-                listening.set()
-                while not stop.is_set():
-                    with contextlib.suppress(socket.timeout):
-                        own.drain_events(timeout=0.2)
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    assert listening.wait(WAIT_S)
-    yield seen
-    stop.set()
-    thread.join(WAIT_S)
+    with celery_events(console) as heard:
+        yield heard
 
 
 def kinds(events: list[dict[str, Any]], part: object) -> list[str]:
@@ -104,7 +73,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
 
 
 def test_revoking_a_running_part_ends_it_here_and_in_the_ledger(
-    fleet: Any, console: FleetApp, eventually: Callable[..., Any]
+    fleet: Any, console: FleetApp, eventually: Eventually
 ) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     part = fleet.send("wait")

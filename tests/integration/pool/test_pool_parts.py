@@ -1,7 +1,5 @@
 """A worker runs parts to their end and tells Celery how they ended, without a word of a document."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What took a worker down runs apart: at first among its former neighbours, then alone; no other part is hurt."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

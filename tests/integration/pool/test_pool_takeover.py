@@ -1,7 +1,5 @@
 """Real workers on real stores: who loses a part cannot end it, and who leaves hands over at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixture_types import Eventually
 from forking import Program, Programs
 from house import House
 from limits import WAIT_S
@@ -64,7 +63,7 @@ class Workers:
 
 @pytest.fixture
 def workers(
-    house: House, stores: dict[str, str], programs: Programs, eventually: Callable[..., Any]
+    house: House, stores: dict[str, str], programs: Programs, eventually: Eventually
 ) -> Iterator[Workers]:
     workers = Workers(house, stores, programs, eventually)
     yield workers
@@ -77,7 +76,7 @@ def submit(client: Client, printed: bytes) -> Callable[[], Job[Document]]:
 
 
 def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
-    workers: Workers, submit: Callable[[], Job[Document]], redis_url: str, eventually: Callable[..., Any]
+    workers: Workers, submit: Callable[[], Job[Document]], redis_url: str, eventually: Eventually
 ) -> None:
     workers.start(2)
     job = submit()

@@ -1,14 +1,12 @@
 """A real worker on a machine that its cloud takes away: what it cannot finish waits again at once."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from redis import Redis
 
+from fixture_types import Eventually
 from forking import Program, Programs
 from house import House
 from limits import WAIT_S
@@ -63,7 +61,7 @@ def machine(house: House, stores: dict[str, str], programs: Programs) -> Iterato
 
 
 def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waited_for(
-    machine: DoomedMachine, client: Client, printed: bytes, redis_url: str, eventually: Callable[..., Any]
+    machine: DoomedMachine, client: Client, printed: bytes, redis_url: str, eventually: Eventually
 ) -> None:
     worker = machine.start("engine")
     eventually(lambda: machine.query(ON_DUTY), what="the worker")
@@ -80,7 +78,7 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     assert machine.log.index("termination_notice") < machine.log.index("Warm shutdown")
 
 
-def test_a_service_ends_when_it_is_told(machine: DoomedMachine, eventually: Callable[..., Any]) -> None:
+def test_a_service_ends_when_it_is_told(machine: DoomedMachine, eventually: Eventually) -> None:
     service = machine.start("upkeep")
     eventually(lambda: machine.query("SELECT 1 FROM workers"), what="the service")
 

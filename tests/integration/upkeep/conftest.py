@@ -1,7 +1,5 @@
 """Upkeep on the tables and on real Redis: one step at a time, or the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator

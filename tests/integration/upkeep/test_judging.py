@@ -1,11 +1,7 @@
 """Who is taken for dead, when, and what becomes of a worker that was and lives."""
 
-from __future__ import annotations
-
-import asyncio
-import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +11,8 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from command import ran
+from house import House
 from pecia_schemas import Stage
 from pecia_schemas.encryption import Keyring
 from pecia_workers.ledger import ClaimRequest
@@ -26,7 +24,6 @@ from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import WorkerIdentity, beat, register
 
 LEASE = timedelta(seconds=15)
-NEVER = timedelta(0)
 
 
 class Clock:
@@ -82,7 +79,7 @@ def test_after_a_gap_in_which_the_judge_saw_nothing_it_believes_everybody_for_a_
 
 
 def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
-    tables: Any, play: Callable[..., Any], clock: Clock, database_url: str
+    tables: Any, house: House, clock: Clock, database_url: str
 ) -> None:
     tables.add_worker("alive")
     options = {"options": "-c default_transaction_read_only=on"}
@@ -100,41 +97,18 @@ def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
         await read_only.dispose()
         return lost
 
-    assert play(story) == [False] * 45 + [True] * 2
+    assert house.ask(story) == [False] * 45 + [True] * 2
 
 
 def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))",
-        ],
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout.strip()
+    naming = "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))"
+    ended = ran(sys.executable, "-c", naming).stdout.strip()
 
     assert is_gone(ended)
     assert not is_gone(new_name("engine"))
     place, _, token = ended.rpartition(":")
     assert not is_gone(f"{place}:{token[::-1]}"), "of another machine"
     assert not any(map(is_gone, ("", "worker", "engine@host:", ":::")))
-
-
-@pytest.fixture
-def play(database_url: str) -> Callable[[Callable[[AsyncEngine], Awaitable[Any]]], Any]:
-    def run(story: Callable[[AsyncEngine], Awaitable[Any]]) -> Any:
-        async def whole() -> Any:
-            database = open_database(database_url)
-            try:
-                return await story(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(whole())
-
-    return run
 
 
 @contextmanager
@@ -145,7 +119,7 @@ def gone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
-    tables: Any, play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tables: Any, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables.add_worker("dead")
     tables.add_worker("alive")
@@ -154,15 +128,15 @@ def test_the_parts_of_a_process_that_is_gone_run_again_at_once(
     tables.run_on("alive", alive)
 
     with gone("dead", monkeypatch):
-        recovered = play(lambda database: Judge(database, LEASE, max_deaths=3).judge())
+        recovered = house.ask(lambda database: Judge(database, LEASE, max_deaths=3).judge())
 
     assert recovered.queued == 2
     assert {(part["state"], part["deaths"]) for part in tables.parts(dead)} == {("queued", 1)}
     assert tables.parts(alive)[0]["state"] == "running"
-    assert play(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
+    assert house.ask(lambda database: gone_of(database, {"dead", "alive", "unknown"})) == {"dead", "unknown"}
 
 
-def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, play: Callable[..., Any]) -> None:
+def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, house: House) -> None:
     tables.add_worker("alive", silent=timedelta(seconds=1))
 
     async def story(database: AsyncEngine) -> None:
@@ -171,13 +145,13 @@ def test_a_worker_that_beats_while_it_is_judged_lives(tables: Any, play: Callabl
         tables.query("UPDATE workers SET seen_at = now()")
         await judge._bury("alive", before)
 
-    play(story)
+    house.ask(story)
 
     assert tables.query("SELECT lost_at FROM workers") == [{"lost_at": None}]
 
 
 def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
-    tables: Any, play: Callable[..., Any]
+    tables: Any, house: House
 ) -> None:
     worker = WorkerIdentity.new("engine", [Stage.READ])
     job_id = tables.add_job()
@@ -194,16 +168,16 @@ def test_a_worker_taken_for_dead_claims_nothing_until_it_has_registered_again(
         await register(database, worker)
         return [refused, lives, await beat(database, worker), await claims()]
 
-    assert play(story) == [False, False, True, True]
+    assert house.ask(story) == [False, False, True, True]
 
 
-def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, play: Callable[..., Any]) -> None:
+def test_a_strike_is_taken_back_from_what_is_not_over(tables: Any, house: House) -> None:
     job_id = tables.add_job(parts=3)
     tables.query("UPDATE parts SET attempt = 1, deaths = 1")
     tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
     tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
     mine: list[UUID] = [part["id"] for part in tables.parts(job_id)]
 
-    play(lambda database: pardon(database, [(part, 1) for part in mine]))
+    house.ask(lambda database: pardon(database, [(part, 1) for part in mine]))
 
     assert [part["deaths"] for part in tables.parts(job_id)] == [0, 1, 0]

@@ -1,7 +1,5 @@
 """`pecia doctor --deep` on a fleet whose stores have been tampered with, and on one that is merely busy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

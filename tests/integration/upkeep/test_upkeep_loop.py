@@ -1,7 +1,5 @@
 """The loop of upkeep: what is lost comes back within seconds, and an outage is outlasted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import timedelta

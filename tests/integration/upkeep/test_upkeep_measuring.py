@@ -1,7 +1,5 @@
 """What upkeep shows of the fleet as a whole is what the stores hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts whose worker is gone run again or fail as poisoned; jobs whose time is over end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ import pytest
 from redis import Redis
 from sqlalchemy.exc import OperationalError
 
+from fixture_types import Eventually
 from pecia_schemas import NoticeType
 from pecia_schemas.messages import CANCEL_CHANNEL, job_channel
 from pecia_schemas.settings import WorkerSettings
@@ -167,7 +166,7 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Call
 
 @pytest.mark.parametrize("locked", ["jobs", "parts"])
 def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
-    locked: str, tables: Any, run: Callable[..., Any], eventually: Callable[..., Any]
+    locked: str, tables: Any, run: Callable[..., Any], eventually: Eventually
 ) -> None:
     job_id = tables.add_job(parts=2, expires_in=timedelta(seconds=-1))
     lock: dict[str, LiteralString] = {

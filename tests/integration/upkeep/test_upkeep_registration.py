@@ -1,7 +1,5 @@
 """Each process of the fleet is known while it lives, and known to have stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -17,11 +15,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Eventually
+from house import House
 from limits import WAIT_S
 from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.workers import (
     WorkerIdentity,
     fields_filled,
@@ -36,38 +35,20 @@ LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
 
 
-@pytest.fixture
-def on_database(database_url: str) -> Callable[..., None]:
-    def play(story: Callable[[AsyncEngine], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            database = open_database(database_url)
-            try:
-                await story(database)
-            finally:
-                await database.dispose()
-
-        asyncio.run(whole())
-
-    return play
-
-
-def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
-    async def story() -> None:
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE):
-            first = await seen(tables)
-            await asyncio.sleep(0.2)
-            later = await seen(tables)
-            assert first["stopped_at"] is None
-            assert first["stages"] == ["caption", "read"]
-            assert later["seen_at"] > first["seen_at"]
-            assert later["started_at"] == first["started_at"]
-
-    asyncio.run(story())
+async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE):
+        first = await seen(tables)
+        await asyncio.sleep(0.2)
+        later = await seen(tables)
+        assert first["stopped_at"] is None
+        assert first["stages"] == ["caption", "read"]
+        assert later["seen_at"] > first["seen_at"]
+        assert later["started_at"] == first["started_at"]
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
 
 
-def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> None:
+def test_a_heartbeat_is_updated_in_place(house: House) -> None:
     counted = text("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
 
     async def story(database: AsyncEngine) -> None:
@@ -76,75 +57,64 @@ def test_a_heartbeat_is_updated_in_place(on_database: Callable[..., None]) -> No
             await connection.execute(text("UPDATE workers SET seen_at = now(), stopped_at = NULL"))
             assert (await connection.execute(counted)).one() == (1, 1)
 
-    on_database(story)
+    house.ask(story)
 
 
-def test_a_worker_registers_what_its_engine_can_do_and_hold(
+async def test_a_worker_registers_what_its_engine_can_do_and_hold(
     tables: Any, settings_for: Callable[..., WorkerSettings]
 ) -> None:
     engine = create_engine(settings_for(engine="rapidocr", engine_processes=3))
 
-    async def story() -> None:
-        async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
-            assert (await seen(tables))["capabilities"] == {
-                "model": "PP-OCRv6-small",
-                "device": "cpu",
-                "languages": ["en", "zh"],
-                "fields": False,
-                "adapters": [],
-                "slots": 4,
-                "tokens": None,
-                "preparers": 0,
-            }
-
-    asyncio.run(story())
+    async with keep_registered(tables.database_url, WORKER.running(engine), lease=LEASE):
+        assert (await seen(tables))["capabilities"] == {
+            "model": "PP-OCRv6-small",
+            "device": "cpu",
+            "languages": ["en", "zh"],
+            "fields": False,
+            "adapters": [],
+            "slots": 4,
+            "tokens": None,
+            "preparers": 0,
+        }
 
 
 @pytest.mark.parametrize(
     "told", ["DELETE FROM workers", "UPDATE workers SET lost_at = now() + interval '1 minute'"]
 )
-def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
+async def test_a_worker_whose_row_is_gone_or_calls_it_dead_lets_go_and_registers_again(
     tables: Any, told: LiteralString
 ) -> None:
     lost: list[int] = []
 
-    async def story() -> None:
-        lose = partial(lost.append, 1)
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
-            await seen(tables)
-            tables.query(told)
-            async with asyncio.timeout(WAIT_S):
-                while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(story())
+    lose = partial(lost.append, 1)
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
+        await seen(tables)
+        tables.query(told)
+        async with asyncio.timeout(WAIT_S):
+            while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
+                await asyncio.sleep(0.02)
     assert lost == [1]
 
 
-def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
+async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
     turning = [True]
 
-    async def story() -> None:
-        alive = partial(all, turning)
-        async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
-            first = await seen(tables)
-            turning[0] = False
-            await asyncio.sleep(0.2)
-            still = await seen(tables)
-            await asyncio.sleep(0.2)
-            assert (await seen(tables))["seen_at"] == still["seen_at"]
-            turning[0] = True
-            async with asyncio.timeout(WAIT_S):
-                while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
-                    await asyncio.sleep(0.02)
-            assert (await seen(tables))["started_at"] == first["started_at"]
-
-    asyncio.run(story())
+    alive = partial(all, turning)
+    async with keep_registered(tables.database_url, WORKER, lease=LEASE, alive=alive):
+        first = await seen(tables)
+        turning[0] = False
+        await asyncio.sleep(0.2)
+        still = await seen(tables)
+        await asyncio.sleep(0.2)
+        assert (await seen(tables))["seen_at"] == still["seen_at"]
+        turning[0] = True
+        async with asyncio.timeout(WAIT_S):
+            while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
+                await asyncio.sleep(0.02)
+        assert (await seen(tables))["started_at"] == first["started_at"]
 
 
-def test_the_stages_on_duty_are_those_of_workers_that_live(
-    tables: Any, on_database: Callable[..., None]
-) -> None:
+def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: House) -> None:
     tables.add_worker("stopped", stopped=True)
     tables.add_worker("silent", silent=timedelta(minutes=1))
 
@@ -155,53 +125,46 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()
 
-    on_database(story)
+    house.ask(story)
+
+
+ENGLISH = {"languages": ["en"]}
+
+
+async def korean_read(database: AsyncEngine) -> bool:
+    return await language_read(database, "ko")
 
 
 @pytest.mark.parametrize(
-    ("able", "filled"),
-    [([], True), ([False], False), ([False, True], True), ([False, None], True)],
-    ids=["nobody reads", "none fills", "one fills", "one cannot tell"],
-)
-def test_fields_are_refused_only_while_all_who_read_say_that_they_fill_none(
-    on_database: Callable[..., None], able: list[bool | None], filled: bool
-) -> None:
-    async def story(database: AsyncEngine) -> None:
-        captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
-        await register(database, replace(captioning, capabilities={"fields": True}))
-        for fields in able:
-            reading = WorkerIdentity.new("engine", [Stage.READ])
-            capabilities = None if fields is None else {"fields": fields}
-            await register(database, replace(reading, capabilities=capabilities))
-        assert await fields_filled(database) is filled
-
-    on_database(story)
-
-
-@pytest.mark.parametrize(
-    ("able", "read"),
+    ("ask", "able", "answer"),
     [
-        ([], True),
-        ([{"languages": ["en"]}], False),
-        ([{"languages": ["en"]}, {"languages": ["en", "ko"]}], True),
-        ([{"languages": ["en"]}, {"languages": None}], True),
-        ([{"languages": ["en"]}, None], True),
-        ([{"languages": ["en"]}, {}], True),
+        (fields_filled, [], True),
+        (fields_filled, [{"fields": False}], False),
+        (fields_filled, [{"fields": False}, {"fields": True}], True),
+        (fields_filled, [{"fields": False}, None], True),
+        (korean_read, [], True),
+        (korean_read, [ENGLISH], False),
+        (korean_read, [ENGLISH, {"languages": ["en", "ko"]}], True),
+        (korean_read, [ENGLISH, {"languages": None}], True),
+        (korean_read, [ENGLISH, None], True),
+        (korean_read, [ENGLISH, {}], True),
     ],
-    ids=["nobody reads", "none knows it", "one knows it", "one reads any", "one cannot tell", "an older one"],
 )
-def test_a_language_is_refused_only_while_all_who_read_say_that_they_do_not_know_it(
-    on_database: Callable[..., None], able: list[dict[str, Any] | None], read: bool
+def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cannot_do_it(
+    house: House,
+    ask: Callable[[AsyncEngine], Awaitable[bool]],
+    able: list[dict[str, Any] | None],
+    answer: bool,
 ) -> None:
-    async def story(database: AsyncEngine) -> None:
+    async def story(database: AsyncEngine) -> bool:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
-        await register(database, replace(captioning, capabilities={"languages": ["ko"]}))
+        await register(database, replace(captioning, capabilities={"fields": True, "languages": ["ko"]}))
         for capabilities in able:
             reading = WorkerIdentity.new("engine", [Stage.READ])
             await register(database, replace(reading, capabilities=capabilities))
-        assert await language_read(database, "ko") is read
+        return await ask(database)
 
-    on_database(story)
+    assert house.ask(story) is answer
 
 
 def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_runs_on(
@@ -239,7 +202,7 @@ run_upkeep(WorkerSettings())
 
 
 def test_the_upkeep_process_ends_cleanly_when_told_to(
-    tables: Any, stores: dict[str, str], eventually: Callable[..., Any]
+    tables: Any, stores: dict[str, str], eventually: Eventually
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", RUN], env=os.environ | stores)
     try:

@@ -1,7 +1,5 @@
 """The relay publishes what is not in Redis; the reconciler finds what Redis has lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

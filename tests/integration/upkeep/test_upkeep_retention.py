@@ -1,7 +1,5 @@
 """What the settings keep for a time goes when that is over, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable
@@ -11,11 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fixture_types import Eventually, Picture
+from house import House
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas import FailureCode
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.retention import forget_jobs
 from pecia_workers.upkeep.retention import PayloadsStayedError, StraySearch, retention_steps
 
@@ -25,32 +25,34 @@ DAY = timedelta(days=1)
 LONG_AGO = datetime.now(UTC) - 2 * DAY
 
 
+Keep = Callable[..., dict[str, int]]
+
+
 @pytest.fixture
-def keep(settings_for: Callable[..., WorkerSettings], payload_url: str) -> Callable[..., dict[str, int]]:
+def keep(house: House) -> Keep:
     """Runs every step of retention once, or as many times at once as asked, and returns how much they did."""
 
-    async def run_all(steps: dict[str, Any], url: str, instances: int) -> dict[str, int]:
-        database = open_database(url, connections=instances)
-        try:
+    def run(*, instances: int = 1, **kept: Any) -> dict[str, int]:
+        steps = retention_steps(house.settings(**kept))
+        steps.pop("strays", None)  # it looks at a 256th of the store: its test runs it alone
+
+        async def run_all(database: AsyncEngine) -> dict[str, int]:
             return {
                 name: sum(await asyncio.gather(*[step(database) for _ in range(instances)]))
                 for name, step in steps.items()
             }
-        finally:
-            await database.dispose()
 
-    def run(*, instances: int = 1, **kept: Any) -> dict[str, int]:
-        settings = settings_for(payload_url=payload_url, **kept)
-        steps = retention_steps(settings)
-        steps.pop("strays", None)  # it looks at a 256th of the store: its test runs it alone
-        done = asyncio.run(run_all(steps, settings.database_url.get_secret_value(), instances))
+        done = house.ask(run_all, connections=instances)
         return {name: number for name, number in done.items() if number or name != "batches"}
 
     return run
 
 
+Read = Callable[..., Job[Any]]
+
+
 @pytest.fixture
-def read(client: Client, scribe: Any, picture: Callable[..., bytes]) -> Callable[..., Job[Any]]:
+def read(client: Client, scribe: Any, picture: Picture) -> Read:
     """Submits a picture and has it read."""
 
     def run(content: bytes | None = None, **options: Any) -> Job[Any]:
@@ -71,9 +73,7 @@ def age(tables: Any, *jobs: Job[Any]) -> None:
     tables.query("UPDATE jobs SET finished_at = %s WHERE id = ANY(%s)", LONG_AGO, ids)
 
 
-def test_nothing_goes_unless_a_setting_says_so(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
-) -> None:
+def test_nothing_goes_unless_a_setting_says_so(tables: Any, keep: Keep, read: Read, payload_url: str) -> None:
     job = read()
     tables.query("UPDATE jobs SET finished_at = now() - interval '100 years'")
 
@@ -87,7 +87,7 @@ def test_nothing_goes_unless_a_setting_says_so(
 
 
 def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_long_enough(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
+    tables: Any, keep: Keep, read: Read, payload_url: str
 ) -> None:
     first, second = read(), read()
     age(tables, first)
@@ -102,11 +102,7 @@ def test_a_document_goes_once_the_last_job_that_was_given_it_has_been_over_for_l
 
 
 def test_the_password_of_a_document_goes_with_it_and_no_sooner(
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    scribe: Any,
-    picture: Callable[..., bytes],
+    tables: Any, client: Client, keep: Keep, scribe: Any, picture: Picture
 ) -> None:
     job = client.submit(ReadDocument(picture(), language="ko", password="Quillfeather"))
     scribe.read(job.id)
@@ -122,11 +118,7 @@ def test_the_password_of_a_document_goes_with_it_and_no_sooner(
 
 
 def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    picture: Callable[..., bytes],
-    payload_url: str,
+    tables: Any, client: Client, keep: Keep, picture: Picture, payload_url: str
 ) -> None:
     client.submit(ReadDocument(picture()))
     tables.query("UPDATE jobs SET created_at = %s, started_at = %s", LONG_AGO, LONG_AGO)
@@ -138,7 +130,7 @@ def test_the_document_of_a_job_that_is_not_over_stays_however_old_it_is(
 
 
 def test_a_document_that_was_submitted_again_stays(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], payload_url: str
+    tables: Any, keep: Keep, read: Read, payload_url: str
 ) -> None:
     age(tables, read())
     keep(keep_payloads=DAY)
@@ -150,11 +142,7 @@ def test_a_document_that_was_submitted_again_stays(
 
 
 def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leaving_and_is_tried_again(
-    tables: Any,
-    keep: Callable[..., dict[str, int]],
-    read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
-    payload_url: str,
+    tables: Any, keep: Keep, read: Read, picture: Picture, payload_url: str
 ) -> None:
     jobs = [read(picture(shade=shade)) for shade in (1, 2, 3)]
     age(tables, *jobs)
@@ -177,7 +165,7 @@ def test_a_document_that_the_store_does_not_let_go_of_keeps_no_other_from_leavin
 
 
 def test_a_document_that_was_removed_by_an_upkeep_that_crashed_is_missed_by_the_next_submit(
-    tables: Any, client: Client, keep: Callable[..., dict[str, int]], scribe: Any, payload_url: str
+    tables: Any, client: Client, keep: Keep, scribe: Any, payload_url: str
 ) -> None:
     reference = client._open().payloads.put(b"%PDF-1.7")
     job = client.submit(ReadDocument(reference))
@@ -196,10 +184,7 @@ def test_a_document_that_was_removed_by_an_upkeep_that_crashed_is_missed_by_the_
 
 
 def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents_are_kept(
-    client: Client,
-    picture: Callable[..., bytes],
-    settings_for: Callable[..., WorkerSettings],
-    payload_url: str,
+    client: Client, picture: Picture, house: House, payload_url: str
 ) -> None:
     store = client._open().payloads
     for age_in_days, content in enumerate([b"young", b"a day old", b"three days old"]):
@@ -211,18 +196,14 @@ def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents
         if path.stat().st_size == len(picture()):
             os.utime(path, (0, 0))
 
-    async def search_all() -> int:
-        settings = settings_for(payload_url=payload_url, keep_payloads=2 * DAY)
-        database = open_database(settings.database_url.get_secret_value())
-        try:
-            search, remove = StraySearch(settings), retention_steps(settings)["payloads"]
-            found = sum([await search(database) for _ in range(256)])
-            assert await search(database) == 0, "it rests for a day"
-            return found + await remove(database)
-        finally:
-            await database.dispose()
+    async def search_all(database: AsyncEngine) -> int:
+        settings = house.settings(keep_payloads=2 * DAY)
+        search, remove = StraySearch(settings), retention_steps(settings)["payloads"]
+        found = sum([await search(database) for _ in range(256)])
+        assert await search(database) == 0, "it rests for a day"
+        return found + await remove(database)
 
-    assert asyncio.run(search_all()) == 2
+    assert house.ask(search_all) == 2
     assert {path.read_bytes() for path in stored(payload_url)} == {b"young", b"a day old", picture()}
     assert held.refresh().state == "queued"
 
@@ -231,7 +212,7 @@ def test_a_document_of_a_submit_that_failed_goes_once_it_is_older_than_documents
 
 
 def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]], client: Client
+    tables: Any, keep: Keep, read: Read, client: Client
 ) -> None:
     old, young = read(), read()
     age(tables, old)
@@ -248,7 +229,7 @@ def test_a_result_goes_after_its_time_and_says_so_while_the_counters_stay(
 
 
 def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
-    tables: Any, keep: Callable[..., dict[str, int]], client: Client
+    tables: Any, keep: Keep, client: Client
 ) -> None:
     (job,) = client.submit_many([Submission(ReadDocument(b"%PDF-1.7"), label="a.pdf")], batch="week")
     client.submit_many([ReadDocument(b"%PDF-1.7")], batch="kept")
@@ -264,9 +245,7 @@ def test_a_label_goes_with_the_result_and_a_batch_with_its_last_job(
     assert tables.query("SELECT name FROM batches") == [{"name": "kept"}]
 
 
-def test_a_result_that_was_retried_lately_is_kept(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
-) -> None:
+def test_a_result_that_was_retried_lately_is_kept(tables: Any, keep: Keep, read: Read) -> None:
     job = read()
     age(tables, job)
     with psycopg.connect(tables.database_url) as retrying:
@@ -279,9 +258,7 @@ def test_a_result_that_was_retried_lately_is_kept(
 # The rest
 
 
-def test_events_go_by_their_own_age(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
-) -> None:
+def test_events_go_by_their_own_age(tables: Any, keep: Keep, read: Read) -> None:
     old, young = read(), read()
     tables.query("UPDATE job_events SET at = %s WHERE job_id = %s", LONG_AGO, old.id)
 
@@ -289,9 +266,7 @@ def test_events_go_by_their_own_age(
     assert list(old.events()) == []
 
 
-def test_callbacks_go_once_they_have_arrived_or_were_given_up(
-    tables: Any, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
-) -> None:
+def test_callbacks_go_once_they_have_arrived_or_were_given_up(tables: Any, keep: Keep, read: Read) -> None:
     for _ in range(3):
         read(webhook="https://hook.example/")
     tables.query(
@@ -306,12 +281,7 @@ def test_callbacks_go_once_they_have_arrived_or_were_given_up(
 
 
 def test_with_a_job_goes_all_that_belongs_to_it_and_its_document(  # noqa: PLR0917  fixtures
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
-    payload_url: str,
+    tables: Any, client: Client, keep: Keep, read: Read, picture: Picture, payload_url: str
 ) -> None:
     old, young = read(webhook="https://hook.example/"), read(picture(shade=1))
     age(tables, old)
@@ -328,9 +298,7 @@ def test_with_a_job_goes_all_that_belongs_to_it_and_its_document(  # noqa: PLR09
     assert [entry.counts for entry in client.audit(job=old.id)] == [{"jobs": 1}]
 
 
-def test_the_audit_trail_goes_by_its_own_age(
-    tables: Any, client: Client, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
-) -> None:
+def test_the_audit_trail_goes_by_its_own_age(tables: Any, client: Client, keep: Keep, read: Read) -> None:
     job = read()
     job.result()
     client.purge([read()])
@@ -343,7 +311,7 @@ def test_the_audit_trail_goes_by_its_own_age(
 
 
 def test_what_has_left_the_store_is_remembered_for_a_day_and_no_longer(
-    tables: Any, client: Client, keep: Callable[..., dict[str, int]], read: Callable[..., Job[Any]]
+    tables: Any, client: Client, keep: Keep, read: Read
 ) -> None:
     client.purge([read()])
     keep()
@@ -358,12 +326,7 @@ def test_what_has_left_the_store_is_remembered_for_a_day_and_no_longer(
 
 
 def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtures
-    tables: Any,
-    client: Client,
-    keep: Callable[..., dict[str, int]],
-    read: Callable[..., Job[Any]],
-    picture: Callable[..., bytes],
-    payload_url: str,
+    tables: Any, client: Client, keep: Keep, read: Read, picture: Picture, payload_url: str
 ) -> None:
     jobs = [read(picture(shade=number % 4)) for number in range(12)]
     age(tables, *jobs)
@@ -377,9 +340,7 @@ def test_any_number_of_instances_erases_everything_once(  # noqa: PLR0917  fixtu
     assert sorted(told) == sorted((job.id, (what,)) for job in jobs for what in ("documents", "results"))
 
 
-def test_a_round_goes_on_until_nothing_is_left(
-    tables: Any, keep: Callable[..., dict[str, int]], payload_url: str
-) -> None:
+def test_a_round_goes_on_until_nothing_is_left(tables: Any, keep: Keep, payload_url: str) -> None:
     names = add_old_jobs(tables, 1_200)
     for name in names:
         path = Path(payload_url) / "sha256" / name[:2] / name
@@ -423,30 +384,24 @@ def add_old_jobs(tables: Any, count: int) -> list[str]:
     return [str(row["payload"]) for row in tables.query("SELECT payload FROM jobs")]
 
 
-def test_one_transaction_takes_a_bounded_number_of_parts(
-    tables: Any, settings_for: Callable[..., WorkerSettings]
-) -> None:
+def test_one_transaction_takes_a_bounded_number_of_parts(tables: Any, house: House) -> None:
     for _ in range(4):
         tables.add_job(parts=3)
     tables.query("UPDATE jobs SET state = 'failed', finished_at = %s", LONG_AGO)
 
-    async def forget(limit: int) -> int:
-        database = open_database(settings_for().database_url.get_secret_value())
-        try:
-            return await forget_jobs(database, age=DAY, limit=limit)
-        finally:
-            await database.dispose()
+    def forget(limit: int) -> int:
+        return house.ask(lambda database: forget_jobs(database, age=DAY, limit=limit))
 
-    assert [asyncio.run(forget(limit)) for limit in (4, 1, 100)] == [2, 1, 1]
+    assert [forget(limit) for limit in (4, 1, 100)] == [2, 1, 1]
 
 
 def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures
     client: Client,
-    read: Callable[..., Job[Any]],
+    read: Read,
     settings_for: Callable[..., WorkerSettings],
     keeping: Callable[..., Any],
     payload_url: str,
-    eventually: Callable[..., Any],
+    eventually: Eventually,
 ) -> None:
     job = read()
     away = Path(payload_url).with_name("away")

@@ -1,17 +1,16 @@
 """Several processes of upkeep at once: all is done, and nothing twice that would be wrong twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from fixture_types import Eventually
 from forking import Programs
 from limits import WAIT_S
 from pecia_schemas import NoticeType
@@ -24,11 +23,7 @@ ROUNDS = 3
 
 @pytest.fixture
 def two_of_them(
-    tables: Any,
-    stores: dict[str, str],
-    programs: Programs,
-    tmp_path: Path,
-    eventually: Callable[..., Any],
+    tables: Any, stores: dict[str, str], programs: Programs, tmp_path: Path, eventually: Eventually
 ) -> Iterator[None]:
     """Two processes, as operators start them, that look twenty times a second."""
     environment = os.environ | stores | {"PECIA_UPKEEP_INTERVAL": "0.05", "PECIA_LOG_LEVEL": "warning"}
@@ -49,7 +44,7 @@ def two_of_them(
 
 @pytest.mark.usefixtures("two_of_them")
 def test_two_instances_recover_expire_and_publish_while_redis_forgets(
-    tables: Any, redis: Redis, eventually: Callable[..., Any]
+    tables: Any, redis: Redis, eventually: Eventually
 ) -> None:
     orphaned, expiring, fresh = [], [], []
     for _ in range(ROUNDS):

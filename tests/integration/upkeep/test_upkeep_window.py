@@ -1,7 +1,5 @@
 """Redis holds a bounded window of each list; the relay fills it from Postgres, flow after flow."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
+from fixture_types import Picture
 from pecia import Client, ReadDocument
 from pecia_schemas import Lane, Stage, new_id
 from pecia_schemas.messages import IN_POSTGRES, TURN, PartMessage, publish, reserve_of, standing_name
@@ -77,7 +76,7 @@ def test_a_list_takes_no_more_than_its_window_and_says_what_it_left(redis: Redis
 
 
 def test_what_a_client_finds_no_room_for_waits_in_postgres(
-    client: Client, picture: Callable[..., bytes], redis: Redis, tables: Any
+    client: Client, picture: Picture, redis: Redis, tables: Any
 ) -> None:
     with client:
         client.submit_many([ReadDocument(picture())] * (WINDOW + 20))
@@ -183,7 +182,7 @@ def test_an_empty_redis_is_filled_by_flow_not_by_age(
 
 
 def test_a_job_with_a_time_of_its_own_is_relayed_then(
-    client: Client, picture: Callable[..., bytes], redis: Redis, tables: Any, run: Callable[..., Any]
+    client: Client, picture: Picture, redis: Redis, tables: Any, run: Callable[..., Any]
 ) -> None:
     with client:
         job = client.submit(ReadDocument(picture()), not_before=datetime.now(UTC) + timedelta(hours=1))
