@@ -117,6 +117,12 @@ _END_JOBS = text(
     """
 )
 
+TELL_REVISED: Final = """
+    INSERT INTO job_events (job_id, part_id, state, actor, reason)
+    VALUES (:job_id, :part_id, 'done', :actor, 'revised')
+"""
+"""SQL: that a person has corrected what was read of a part, which stays done."""
+
 # A job that was locked while its first part was claimed has not begun yet.
 _BEGIN = text(
     """

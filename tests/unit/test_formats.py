@@ -247,6 +247,7 @@ def storable_in_xml(text: str) -> str:
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=3), TEXTS.filter(bool))
+@example([" "], "-")
 def test_any_text_survives_hocr(lines: list[str], paragraph: str) -> None:
     first = page(1, "\n".join(lines), tuple(line(text) for text in lines))
     tree = parsed(Document(pages=(first, page(2, paragraph))))

@@ -77,7 +77,7 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
 
 
 def _line(line: Line, name: str) -> str:
-    content = "".join(_words(line)) if line.has_every_word else _escaped(line.text)
+    content = "".join(_words(line)) if line.words and line.has_every_word else _escaped(line.text)
     return f'<span class="ocr_line" id="{name}" title="{_title(line)}">{content}</span>\n'
 
 

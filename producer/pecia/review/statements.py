@@ -17,6 +17,7 @@ from pecia.review.correcting import By, Decision, revised
 from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import DecryptionError, Keyring
 from pecia_schemas.ids import new_id
+from pecia_schemas.moves import TELL_REVISED
 from pecia_schemas.outbox import PROMISE_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
 
@@ -63,16 +64,15 @@ _NOW = """
     ) AS revised ON true
     WHERE parts.job_id = :job_id AND parts.stage = 'read' AND parts.ordinal = :ordinal
 """
-_WRITE = """
+_WRITE = f"""
     WITH written AS (
         INSERT INTO revisions (id, job_id, part_id, number, checked, content)
         VALUES (:id, :job_id, :part_id, :number, :checked, CAST(:content AS jsonb))
     ), told AS (
-        INSERT INTO job_events (job_id, part_id, state, actor, reason)
-        VALUES (:job_id, :part_id, 'done', :actor, 'revised')
+        {TELL_REVISED}
     )
     UPDATE parts SET verdict = :verdict, doubts = :doubts WHERE id = :part_id
-"""
+"""  # noqa: S608  constants of ours
 
 
 class StaleReviewError(JobError):
