@@ -13,8 +13,15 @@ import typer
 from pecia.cli.app import app
 from pecia.cli.verbs import OWN, Verb
 from pecia_schemas.export import pages
+from snippets import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_in_korean_shows_what_the_readme_shows_which_is_run() -> None:
+    korean = fenced((DOCS / "ko.md").read_text())
+    assert korean
+    assert set(korean) <= set(fenced((DOCS.parent / "README.md").read_text()))
 
 
 @pytest.mark.parametrize(("name", "content"), list(pages()), ids=[name for name, _ in pages()])
