@@ -41,6 +41,8 @@ _FAILED, _USAGE = 1, 2
 _SAMPLE: Final = 4_000
 """Pages that the mix is known by."""
 _GIB: Final = 2**30
+_WITNESS_CPU_S: Final = 2.2
+"""CPU seconds in which the CPU engine reads a page, as a witness: the upper end of what docs/grounding.md measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ class _Planned:
     def gpus(self, engines: int) -> int:
         """Return how many GPUs so many engines take."""
         return engines * self.engine.memory.gpus
+
+    @property
+    def witness_cores(self) -> float:
+        """CPU cores that are busy if the CPU engine reads every page as a witness; text layers take none."""
+        return self.fleet.rate * _WITNESS_CPU_S
 
     def cost(self, engines: int) -> float | None:
         """Return what a million pages cost with so many engines; None without a price."""
@@ -197,6 +204,7 @@ def _told(planned: _Planned) -> dict[str, Any]:
         "speed": asdict(planned.model),
         "measured": planned.measured,
         "simulated": asdict(planned.checked),
+        "witness_cores": planned.witness_cores,
         "cost_per_million_pages": planned.cost(planned.fleet.engines),
         "choices": [
             {
@@ -242,6 +250,12 @@ def _rows(planned: _Planned) -> list[tuple[str, str]]:
         ("KV cache", f"{fleet.kv_bytes / _GIB:.1f} of {fleet.kv_budget / _GIB:.1f} GiB, each engine"),
         ("simulated", f"{found.mean:.1f} s on average, of {fleet.latency:g} s; {found.p95:.1f} s at p95"),
     ]
+    rows.append(
+        (
+            "witness",
+            f"{planned.witness_cores:.1f} CPU cores, if the CPU engine reads every page too: an estimate",
+        )
+    )
     if (cost := planned.cost(fleet.engines)) is not None:
         rows.append(("a million pages", f"{cost:,.0f}"))
     return rows
