@@ -138,7 +138,7 @@ class Client:
         has what is asked for one task alone: metadata, priority, key, label.
 
         The jobs are a batch, by which they are found again (`group.batch`). `batch` is its name; one that there is
-        already is added to. Whoever may see the database sees the name: write nothing of a document into it.
+        already is added to. The name is stored in plain text: write nothing of a document into it.
 
         With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
         """

@@ -5,12 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia_schemas import lengths, running, tracing
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
+
+if TYPE_CHECKING:
+    from pecia_schemas.settings.documents import DocumentSettings
 
 _STORES = ("database_url", "redis_url", "payload_url")
 
@@ -43,6 +47,16 @@ def resolve(
     if settings.tracing:
         _trace()
     return settings.with_stores(**given)
+
+
+def document_settings() -> DocumentSettings:
+    """Return how buckets of documents are reached. Raises `InvalidSettingError`."""
+    from pecia_schemas.settings.documents import DocumentSettings  # noqa: PLC0415  most clients reach no bucket
+
+    try:
+        return read_settings(DocumentSettings)
+    except SettingsError as error:
+        raise InvalidSettingError(str(error)) from None
 
 
 def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> ClientSettings | None:

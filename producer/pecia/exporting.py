@@ -23,15 +23,14 @@ from obstore.store import LocalStore
 
 from pecia import formats, saving
 from pecia.assembly import assemble
-from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError, UnavailableError
+from pecia.configuration import document_settings
+from pecia.errors import ConfigurationError, InvalidFormatError, UnavailableError
 from pecia.formats import Format, missing
 from pecia.handles import PDF_QUALITY, JobHandle
 from pecia.originals import Original
 from pecia.records import Exported, PartOutcome
-from pecia_schemas.buckets import open_bucket
+from pecia_schemas.buckets import in_bucket, open_bucket
 from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
-from pecia_schemas.settings import SettingsError, read_settings
-from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.tasks import ReadDocument
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
     from pecia_schemas.payloads import PayloadStore
 
-_BUCKETS: Final = "s3://"
 _RETRIES: Final = 3
 _STEP_JOBS: Final = 200
 _STEP_BYTES: Final = 32 * 1024**2
@@ -72,12 +70,12 @@ class Place:
         where = os.fspath(to)
         self._prefix = ""
         self._store: LocalStore | S3Store
-        if where.lower().startswith(_BUCKETS):
-            bucket, _, prefix = where[len(_BUCKETS) :].partition("/")
+        if found := in_bucket(where):
+            bucket, prefix = found
             if not bucket:
                 raise InvalidFormatError("Name a bucket: s3://bucket/prefix.")
             self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-            self._store = open_bucket(bucket, _settings(), retries=_RETRIES)
+            self._store = open_bucket(bucket, document_settings(), retries=_RETRIES)
         else:
             with _answering():
                 self._store = LocalStore(Path(where).absolute(), mkdir=True)
@@ -88,10 +86,10 @@ class Place:
             self._store.put(self._prefix + name, content)
 
     def parts(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the parts of the manifest, in order."""
+        """Yield the parts of the manifest, in no order."""
         with _answering():
             for found in self._store.list(self._prefix + _MANIFEST):
-                for one in sorted(found, key=lambda part: part["path"]):
+                for one in found:
                     yield one["path"], bytes(self._store.get(one["path"]).bytes())
 
 
@@ -329,10 +327,3 @@ def _answering() -> Iterator[None]:
             f"The export cannot be written or read ({type(error).__name__}): check that the place is there and may be "
             "written, and for a bucket PECIA_SOURCE_OPTIONS."
         ) from None
-
-
-def _settings() -> DocumentSettings:
-    try:
-        return read_settings(DocumentSettings)
-    except SettingsError as error:
-        raise InvalidSettingError(str(error)) from None

@@ -40,7 +40,7 @@ class Source(StrEnum):
     MODEL = "model"
     """A language model, from the pixels."""
     PERSON = "person"
-    """Somebody wrote it in a review."""
+    """A person wrote it in a review."""
     BOTH = "both"
     """Two of these: some blocks come from one, some from the other."""
 

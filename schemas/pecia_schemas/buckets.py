@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from obstore.store import S3Store
 
@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
     from pecia_schemas.settings.documents import DocumentSettings
+
+
+_SCHEME: Final = "s3://"
+
+
+def in_bucket(where: str) -> tuple[str, str] | None:
+    """Return bucket and prefix of `s3://bucket/prefix`, either perhaps empty; None for a place in no bucket."""
+    if not where.lower().startswith(_SCHEME):
+        return None
+    bucket, _, prefix = where[len(_SCHEME) :].partition("/")
+    return bucket, prefix
 
 
 def open_bucket(bucket: str, settings: DocumentSettings, *, retries: int) -> S3Store:

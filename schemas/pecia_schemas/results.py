@@ -162,7 +162,7 @@ class Revision(Stored):
     accepted: int = 0
     """Doubts that were looked at and dropped, as the text is right."""
     checked: bool = False
-    """Whether somebody has compared the whole page with its picture, in this revision or before."""
+    """Whether a person has compared the whole page with its picture, in this revision or before."""
 
 
 class Page(Stored):

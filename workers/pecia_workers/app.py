@@ -70,7 +70,7 @@ class FleetApp(Celery):  # type: ignore[misc]
         self.new_runtime = self._default_runtime
         self.add_defaults(self._celery_settings)
         for stage in Stage:
-            self.task(_only_in_the_pool, name=task_name(stage), Request="pecia_workers.request:PartRequest")
+            self.task(_only_in_the_pool, name=task_name(stage), Request="pecia_workers.jobs:PartRequest")
 
     def use(self, settings: WorkerSettings) -> None:
         """Take these settings instead of the environment's. Before anything else is asked of the application."""

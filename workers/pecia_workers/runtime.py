@@ -48,6 +48,7 @@ from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.engines.stages import stages_served
 from pecia_workers.errors import PartCancelledError, PartFailedError
+from pecia_workers.jobs import task_arguments, task_result
 from pecia_workers.ledger import (
     ClaimedPart,
     ClaimRequest,
@@ -79,7 +80,6 @@ from pecia_workers.media.ingest import Ingest
 from pecia_workers.metrics import recording
 from pecia_workers.payloads import Spool, keep_swept
 from pecia_workers.reading.page import ReadPage
-from pecia_workers.request import arguments, result
 from pecia_workers.retries import retry_delay
 from pecia_workers.sources.intake import Intake
 from pecia_workers.tracing.parts import ended, processing
@@ -356,7 +356,7 @@ class Runtime:
         gone.
         """
         try:
-            return result(await self._run(part, deaths=deaths, begun=begun))
+            return task_result(await self._run(part, deaths=deaths, begun=begun))
         except Ignore:
             if await self._ledger.withdrawn(part):
                 raise PartCancelledError from None
@@ -372,7 +372,7 @@ class Runtime:
             claimed = await _finish(self._ledger.claim(ClaimRequest(part=part, deaths=deaths)))
             if claimed is None:
                 raise Ignore("nothing to do: done, cancelled or another worker's")
-            begun(arguments(claimed))
+            begun(task_arguments(claimed))
             return await self._run_claimed(claimed, asked)
         finally:
             self._claimed.discard(part)

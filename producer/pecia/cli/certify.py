@@ -1,9 +1,9 @@
-"""`pecia certify`: what reviewed pages say of those that nobody looks at."""
+"""`pecia certify`: the error rate of accepted values, estimated from reviewed pages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from pecia.cli.tables import fitting
 from pecia.configuration import resolve
 from pecia.errors import ConfigurationError
 from pecia.evaluation.certifying import Certificate, Rate, ReviewedValue, certificates, values_of
-from pecia.review.statements import Which
+from pecia.records import Listing
 from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
@@ -58,7 +58,9 @@ def certify(
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """
-    pages, left = asyncio.run(_drawn(which(job, metadata, since), sample, seed, everything=everything))
+    pages, left = asyncio.run(
+        _drawn(listing(metadata, since), job or (), sample, seed, everything=everything)
+    )
     if left:
         endings.complain(
             f"{left:,} of the pages that are drawn were not checked whole yet: "
@@ -74,12 +76,12 @@ def certify(
 
 
 async def _drawn(
-    which: Which, sample: int, seed: int, *, everything: bool
+    listing: Listing, job_ids: Collection[UUID], sample: int, seed: int, *, everything: bool
 ) -> tuple[dict[str, list[Sequence[ReviewedValue]]], int]:
     """Return the values of the pages that are drawn, by type, and how many of these pages are to be checked yet."""
     connections = AsyncConnections(client_settings())
     try:
-        drawn = await connections.reviews.sample(which, sample, seed, reviewed=not everything)
+        drawn = await connections.reviews.sample(listing, job_ids, sample, seed, reviewed=not everything)
         found: dict[str, list[Sequence[ReviewedValue]]] = {}
         left = sum(not page.checked for page in drawn)
         for page in () if left else drawn:
@@ -107,13 +109,9 @@ def _row(one: Certificate) -> tuple[str, ...]:
     )
 
 
-def which(job: list[UUID] | None, metadata: list[str] | None, since: str | None) -> Which:
-    """Return the jobs that the options mean."""
-    return Which(
-        job_ids=tuple(job or ()),
-        metadata=values.metadata(metadata),
-        since=asking.past(values.since(since)),
-    )
+def listing(metadata: list[str] | None, since: str | None) -> Listing:
+    """Return the jobs that the options mean, of all or of those that `--job` names."""
+    return asking.listing({"metadata": values.metadata(metadata), "since": values.since(since)})
 
 
 def client_settings() -> ClientSettings:

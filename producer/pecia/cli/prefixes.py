@@ -13,16 +13,14 @@ import typer
 from obstore.exceptions import BaseError
 
 from pecia.cli.inputs import files_below, label_of, sniffed
-from pecia.errors import InvalidSettingError, UnavailableError
-from pecia_schemas.buckets import open_bucket
+from pecia.configuration import document_settings
+from pecia.errors import UnavailableError
+from pecia_schemas.buckets import in_bucket, open_bucket
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.references import UrlRef
-from pecia_schemas.settings import SettingsError, read_settings
-from pecia_schemas.settings.documents import DocumentSettings
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import ReadDocument, task_to_json
 
-_BUCKETS = "s3://"
 _RETRIES = 3
 
 
@@ -60,8 +58,8 @@ def documents_below(where: str) -> Iterator[Found]:
     In a folder only files that can be read as documents, none that is hidden; in a bucket all objects that are not
     empty. Raises `typer.BadParameter`, `UnavailableError`.
     """
-    if where.lower().startswith(_BUCKETS):
-        return _in_bucket(where)
+    if found := in_bucket(where):
+        return _in_bucket(*found)
     folder = Path(where)
     if not os.path.isdir(folder):  # noqa: PTH112  Path's raises for a folder that may not be entered
         raise typer.BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
@@ -83,16 +81,15 @@ def _in_folder(folder: Path) -> Iterator[Found]:
             )
 
 
-def _in_bucket(where: str) -> Iterator[Found]:
-    bucket, _, prefix = where[len(_BUCKETS) :].partition("/")
+def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
     if not bucket:
         raise typer.BadParameter("name a bucket: s3://bucket/prefix", param_hint="PREFIX")
-    store = open_bucket(bucket, _settings(), retries=_RETRIES)
+    store = open_bucket(bucket, document_settings(), retries=_RETRIES)
     try:
         for objects in store.list(prefix.strip("/") or None):
             for one in objects:
                 if one["size"]:
-                    url = f"{_BUCKETS}{bucket}/{one['path']}"
+                    url = f"s3://{bucket}/{one['path']}"
                     version = one["e_tag"] or f"{one['last_modified'].timestamp()} {one['size']}"
                     yield Found(
                         name=url,
@@ -106,10 +103,3 @@ def _in_bucket(where: str) -> Iterator[Found]:
             f"The bucket cannot be listed ({type(error).__name__}): check its name, PECIA_SOURCE_OPTIONS, and that the "
             "object store answers."
         ) from None
-
-
-def _settings() -> DocumentSettings:
-    try:
-        return read_settings(DocumentSettings)
-    except SettingsError as error:
-        raise InvalidSettingError(str(error)) from None

@@ -13,7 +13,7 @@ import typer
 import uvicorn
 
 from pecia.cli import endings
-from pecia.cli.certify import Jobs, Metadata, Seed, Since, client_settings, which
+from pecia.cli.certify import Jobs, Metadata, Seed, Since, client_settings, listing
 from pecia.cli.endings import Ending
 from pecia.review.app import Work, make_app
 
@@ -42,7 +42,7 @@ def review(
     Example: `pecia review --since 7d`
     """
     settings = client_settings()
-    work = Work(which=which(job, metadata, since), sample=sample, seed=seed)
+    work = Work(listing=listing(metadata, since), job_ids=tuple(job or ()), sample=sample, seed=seed)
     token = secrets.token_urlsafe(32)
     with _listener(host, port) as listener:
         # A line for each request would put the token and ids into the log.
@@ -67,7 +67,7 @@ def _listener(host: str, port: int) -> socket.socket:
         address = None
     if address is None or not address.is_loopback:
         raise typer.BadParameter(
-            "name 127.0.0.1 or ::1: results are shown to whoever knows the address", param_hint="--host"
+            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     try:
         family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # noqa: PLR2004  IPv6

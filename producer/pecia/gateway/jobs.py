@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 from starlette.background import BackgroundTask
 
@@ -137,17 +137,28 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
+def _asked(
+    states: States, verdicts: Verdicts, metadata: Metadata, kind: str | None = None, since: Since = None
+) -> Which:
+    return {
+        "state": states,
+        "verdict": verdicts,
+        "kind": kind,
+        "metadata": _pairs(metadata),
+        "since": since,
+    }
+
+
+Asked = Annotated[Which, Depends(_asked)]
+
+
 @router.get("/jobs", responses=documented(404))
 async def list_jobs(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     ids: Ids,
-    states: States,
-    verdicts: Verdicts,
-    metadata: Metadata,
+    asked: Asked,
     batch: InBatch = None,
     prefix: Prefix = None,
-    kind: str | None = None,
-    since: Since = None,
     before: Before = None,
     limit: Limit = 100,
 ) -> Jobs:
@@ -156,13 +167,6 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     if ids:
         known = await store.views(ids)
         return Jobs(jobs=[Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known], next=None)
-    asked: Which = {
-        "state": states,
-        "verdict": verdicts,
-        "kind": kind,
-        "metadata": _pairs(metadata),
-        "since": since,
-    }
     begins = None if prefix is None else asking.prefix(prefix) or prefix.lower()
     listing = replace(await _listing(bearer, batch, asked), prefix=begins or "")
     views = await store.page(listing, before=before, size=limit)
@@ -333,23 +337,8 @@ async def look_at_batch(bearer: Reader, batch: Reference) -> CountedBatch:
 
 
 @router.get("/counts", responses=documented(404), tags=["batches"])
-async def count_jobs(  # noqa: PLR0917  FastAPI names them
-    bearer: Reader,
-    states: States,
-    verdicts: Verdicts,
-    metadata: Metadata,
-    batch: InBatch = None,
-    kind: str | None = None,
-    since: Since = None,
-) -> Counts:
+async def count_jobs(bearer: Reader, asked: Asked, batch: InBatch = None) -> Counts:
     """See how far jobs are, those to which all applies that is asked for."""
-    asked: Which = {
-        "state": states,
-        "verdict": verdicts,
-        "kind": kind,
-        "metadata": _pairs(metadata),
-        "since": since,
-    }
     return await bearer.client.connections.store.counts(await _listing(bearer, batch, asked))
 
 

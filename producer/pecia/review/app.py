@@ -7,6 +7,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Final
 from uuid import UUID
@@ -25,9 +26,10 @@ from pecia.errors import PeciaError
 from pecia.formats.facsimile import for_browsers
 from pecia.gateway import problems
 from pecia.originals import Original, at_hand
+from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
-from pecia.review.statements import ReviewPage, StaleReviewError, Which
+from pecia.review.statements import ReviewPage, StaleReviewError
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.pictures import NoPictureError
 from pecia_schemas.results import Page
@@ -53,12 +55,12 @@ _HEADERS: Final = {
 }
 
 
-class Work(BaseModel):
-    """Which pages are to be reviewed: those in doubt, or some drawn at random."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Pages to be reviewed: those of some jobs that are in doubt, or some drawn at random."""
 
-    model_config = ConfigDict(frozen=True)
-
-    which: Which = Which()
+    listing: Listing = field(default_factory=Listing)
+    job_ids: tuple[UUID, ...] = ()
     limit: int = 500
     sample: int | None = None
     """Draw so many."""
@@ -108,7 +110,7 @@ def make_app(settings: ClientSettings, token: str, work: Work) -> ASGIApp:
 
 
 class _Guarded:
-    """Answers nobody without the token, and no name but this machine's: a page elsewhere cannot ask for it."""
+    """Answers 404 without the token, or under a host name that is not loopback, as a foreign page would use."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -149,8 +151,10 @@ class _Desk:
         """Return what is to be reviewed."""
         work = self._work
         if work.sample is not None:
-            return await self.reviews.sample(work.which, work.sample, work.seed, reviewed=False)
-        return await self.reviews.doubtful(work.which, work.limit)
+            return await self.reviews.sample(
+                work.listing, work.job_ids, work.sample, work.seed, reviewed=False
+            )
+        return await self.reviews.doubtful(work.listing, work.job_ids, work.limit)
 
     async def look(self, job_id: UUID, number: int) -> Page:
         """Return a page as it is now, noted in the audit trail."""

@@ -229,7 +229,9 @@ def _filled(value: Any, names: list[str], text: str | None) -> tuple[Any, Any]:
         return value if text is None else _typed(text, like=value), value
     name, *further = names
     if isinstance(value, list):
-        inner, before = _filled(value[int(name)] if name.isdecimal() else value[len(value)], further, text)
+        if not name.isdecimal():
+            raise IndexError
+        inner, before = _filled(value[int(name)], further, text)
         return [inner if place == int(name) else one for place, one in enumerate(value)], before
     if not isinstance(value, dict):
         raise IndexError

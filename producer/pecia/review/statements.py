@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pecia.audit import note_read
 from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
-from pecia.records import AuditAction
+from pecia.listing import conditions, given, sql
+from pecia.records import AuditAction, Listing
 from pecia.review.correcting import By, Decision, revised
 from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import DecryptionError, Keyring
@@ -28,10 +27,7 @@ _READ = """
     LEFT JOIN LATERAL (
         SELECT number, checked FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
     ) AS revised ON true
-    WHERE parts.stage = 'read' AND parts.state = 'done' AND jobs.erased_at IS NULL
-      AND jobs.metadata @> CAST(:metadata AS jsonb)
-      AND jobs.created_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
-      AND (CAST(:job_ids AS uuid[]) IS NULL OR jobs.id = ANY(CAST(:job_ids AS uuid[])))
+    WHERE parts.stage = 'read' AND parts.state = 'done' AND jobs.erased_at IS NULL AND {wanted}
 """
 _COLUMNS = """
     parts.job_id, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
@@ -95,25 +91,7 @@ class ReviewPage(BaseModel):
     revision: int
     """Its last; 0: it is as it was read."""
     checked: bool
-    """Whether somebody has compared the whole page with its picture."""
-
-
-class Which(BaseModel):
-    """Which jobs' pages are meant: those to which all of it applies."""
-
-    model_config = ConfigDict(frozen=True)
-
-    job_ids: tuple[UUID, ...] = ()
-    metadata: dict[str, str] = {}
-    since: datetime | None = None
-
-    def asked(self, **others: Any) -> dict[str, Any]:
-        """Return it, and the others, as parameters."""
-        return {
-            "job_ids": list(self.job_ids) or None,
-            "metadata": json.dumps(self.metadata),
-            "since": self.since,
-        } | others
+    """Whether a person has compared the whole page with its picture."""
 
 
 class Reviews(Statements[D_co]):
@@ -125,20 +103,27 @@ class Reviews(Statements[D_co]):
         self._client = client
 
     @transaction
-    def doubtful(self, connection: Connection, which: Which, limit: int) -> list[ReviewPage]:
+    def doubtful(
+        self, connection: Connection, listing: Listing, job_ids: Collection[UUID], limit: int
+    ) -> list[ReviewPage]:
         """Return pages that a person should look at, the most doubtful first; of named jobs all pages."""
-        if which.job_ids:
-            return _pages(connection.execute(_ALL, which.asked(limit=limit)).mappings())
-        asked = which.asked(limit=limit, worst_first=list(_WORST_FIRST))
-        return _pages(connection.execute(_DOUBTFUL, asked).mappings())
+        if job_ids:
+            return _pages(connection, _ALL, listing, job_ids, limit=limit)
+        return _pages(connection, _DOUBTFUL, listing, (), limit=limit, worst_first=list(_WORST_FIRST))
 
     @transaction
     def sample(
-        self, connection: Connection, which: Which, size: int, seed: int, *, reviewed: bool
+        self,
+        connection: Connection,
+        listing: Listing,
+        job_ids: Collection[UUID],
+        size: int,
+        seed: int,
+        *,
+        reviewed: bool,
     ) -> list[ReviewPage]:
         """Return pages drawn at random, the same for the same seed; `reviewed`: of those that were checked whole."""
-        asked = which.asked(limit=size, seed=str(seed), reviewed=reviewed)
-        return _pages(connection.execute(_SAMPLE, asked).mappings())
+        return _pages(connection, _SAMPLE, listing, job_ids, limit=size, seed=str(seed), reviewed=reviewed)
 
     @transaction
     def look(self, connection: Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
@@ -180,7 +165,7 @@ class Reviews(Statements[D_co]):
         row = self._row(connection, job_id, number)
         page = self._now(row)
         if seen != (page.revision.number if page.revision else 0):
-            raise StaleReviewError(job_id, "Somebody else has reviewed this page meanwhile: look again.")
+            raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
         page = revised(page, decision, By(number=row.next, name=self._client, at=row.at))
         self._write(connection, job_id, row.id, page)
         return page
@@ -204,5 +189,11 @@ class Reviews(Statements[D_co]):
         connection.execute(PROMISE_REVISED, {"part_ids": [part_id]})
 
 
-def _pages(rows: Iterable[Any]) -> list[ReviewPage]:
+def _pages(
+    connection: Connection, query: str, listing: Listing, job_ids: Collection[UUID], **asked: Any
+) -> list[ReviewPage]:
+    wanted = conditions(listing, None)
+    if job_ids:
+        wanted["jobs.id = ANY(CAST(:job_ids AS uuid[]))"] = {"job_ids": list(job_ids)}
+    rows = connection.execute(query.format(wanted=sql(wanted)), given(wanted, **asked)).mappings()
     return [ReviewPage.model_validate(dict(row)) for row in rows]

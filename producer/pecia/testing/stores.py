@@ -158,7 +158,7 @@ class MemoryStore(Store[D_co]):
         skip: Collection[int] = (),
         limit: int | None = None,
         read_as: AuditAction | None = None,
-        revision: int | None = None,  # noqa: ARG002  nobody reviews
+        revision: int | None = None,  # noqa: ARG002  the fake has no reviews
     ) -> list[PartOutcome]:
         """Return the parts that have ended, in order; `read_as` notes who has read them."""
         job = memory.jobs.get(job_id)

@@ -81,7 +81,7 @@ _FORGET_JOBS = text(
     """  # noqa: S608  a constant of this module
 )
 
-# Not those that were opened lately: somebody may be about to put jobs into them.
+# Not those that were opened lately: a client may be about to put jobs into them.
 _FORGET_BATCHES = text(
     """
     WITH due AS (
