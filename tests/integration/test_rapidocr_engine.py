@@ -24,7 +24,7 @@ from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 
 rapidocr_process = pytest.importorskip(
-    "pecia_workers.engines.rapidocr_process", reason="pecia[local] brings the CPU engine"
+    "pecia_workers.engines.rapidocr", reason="pecia[local] brings the CPU engine"
 )
 
 pytestmark = pytest.mark.gate

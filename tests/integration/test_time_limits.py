@@ -16,7 +16,7 @@ from house import House
 from limits import WAIT_S
 from pecia import Client, Document, DocumentType, FailureCode, Job, JobState, ReadDocument
 from pecia_schemas import Stage
-from pecia_workers.engines.simulated import RealClock
+from pecia_workers.engines.simulated import Clock
 from pecia_workers.errors import PartCancelledError, PartFailedError
 from pecia_workers.ledger import Ledger
 from pecia_workers.runtime import Runtime
@@ -42,7 +42,7 @@ def held(runtime: Runtime) -> int:
     return load.running + load.waiting
 
 
-class Stopped(RealClock):
+class Stopped(Clock):
     """Time that stands still: what the engine writes is never finished."""
 
     async def sleep(self, seconds: float) -> None:  # noqa: ARG002

@@ -15,9 +15,9 @@ from pecia_workers.batching.memory import Memory
 from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.output_lengths import FixedLength
 from pecia_workers.engines.pricing import prompt_tokens
-from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+from pecia_workers.engines.simulated import SimulatedEngine
+from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
 SIDES = (56, 140, 280, 420)

@@ -14,10 +14,10 @@ from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.output_lengths import FixedLength
 from pecia_workers.engines.pricing import prompt_tokens
-from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.ledger import Done
+from virtual_time import FixedLength, VirtualClock
 
 OUTPUT = 20
 ONE, OTHER = UUID(int=1), UUID(int=2)

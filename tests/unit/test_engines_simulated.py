@@ -7,8 +7,9 @@ import pytest
 from pecia_schemas import DocumentType, Verdict
 from pecia_workers.engines import EngineError, EngineRequest
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.output_lengths import DrawnLengths, FixedLength
-from pecia_workers.engines.simulated import SimulatedEngine, VirtualClock
+from pecia_workers.engines.output_lengths import DrawnLengths
+from pecia_workers.engines.simulated import SimulatedEngine
+from virtual_time import FixedLength, VirtualClock
 
 PAGE = np.zeros((1754, 1240, 3), dtype=np.uint8)
 
@@ -90,7 +91,7 @@ async def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
     ],
 )
 def test_drawn_lengths_follow_the_medical_workload(kind: DocumentType, mean: float, most: int) -> None:
-    drawn = [DrawnLengths(seed=7).tokens(str(n), kind) for n in range(5000)]
+    drawn = [DrawnLengths(seed=7)(str(n), kind) for n in range(5000)]
 
     assert statistics.fmean(drawn) == pytest.approx(mean, rel=0.05)
     assert 1 <= min(drawn) <= max(drawn) <= most

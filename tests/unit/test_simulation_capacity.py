@@ -15,9 +15,8 @@ from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.plan import plan_engine
+from pecia_workers.engines.plan import plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, profile_named, speed_toml
-from pecia_workers.engines.speed import speed_of
 from pecia_workers.simulation.arrivals import all_at_once, poisson
 from pecia_workers.simulation.capacity import (
     Load,

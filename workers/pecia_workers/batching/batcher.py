@@ -7,26 +7,28 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 
 from pecia_schemas.results import Verdict
-from pecia_workers.batching.headroom import Headroom
-from pecia_workers.batching.memory import Memory
-from pecia_workers.batching.packing import Packing
+from pecia_workers.batching.lengths import LearnedLengths
+from pecia_workers.batching.memory import Headroom, Memory
 from pecia_workers.batching.policies import Policy, Room
 from pecia_workers.batching.waiting import Item
-from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError
+from pecia_workers.engines.base import (
+    Capabilities,
+    Engine,
+    EngineDeadError,
+    EngineOverloadedError,
+    EngineRequest,
+    Generation,
+    Load,
+)
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.metrics import recording
 from pecia_workers.tracing.requests import admitted, generate
 from pecia_workers.working import waiting
-
-if TYPE_CHECKING:
-    from pecia_workers.batching.lengths import LearnedLengths
-    from pecia_workers.engines.base import Capabilities, Engine, EngineRequest, Generation, Load
 
 log = structlog.get_logger(__name__)
 
@@ -189,3 +191,27 @@ class Batcher:
 
 def _same_pictures(asked: EngineRequest, fitted: EngineRequest) -> bool:
     return asked.images is fitted.images
+
+
+class Packing:
+    """Mean use of the KV cache over the time in which requests waited for it; of the slots where there is no cache."""
+
+    def __init__(self) -> None:
+        self._used = 0.0
+        self._backlog = False
+        self._since = 0.0
+        self._used_s = 0.0
+        self._waited_s = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The mean; None before anything waited."""
+        return self._used_s / self._waited_s if self._waited_s else None
+
+    def look(self, used: float, now: float, *, waiting: int) -> None:
+        """Take note of the share in use at `now`, in seconds, while so many requests wait for room."""
+        if self._backlog:
+            passed = now - self._since
+            self._waited_s += passed
+            self._used_s += passed * self._used
+        self._used, self._backlog, self._since = used, waiting > 0, now

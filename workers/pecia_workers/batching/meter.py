@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pecia_schemas.results import Timings, TokenUsage
-from pecia_workers.ledger import Done
+from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
+from pecia_workers.ledger import Done, Outcome
 from pecia_workers.ledger.accounts import Spent
 from pecia_workers.metrics import recording
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
-    from pecia_workers.ledger import Outcome
 
 
 @dataclass(slots=True)

@@ -8,17 +8,16 @@ than all of it runs alone, and its `Start` says so.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import Final, Self
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.batching.projection import Running
 from pecia_workers.batching.waiting import Item, Waiting
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 
 class PolicyName(StrEnum):
@@ -94,42 +93,8 @@ class BatchLimits:
         return max(self.least, int(min(self.most, tokens / max(1.0, mean_tokens))))
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Decides what enters; told of everything that arrives, leaves and ends."""
-
-    def offer(self, item: Item) -> None:
-        """Note that a request waits."""
-        ...
-
-    def withdraw(self, item_id: str) -> None:
-        """Forget a request, waiting or started; one that is not here is no error."""
-        ...
-
-    def start(self, now: float, room: Room) -> list[Start]:
-        """Return what enters at this moment; it counts as started."""
-        ...
-
-    def due(self, now: float) -> float | None:
-        """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """How many requests wait."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """How many have started and not been withdrawn."""
-        ...
-
-
-def _started(item: Item, room: Room) -> Start:
-    return Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens)
-
-
-class ContinuousPolicy:
-    """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
 
     def __init__(self) -> None:
         self._queue = Waiting()
@@ -150,9 +115,25 @@ class ContinuousPolicy:
         self._queue.add(item)
 
     def withdraw(self, item_id: str) -> None:
-        """Forget a request."""
+        """Forget a request, waiting or started; one that is not here is no error."""
         self._queue.remove(item_id)
         self._running.remove(item_id)
+
+    @abstractmethod
+    def start(self, now: float, room: Room) -> list[Start]:
+        """Return what enters at this moment; it counts as started."""
+
+    @abstractmethod
+    def due(self, now: float) -> float | None:
+        """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
+
+
+def _started(item: Item, room: Room) -> Start:
+    return Start(item=item, oversize=room.tokens is not None and item.tokens > room.tokens)
+
+
+class ContinuousPolicy(Policy):
+    """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
 
     def start(self, now: float, room: Room) -> list[Start]:  # noqa: ARG002  nothing here depends on time
         """Return what fits, in the order of lanes and arrival."""
@@ -202,7 +183,7 @@ class ShortestPolicy(ContinuousPolicy):
         return min(room.slots, max(1.0, room.tokens / max(1.0, self._queue.mean_tokens)))
 
 
-class BatchPolicy:
+class BatchPolicy(Policy):
     """Closes a batch when it is full or its first request has waited for the window; refills when one has ended.
 
     With `similar` the batch is filled up with requests of about the size of its first, which is always the one whose
@@ -210,32 +191,16 @@ class BatchPolicy:
     """
 
     def __init__(self, limits: BatchLimits, *, similar: bool) -> None:
+        super().__init__()
         self._limits = limits
         self._similar = similar
-        self._queue = Waiting()
-        self._running = Running()
         self._batch_of: dict[str, int] = {}
         self._left: dict[int, int] = {}
         self._next = 0
 
-    @property
-    def waiting(self) -> int:
-        """How many requests wait."""
-        return len(self._queue)
-
-    @property
-    def running(self) -> int:
-        """How many have started and not been withdrawn."""
-        return len(self._running)
-
-    def offer(self, item: Item) -> None:
-        """Note that a request waits."""
-        self._queue.add(item)
-
     def withdraw(self, item_id: str) -> None:
         """Forget a request; with the last of its batch the batch has ended."""
-        self._queue.remove(item_id)
-        self._running.remove(item_id)
+        super().withdraw(item_id)
         batch = self._batch_of.pop(item_id, None)
         if batch is not None:
             self._left[batch] -= 1

@@ -19,9 +19,8 @@ from pecia_workers.commands.machines import asked_for, machine_named
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.plan import EnginePlan, plan_engine
+from pecia_workers.engines.plan import EnginePlan, plan_engine, speed_of
 from pecia_workers.engines.profiles import Speed, known_model, speed_in
-from pecia_workers.engines.speed import speed_of
 from pecia_workers.simulation.arrivals import all_at_once
 from pecia_workers.simulation.capacity import (
     CapacityPlan,

@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
-from pecia_workers.engines.base import EngineRequest
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import Engine, EngineRequest, Generation
 from pecia_workers.engines.pricing import expected_output
 from pecia_workers.engines.profiles import with_profile
-from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.reader_cards import Card, card_of
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.stages import only_captions
 from pecia_workers.local.sample_documents import sample_document
 from pecia_workers.media.images import to_rgb
 from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.instructions import page_instruction
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import Engine, Generation
-    from pecia_workers.engines.reader_cards import Card
 
 _MOST_TOKENS: Final = 512
 """The page has fewer; a model that runs on is stopped."""

@@ -6,12 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pecia_workers.engines.vllm_checkpoint import checkpoint_directory
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.models import checkpoint_directory
 
 _THREADS: Final = 8
 _BLOBS: Final = "blobs"

@@ -6,18 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.engines.base import EngineRefusedError
+from pecia_workers.engines.base import EngineRefusedError, EngineRequest
 from pecia_workers.engines.pricing import expected_output
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pecia_workers.engines.base import EngineRequest
 
 TRIES: Final = 8
 """How often a request is made smaller before it is refused."""

@@ -6,10 +6,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import WorkerSettings
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA and vLLM look at, and so do we."""

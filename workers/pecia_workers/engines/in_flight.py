@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING
 
-from pecia_workers.engines.base import EngineError
+from pecia_workers.engines.base import EngineError, Generation
 from pecia_workers.working import waiting
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
-    from pecia_workers.engines.base import Generation
 
 
 class InFlight:

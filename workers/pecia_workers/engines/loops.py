@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Final
 
 LOOPS: Final = {"min_pattern_size": 8, "max_pattern_size": 48, "min_count": 12}
 """So many equal patterns of so many tokens at the end of the text; the names are vLLM's.

@@ -1,7 +1,8 @@
-"""What is to know of a model before it is loaded: its KV cache, its context, the size and format of its weights."""
+"""What is to know of a model before it is loaded: its files on this machine, KV cache, context, size of its weights."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +11,35 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pecia_workers.engines.kv_cache import KvShape
-from pecia_workers.engines.vllm_checkpoint import local_checkpoint
 
 _TEXT = (
     "text_config",
     "llm_config",
 )  # where configurations of vision-language models keep the language model's
 _WITHOUT_CACHE = "linear_attention"
+
+
+def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
+    """Return the directory of a checkpoint, if it is on this machine."""
+    if not Path(model).is_dir() and importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    try:
+        return checkpoint_directory(model, revision)
+    except (OSError, ValueError):
+        return None
+
+
+def checkpoint_directory(model: str, revision: str | None = None) -> Path:
+    """Return the directory of a checkpoint: itself, or that of a name on the Hub in the local cache.
+
+    Nothing is downloaded.
+    """
+    directory = Path(model)
+    if directory.is_dir():
+        return directory
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  comes with pecia[vllm]
+
+    return Path(snapshot_download(model, revision=revision, allow_patterns=["*.json"], local_files_only=True))
 
 
 class Model(BaseModel):

@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from pydantic import TypeAdapter
 
 from pecia_schemas.blocks import text_of
 from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
-from pecia_workers.engines.base import Budget, Capabilities, EngineDeadError, EngineError, Generation, Load
-from pecia_workers.engines.page_reader import PageRead, load_readers
+from pecia_workers.engines.base import (
+    Budget,
+    Capabilities,
+    EngineDeadError,
+    EngineError,
+    EngineRequest,
+    Generation,
+    Load,
+)
+from pecia_workers.engines.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.engines.pricing import picture_tokens, request_cost
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest
-    from pecia_workers.engines.page_reader import PageReader
 
 _MOST_PIXELS: Final = 9_000_000
 """A4 at 300 dots per inch: neither library reads better what is larger, and both take longer."""

@@ -1,26 +1,61 @@
-"""The stream of one answer, from a server that speaks OpenAI's chat API."""
+"""The stream of one answer, from a server that speaks OpenAI's chat API, and what it answers instead of a text.
+
+Errors are told apart by their status alone: the words may quote a page.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any, Final
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from pecia_workers.engines.base import EngineError, EngineRefusedError
 from pecia_workers.engines.loops import is_loop
-from pecia_workers.engines.openai_errors import UnansweredError, error_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+from pecia_workers.webhooks.schedule import parse_retry_after
 
 _LAST: Final = "[DONE]"
 _FAILED: Final = 500
 _LOOK_EVERY: Final = 8
 REPETITION: Final = "repetition"
 """Why vLLM, and we, end a loop."""
+
+_REFUSALS: Final = frozenset(
+    {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
+)
+_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+_KEYS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+class UnansweredError(Exception):
+    """No answer came; another try may bring one."""
+
+    def __init__(self, reason: str, *, status: int | None = None, asked: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.asked = asked
+        """How long the server wants to be left alone."""
+
+
+class LockedOutError(Exception):
+    """The server does not take the key."""
+
+
+def error_of(status: int, retry_after: str | None = None) -> Exception:
+    """Return what an answer with this status means."""
+    if status in _KEYS:
+        return LockedOutError()
+    if status in _REFUSALS:
+        return EngineRefusedError(f"The server refuses the request as it is (HTTP {status}).")
+    if status in _LATER or status >= _FAILED:
+        return UnansweredError(f"HTTP {status}", status=status, asked=parse_retry_after(retry_after))
+    return EngineError(f"The server has no answer for this request (HTTP {status}).")
 
 
 class _Delta(BaseModel):

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import (
     Budget,
     Capabilities,
     EngineError,
     EngineRefusedError,
+    EngineRequest,
     Generation,
     Load,
 )
 from pecia_workers.engines.fitting import DOUBTFUL, Room, fitted
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.openai_address import ServerAddress
-from pecia_workers.engines.openai_answer import REPETITION
-from pecia_workers.engines.openai_prices import Prices
+from pecia_workers.engines.openai_answer import REPETITION, Answer
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
-from pecia_workers.engines.openai_requests import Dialect, chat_body
-from pecia_workers.engines.openai_server import ChatServer, Retries
+from pecia_workers.engines.openai_requests import Dialect, Prices, chat_body
+from pecia_workers.engines.openai_server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest
-    from pecia_workers.engines.openai_answer import Answer
-    from pecia_workers.engines.openai_server import ServedModel
 
 log = structlog.get_logger(__name__)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from pecia_workers.engines.base import (
     EngineDeadError,
@@ -16,16 +19,27 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Sampling,
 )
-from pecia_workers.engines.openai_prices import PICTURE, blank, probe
+from pecia_workers.engines.openai_answer import ServerUsage
 from pecia_workers.engines.openai_requests import EXTRAS, Dialect, chat_body, messages
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pecia_workers.engines.openai_answer import ServerUsage
-    from pecia_workers.engines.openai_server import ChatServer, ServedModel
+from pecia_workers.engines.openai_server import ChatServer, ServedModel
 
 log = structlog.get_logger(__name__)
+
+PICTURE: Final = np.zeros((84, 112, 3), dtype=np.uint8)
+"""The picture that the server counts when no page is there."""
+
+
+def blank(request: EngineRequest) -> EngineRequest:
+    """Return a request whose prompt is as long, without anything of the document in it."""
+    return replace(request, images=tuple(np.zeros_like(image) for image in request.images))
+
+
+def probe(*images: NDArray[np.uint8]) -> EngineRequest:
+    """Return a small request about pictures of our own."""
+    return EngineRequest(
+        id="probe", images=images, workload="mixed", instruction="Say yes.", max_output_tokens=1
+    )
+
 
 _EVERYTHING: Final = replace(
     probe(),

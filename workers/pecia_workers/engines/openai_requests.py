@@ -1,22 +1,26 @@
-"""Requests in the form of OpenAI's chat API."""
+"""Requests in the form of OpenAI's chat API, and what their prompts take by the server's counts, or an estimate."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
+import structlog
+from numpy.typing import NDArray
 from PIL import Image
 
+from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.loops import LOOPS
+from pecia_workers.engines.openai_answer import ServerUsage
+from pecia_workers.engines.pricing import picture_tokens, prompt_tokens
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from pecia_workers.engines.base import EngineRequest
+log = structlog.get_logger(__name__)
 
 EXTRAS: Final = (
     *("top_k", "repetition_penalty", "repetition_detection", "priority", "stream_interval"),  # vLLM's own
@@ -29,6 +33,8 @@ _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
 _TOKENS_A_PIECE: Final = 16
 """Larger pieces cost less to read; the first token comes at once all the same."""
+_REMEMBERED: Final = 4096
+"""Prompts whose length the server has counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +108,52 @@ def _data_url(image: NDArray[np.uint8], *, is_frame: bool) -> str:
         Image.fromarray(image).save(packed, "PNG", compress_level=1)
     kind = "jpeg" if is_frame else "png"
     return f"data:image/{kind};base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+class Prices:
+    """Prompt tokens of requests.
+
+    A length is known once the server has counted a prompt of the same words and sizes: pictures of one size are equally
+    long.
+    """
+
+    def __init__(self) -> None:
+        self.drifted = 0
+        self._counted: OrderedDict[Hashable, int] = OrderedDict()
+
+    def exact(self, request: EngineRequest) -> int | None:
+        """Return the prompt's length; None if no such prompt was counted yet."""
+        return self._counted.get(_shape(request))
+
+    def tokens(self, request: EngineRequest) -> int:
+        """Return the prompt's length, or what the fleet's asking price takes it for."""
+        return self.exact(request) or prompt_tokens(request)
+
+    def pictures(self, request: EngineRequest, usage: ServerUsage | None) -> int:
+        """Return how much of the prompt is pixels: what the server says, or else an estimate."""
+        if usage and usage.pictures is not None:
+            return usage.pictures
+        estimate = picture_tokens(request)
+        return min(estimate, usage.prompt_tokens) if usage else estimate
+
+    def learn(self, request: EngineRequest, counted: int) -> None:
+        """Hold the price against the server's count: a difference is an alarm, for the budget rests on it."""
+        predicted = self.exact(request)
+        if predicted is not None and predicted != counted:
+            self.drifted += 1
+            log.error(
+                "cost_drifted",
+                request=request.id,
+                predicted=predicted,
+                counted=counted,
+                drifted=self.drifted,
+            )
+        self._counted[_shape(request)] = counted
+        if len(self._counted) > _REMEMBERED:
+            self._counted.popitem(last=False)
+
+
+def _shape(request: EngineRequest) -> Hashable:
+    """Return what decides how long the prompt is."""
+    sizes = tuple(image.shape[:2] for image in request.images)
+    return sizes, hash(request.instruction), request.adapter

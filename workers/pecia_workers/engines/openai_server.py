@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server over HTTP: awaited, asked, asked again, and watched."""
+"""One OpenAI-compatible server over HTTP: its address, and how it is awaited, asked, asked again, and watched."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
 
 import httpx2
 import structlog
 from pydantic import BaseModel, ValidationError
 
 from pecia_schemas import tracing
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError, EngineUnavailableError
-from pecia_workers.engines.openai_answer import read_answer
-from pecia_workers.engines.openai_errors import LockedOutError, UnansweredError, error_of
-from pecia_workers.engines.openai_watch import ServerWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import timedelta
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.openai_address import ServerAddress
-    from pecia_workers.engines.openai_answer import Answer
+from pecia_workers.engines.openai_answer import Answer, LockedOutError, UnansweredError, error_of, read_answer
 
 log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each request
@@ -41,6 +34,58 @@ _TELL_S: Final = 15.0
 _MOST_DOUBLINGS: Final = 20
 _SPARE: Final = 2
 """Connections for looks, beside those of the requests."""
+
+_API: Final = "/v1"
+
+_WELL_S: Final = 5.0
+_AWAY_S: Final = 0.5
+_LOOKS: Final = 4
+"""At least so many, before the patience is at an end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """A server's two roots, neither with a slash at its end."""
+
+    api: str
+    """Of OpenAI's paths."""
+    root: str
+    """Of the server's own: its health, its tokenizer."""
+    headers: dict[str, str] = field(repr=False)
+    """Of every request; the key is in them and nowhere else."""
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> ServerAddress:
+        """Return what the settings say. Raises `EngineUnavailableError`, which repeats no key."""
+        api = _api(settings.engine_url)
+        return cls(api=api, root=api.removesuffix(_API), headers=_headers(settings))
+
+
+def _api(given: str) -> str:
+    try:
+        url = httpx2.URL(given.strip().rstrip("/"))
+    except httpx2.InvalidURL:
+        raise EngineUnavailableError(
+            "PECIA_ENGINE_URL is no address: write it as http://host:8000/v1."
+        ) from None
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise EngineUnavailableError(
+            "PECIA_ENGINE_URL must begin with http:// or https:// and a host, as in http://host:8000/v1."
+        )
+    if url.userinfo or url.query:
+        raise EngineUnavailableError(
+            "PECIA_ENGINE_URL would be seen in logs: a key belongs in PECIA_ENGINE_API_KEY alone."
+        )
+    return str(url) if url.path.strip("/") else str(url).rstrip("/") + _API
+
+
+def _headers(settings: WorkerSettings) -> dict[str, str]:
+    key = settings.engine_api_key.get_secret_value().strip()
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable()):
+        raise EngineUnavailableError("PECIA_ENGINE_API_KEY holds what no header can carry.")
+    return {"Authorization": f"Bearer {key}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,3 +280,66 @@ def _told_apart() -> Iterator[None]:
         raise UnansweredError("it fell silent") from None
     except httpx2.HTTPError:
         raise UnansweredError("the connection broke") from None
+
+
+class ServerWatch:
+    """Looks at the server now and then, and at once when a request could not reach it.
+
+    `look` returns whether it answers. A server that is away for `patience_s` is dead, and stays so.
+    """
+
+    def __init__(self, look: Callable[[], Awaitable[bool]], *, patience_s: float) -> None:
+        self._look = look
+        self._patience_s = patience_s
+        self._known = asyncio.Event()
+        self._known.set()
+        self._suspected = asyncio.Event()
+        self._seen = time.monotonic()
+        self._away = False
+        self._dead = ""
+
+    async def run(self) -> None:
+        """Watch until the server is dead."""
+        while not self._dead:
+            self._note(is_there=await self._look())
+            self._suspected.clear()
+            pause = min(_AWAY_S if self._away else _WELL_S, self._patience_s / _LOOKS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._suspected.wait()
+
+    def _note(self, *, is_there: bool) -> None:
+        if is_there and self._away:
+            log.info("engine_server_is_back")
+        elif not is_there and not self._away:
+            log.warning("engine_server_is_away")
+        self._away = not is_there
+        if is_there:
+            self._seen = time.monotonic()
+            self._known.set()
+        elif time.monotonic() - self._seen > self._patience_s:
+            self.give_up(f"The engine's server has not answered for {self._patience_s:g} s.")
+        else:
+            self._known.clear()
+
+    def suspect(self) -> None:
+        """Have requests wait until the next look, which is at once unless the server is known to be away."""
+        if self._known.is_set() and not self._dead:
+            self._known.clear()
+            self._suspected.set()
+
+    def give_up(self, reason: str) -> None:
+        """Take the server for dead."""
+        self._dead = reason
+        self._known.set()
+        self._suspected.set()
+
+    async def there(self) -> None:
+        """Return once the server is there. Raises `EngineDeadError`."""
+        await self._known.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise `EngineDeadError` if the server is dead."""
+        if self._dead:
+            raise EngineDeadError(self._dead)

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.tasks import DocumentType
 
-
-class OutputLengths(Protocol):
-    """Decides how long a simulated answer is."""
-
-    def tokens(self, request_id: str, workload: str) -> int:
-        """Return the answer's length, at least 1; the same for the same request."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedLength:
-    """Every answer has the same length."""
-
-    length: int
-
-    def tokens(self, request_id: str, workload: str) -> int:  # noqa: ARG002  the protocol's signature
-        """Return the length."""
-        return self.length
+OutputLengths = Callable[[str, str], int]
+"""Returns how many tokens the answer to a request of a workload has, at least 1; the same for the same request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +42,7 @@ class DrawnLengths:
 
     seed: int = 0
 
-    def tokens(self, request_id: str, workload: str) -> int:
+    def __call__(self, request_id: str, workload: str) -> int:
         """Return a length drawn for this request."""
         spread = _SPREADS.get(workload) or _around(EXPECTED_OUTPUT_TOKENS[workload])
         variance = math.log(1 + (spread.std / spread.mean) ** 2)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Source, Word
 from pecia_workers.engines.page_reader import PageRead
+from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.layout import layout
 from pecia_workers.reading.values import is_value
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pecia_workers.reading.coverage import Letters
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
 """Letters that were not read, from which a page is incomplete: pictures have some that are none."""

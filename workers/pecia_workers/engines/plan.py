@@ -1,18 +1,23 @@
-"""What vLLM would run with these settings on a GPU, and how many pages at a time: arithmetic, nothing is loaded."""
+"""What vLLM would run with these settings on a GPU, how many pages at a time, and how fast: nothing is loaded.
+
+The speed is estimated from what the GPU can move and compute. Writing reads all weights once an iteration, and each
+sequence's keys and values; reading a prompt is arithmetic, two operations for each weight and token. GPUs reach a part
+of what their data sheets say; the shares below are taken from what is usual for large matrix products, so a plan is an
+estimate until its speed was measured on the machine.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
+from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.kv_cache import KvShape, MemoryPlan, kv_shape, kv_tokens, memory_plan, page_tokens
-from pecia_workers.engines.profiles import MOST_SEQUENCES, Profile, known_model, merged, recommended
+from pecia_workers.engines.models import Model
+from pecia_workers.engines.profiles import MOST_SEQUENCES, Profile, Speed, known_model, merged, recommended
 from pecia_workers.engines.reader_cards import card_of, readers_for
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.models import Model
 
 _SIZES: Final = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_bytes"),
@@ -20,6 +25,14 @@ _SIZES: Final = (
     "caption_tokens",
 )
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
+
+_OF_BANDWIDTH: Final = 0.7
+_OF_ARITHMETIC: Final = 0.5
+_ITERATION_S: Final = 0.002
+"""What scheduling and launching take of an iteration."""
+_BYTES: Final = {"none": 2.0, "fp8": 1.0}
+_FOUR_BITS: Final = 0.6
+"""Bytes of a weight where most have four bits, embeddings and the vision tower sixteen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,3 +149,40 @@ def _known(name: str) -> Model:
 def _sizes(settings: WorkerSettings) -> dict[str, Any]:
     names = (*_SIZES, *_BATCHES) if settings.admission == "dynamic" else _SIZES
     return {name: value for name in names if (value := getattr(settings, name))}
+
+
+def speed_of(
+    plan: EnginePlan, profile: Profile, model: Model, held_tokens: float, measured: Speed | None = None
+) -> IterationModel:
+    """Return the time model of a planned engine whose sequences hold so many tokens on average.
+
+    `measured` goes before all estimates. Raises `EngineUnavailableError` without it if nothing is known of the GPU's
+    speed or of the weights.
+    """
+    speed = measured or _estimated(plan, profile, model, held_tokens)
+    return IterationModel(
+        max_num_seqs=plan.sizes.get("max_num_seqs") or max(1, plan.pages_in_cache),
+        max_num_batched_tokens=plan.sizes.get("max_num_batched_tokens") or plan.context,
+        kv_blocks=plan.kv_tokens // BLOCK_TOKENS,
+        **speed.model_dump(),
+    )
+
+
+def _estimated(plan: EnginePlan, profile: Profile, model: Model, held_tokens: float) -> Speed:
+    if not profile.memory_gbs or not profile.tflops:
+        raise EngineUnavailableError(
+            f"Nothing is known of the speed of {profile.title}: name a GPU with --gpu."
+        )
+    if not plan.memory.weights:
+        raise EngineUnavailableError(f"The weights of {plan.model} are not here: their size tells the speed.")
+    bandwidth = profile.memory_gbs * 1e9 * _OF_BANDWIDTH * plan.memory.gpus
+    token_s = 2e9 * _parameters_b(model) / (profile.tflops * 1e12 * _OF_ARITHMETIC * plan.memory.gpus)
+    return Speed(
+        base_s=_ITERATION_S + plan.memory.weights / bandwidth,
+        prefill_token_s=token_s,
+        decode_sequence_s=token_s + plan.kv_bytes_per_token * held_tokens / bandwidth,
+    )
+
+
+def _parameters_b(model: Model) -> float:
+    return model.parameters_b or model.weights_gb / _BYTES.get(model.quantization, _FOUR_BITS)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import EngineRequest
+from pecia_workers.engines.base import EngineRequest
 
 
 def picture_tokens(request: EngineRequest) -> int:

@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
 from pecia_workers.engines.kv_cache import kv_shape, kv_tokens, memory_plan, page_tokens
 from pecia_workers.engines.models import Model, local_model
 from pecia_workers.engines.reader_cards import card_of
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 NO_PROFILE: Final = "none"
 _TOML: Final = ".toml"

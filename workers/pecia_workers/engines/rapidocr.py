@@ -1,11 +1,80 @@
-"""PP-OCR through rapidocr, its models out of the wheel: English and Chinese."""
+"""PP-OCR through rapidocr, its models out of the wheel: English and Chinese.
+
+It reads in a process of its own: one model, one thread, one page at a time. The library's two networks are called one
+by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from typing import Any, Final
 
-from pecia_workers.engines.page_reader import PageReader
-from pecia_workers.engines.rapidocr_process import load_model, read_page
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from rapidocr import RapidOCR
+from rapidocr.ch_ppocr_rec import TextRecInput
+from rapidocr.utils.process_img import get_rotate_crop_image
+
+from pecia_schemas.blocks import Box, Line, Word
+from pecia_workers.engines.page_reader import PageRead, PageReader
+from pecia_workers.engines.page_reading import Doubtful, page_read
+from pecia_workers.media.ink import strengthened
+from pecia_workers.reading.characters import (
+    Character,
+    agreed,
+    sureness_of,
+    text_of_characters,
+    words_and_spaces,
+)
+from pecia_workers.reading.coverage import Letters
+from pecia_workers.reading.spaces import with_lost_spaces
+from pecia_workers.reading.superscripts import as_raised, place_of, raised_signs
+
+Quad = NDArray[np.float32]
+"""Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
+
+_PARAMS: Final[dict[str, Any]] = {
+    "Global.log_level": "error",
+    "Global.use_cls": False,  # pages arrive upright
+    "Det.limit_type": "max",
+    "Det.limit_side_len": 10**6,  # pages arrive at the size at which they are detected
+    "Rec.rec_batch_num": 1,
+    "Rec.rec_img_shape": [
+        3,
+        48,
+        96,
+    ],  # the least width that short pieces are padded to: 320 costs a fifth of the time
+    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+    "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+}
+_LETTER, _LETTER_AGAIN = 7.0, 10.0
+"""Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
+_LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
+_SIDE_IN_DOUBT: Final = 1600
+_MULTIPLE: Final = 32
+"""Of the sides that the detector takes."""
+_AGAIN_SHARE, _AGAIN_LETTERS = 0.05, 20
+_EMPTY: Final = 0.3
+"""Share of a box that others cover, up to which it stands on empty ground."""
+_ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
+"""How many rows of letters without a box are read by themselves; the confidence below which they are no text, and
+from which they are."""
+_SURE_ALONE, _UNSURE_ALONE = 0.95, 0.5
+"""Confidence from which a piece that stands alone is text, and from which it may be: specks look like letters."""
+_LEAST_SCORE: Final = 0.3
+"""A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
+_LEAST_SCORE_FAINT: Final = 0.5
+"""Of a page that was strengthened: what shines through from the other side is strengthened too."""
+_SURE_WORD, _STRETCH = 0.8, 1.1
+"""Confidence of a line's weakest word below which it is read again, made so much wider."""
+_DOUBTFUL: Final = Doubtful(word=0.7, value=0.8)
+_SURE_SIGN: Final = 0.9
+_MARGIN: Final = 0.3
+_TURNED: Final = 1.5
+"""Height by width from which a piece is turned by a quarter."""
+_model: RapidOCR | None = None
 
 
 def rapidocr_reader() -> PageReader:
@@ -18,3 +87,175 @@ def rapidocr_reader() -> PageReader:
         load=load_model,
         read=read_page,
     )
+
+
+def load_model() -> None:
+    """Load the model into this process and run it once, for it loads its networks at first use."""
+    global _model  # noqa: PLW0603  a process is the model's owner
+    cv2.setNumThreads(1)
+    _model = RapidOCR(params=_PARAMS)
+    warm_up = np.full((64, 256, 3), 255, dtype=np.uint8)
+    warm_up[24:40, 16:240:8] = 0
+    _model(warm_up)
+
+
+def read_page(pixels: NDArray[np.uint8]) -> PageRead:
+    """Read a page, RGB; what was missed at first is looked at again."""
+    seen = strengthened(pixels)
+    letters = Letters.of(seen)
+    bgr = np.ascontiguousarray(seen[:, :, ::-1])
+    quads = _detect(bgr, _side(letters, _LETTER))
+    missed = letters.outside(quads)
+    if len(missed) >= _AGAIN_LETTERS and missed.share_of(letters) >= _AGAIN_SHARE:
+        quads += _on_empty_ground(_detect(bgr, _side(letters, _LETTER_AGAIN)), quads)
+        missed = letters.outside(quads)
+    least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
+    pieces = [piece for quad in quads if (piece := _recognised(bgr, quad, least))]
+    for row in map(_quad, missed.rows()[:_ROWS]):
+        piece = _recognised(bgr, row, _NO_TEXT)
+        if piece is None or not any(map(str.isalnum, piece.text)):
+            letters = letters.outside([row])  # texture: neither network takes it for text
+        elif (piece.confidence or 0) >= _SURE_ROW:
+            pieces.append(piece)
+    alone = [_line([lone], bgr, _UNSURE_ALONE) for lone in map(_quad, missed.lone_rows()[:_ROWS])]
+    letters_alone = [piece for piece in alone if piece and any(map(str.isalnum, piece.text))]
+    unsure = [piece for piece in letters_alone if (piece.confidence or 0) < _SURE_ALONE]
+    pieces += [piece for piece in letters_alone if piece not in unsure]
+    return page_read(pieces, seen, letters, _DOUBTFUL, left_out=unsure)
+
+
+def _side(letters: Letters, height: float) -> int:
+    """Return the longer side at which the detector sees the page's small print at this height."""
+    longer = max(letters.page)
+    small = letters.small_height
+    side = min(longer, _SIDE_IN_DOUBT) if small is None else longer * height / small
+    return round(min(max(side, _LEAST_SIDE), _MOST_SIDE, _MOST_GROWTH * longer))
+
+
+def _detect(bgr: NDArray[np.uint8], side: int) -> list[Quad]:
+    """Return where text stands on a page whose longer side the detector sees at this length."""
+    shape = np.array(bgr.shape[1::-1])
+    size = np.maximum(np.round(shape * (side / shape.max()) / _MULTIPLE), 1).astype(int) * _MULTIPLE
+    quality = cv2.INTER_AREA if side < shape.max() else cv2.INTER_CUBIC
+    found = _loaded().text_det(cv2.resize(bgr, size.tolist(), interpolation=quality))
+    return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
+
+
+def _on_empty_ground(more: Sequence[Quad], quads: Sequence[Quad]) -> list[Quad]:
+    """Return those of the second look that stand where the first saw nothing."""
+    if not quads:
+        return list(more)
+    low, high = np.array([quad.min(0) for quad in quads]), np.array([quad.max(0) for quad in quads])
+
+    def share_seen(quad: Quad) -> float:
+        common = (np.minimum(high, quad.max(0)) - np.maximum(low, quad.min(0))).clip(0)
+        return float(common.prod(1).sum() / max(1.0, np.ptp(quad, axis=0).prod()))
+
+    return [quad for quad in more if share_seen(quad) < _EMPTY]
+
+
+def _recognised(bgr: NDArray[np.uint8], quad: Quad, least: float) -> Line | None:
+    """Return the text in a quadrangle, whichever way up it stands."""
+    return _line(_ways_up(quad), bgr, least)
+
+
+def _line(quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float) -> Line | None:
+    """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`."""
+    crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
+    found = [(_read(crop), crop, quad) for crop, quad in crops]
+    (characters, score), crop, quad = max(found, key=lambda one: one[0][1])
+    if score < least:
+        return None
+    if min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
+        characters = agreed(characters, _read(_stretched(crop))[0])
+    line = _with_raised_signs(with_lost_spaces(characters, crop), crop)
+    words = tuple(_words(line, quad))
+    if not words:
+        return None
+    return Line(
+        text=" ".join(word.text for word in words), box=_box(quad), confidence=min(1.0, score), words=words
+    )
+
+
+def _read(crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
+    """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
+    found = _loaded().text_rec(TextRecInput(img=[crop], return_word_box=True))
+    [text], [score], [info] = found.txts, found.scores, found.word_results
+    columns = iter([column for word in info.word_cols for column in word])
+    characters = [
+        Character(
+            one, -1.0 if one.isspace() else (next(columns) + 0.5) / info.line_txt_len, min(1.0, confidence)
+        )
+        for one, confidence in zip(text, info.confs, strict=False)
+    ]
+    return characters, float(score)
+
+
+def _stretched(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a line a little wider: a character that fell between two of its columns falls into one."""
+    height, width = crop.shape[:2]
+    wider = cv2.resize(crop, (round(_STRETCH * width), height), interpolation=cv2.INTER_LINEAR)
+    return wider.astype(np.uint8, copy=False)
+
+
+def _with_raised_signs(line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
+    """Return a line with the exponents that recognition dropped or read as digits of the line."""
+    if not any(one.text.isdigit() for one in line):
+        return line
+    for sign in raised_signs(crop):
+        place = place_of(sign, line)
+        if place is None:
+            continue
+        found, score = _read(sign.picture)
+        before, after = text_of_characters(line[: place.start]), text_of_characters(line[place.stop :])
+        raised = as_raised(text_of_characters(found), before, after)
+        if raised and score >= _SURE_SIGN:
+            step = (sign.end - sign.start) / len(raised)
+            line[place] = [
+                Character(one, sign.start + (n + 0.5) * step, score) for n, one in enumerate(raised)
+            ]
+    return line
+
+
+def _ways_up(quad: Quad) -> list[Quad]:
+    """Return a quadrangle with its text from left to right; one higher than wide in each way that it may be turned."""
+    height, width = np.linalg.norm(quad[3] - quad[0]), np.linalg.norm(quad[1] - quad[0])
+    if height < _TURNED * width:
+        return [quad]
+    return [np.roll(quad, -1, axis=0), np.roll(quad, 1, axis=0)]
+
+
+def _words(line: list[Character], quad: Quad) -> Iterator[Word]:
+    """Yield the words of a line that stands in a quadrangle."""
+    top, bottom = quad[1] - quad[0], quad[2] - quad[3]
+    for word in words_and_spaces(line):
+        if word[0].text.isspace():
+            continue
+        first, last = word[0].middle, word[-1].middle
+        half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
+        start, end = max(0.0, first - half), min(1.0, last + half)
+        part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
+        yield Word(text=text_of_characters(word), box=_box(np.array(part)), confidence=sureness_of(word))
+
+
+def _quad(row: Box) -> Quad:
+    """Return a row of letters with the margin that the detector leaves around text."""
+    margin = _MARGIN * (row.bottom - row.top)
+    top, bottom = row.top - margin, row.bottom + margin
+    aside = max(
+        margin, (bottom - top - (row.right - row.left)) / 2
+    )  # what is high and narrow passes for turned
+    left, right = row.left - aside, row.right + aside
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float32)
+
+
+def _box(quad: NDArray[np.float32]) -> Box:
+    left, top = np.floor(quad.min(axis=0)).astype(int).tolist()
+    right, bottom = np.ceil(quad.max(axis=0)).astype(int).tolist()
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _loaded() -> Any:
+    if _model is None:
+        raise RuntimeError("load_model() comes first.")
+    return _model

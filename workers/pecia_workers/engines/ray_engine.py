@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,8 +24,8 @@ from pecia_workers.engines.base import (
 from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.fitting import DOUBTFUL, fitted
 from pecia_workers.engines.in_flight import InFlight
+from pecia_workers.engines.loops import is_loop
 from pecia_workers.engines.pricing import bounded, prompt_tokens, request_cost
-from pecia_workers.engines.ray_answers import ending_of
 from pecia_workers.engines.ray_rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
 
@@ -179,3 +180,13 @@ def _revision(settings: WorkerSettings) -> str | None:
     """Return that of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
     is_known = settings.cache_revision or Path(settings.model).is_dir()
     return vllm_revision(settings) if is_known else None
+
+
+def ending_of(tokens: Sequence[int], ends: Collection[int]) -> Verdict:
+    """Return the verdict of an answer: one that is whole ends with a token that `ends` a text; others were cut off.
+
+    Told by its tokens, for Ray's processor does not hand on vLLM's own word for it.
+    """
+    if tokens and tokens[-1] in ends:
+        return Verdict.OK
+    return Verdict.REPETITION if is_loop(tokens) else Verdict.TRUNCATED

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
@@ -15,12 +15,10 @@ from PIL import Image
 from transformers import AutoConfig, AutoProcessor
 from vllm.sampling_params import RepetitionDetectionParams
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.fitting import Room
 from pecia_workers.engines.loops import LOOPS
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 _PROBE: Final = (112, 112)
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]

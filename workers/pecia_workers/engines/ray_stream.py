@@ -7,7 +7,7 @@ import os
 import threading
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import ray
 import ray.data
@@ -15,13 +15,11 @@ from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 from ray.util.queue import Queue
 from vllm.engine.arg_utils import AsyncEngineArgs
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError
 from pecia_workers.engines.ray_rows import ERROR, answered, arriving, be_quiet
 from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.engines.vllm_processes import engine_environment
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 _SEQUENCES: Final = 64
 """Requests in one replica at a time, if no setting says."""

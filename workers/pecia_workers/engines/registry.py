@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-from pecia_workers.engines.base import EngineUnavailableError
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import Engine, EngineUnavailableError
+from pecia_workers.engines.page_reader import PageReader
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.start_failures import check_model
 from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import Engine
-    from pecia_workers.engines.page_reader import PageReader
-
 
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""

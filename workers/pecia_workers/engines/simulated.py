@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from pecia_schemas.results import TokenUsage, Verdict
 from pecia_workers.engines.base import (
@@ -13,6 +13,7 @@ from pecia_workers.engines.base import (
     Capabilities,
     EngineError,
     EngineOverloadedError,
+    EngineRequest,
     Generation,
     Load,
 )
@@ -24,32 +25,15 @@ from pecia_workers.engines.iteration import (
     OutOfMemoryError,
     Sequence,
 )
-from pecia_workers.engines.output_lengths import DrawnLengths
+from pecia_workers.engines.output_lengths import DrawnLengths, OutputLengths
 from pecia_workers.engines.pricing import picture_tokens, prompt_tokens, request_cost
 from pecia_workers.engines.stages import LANGUAGE_MODEL
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import EngineRequest
-    from pecia_workers.engines.output_lengths import OutputLengths
 
 _INSTANT_SLOTS: Final = 1024
 
 
-class Clock(Protocol):
-    """Where simulated time passes."""
-
-    @property
-    def now(self) -> float:
-        """Seconds since some moment."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-
-class RealClock:
-    """The loop's own time; one late wake-up is made good by the next."""
+class Clock:
+    """The loop's own time, in which a simulation passes its own; one late wake-up is made good by the next."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -66,23 +50,6 @@ class RealClock:
         start = self._due if 0 <= late < seconds else self.now
         self._due = start + seconds
         await asyncio.sleep(self._due - self.now)
-
-
-class VirtualClock:
-    """Time that passes at once, as far as the simulation says."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    @property
-    def now(self) -> float:
-        """Simulated seconds since the start."""
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        """Pass the time and let every task that is ready run."""
-        self._now += seconds
-        await asyncio.sleep(0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -104,7 +71,7 @@ class SimulatedEngine:
     ) -> None:
         self._scheduler = IterationScheduler(model or IterationModel())
         self._lengths = lengths or DrawnLengths()
-        self._clock = clock or RealClock()
+        self._clock = clock or Clock()
         self._in_flight: dict[str, _Running] = {}
         self._preemptions = 0
         self._work = asyncio.Event()
@@ -172,7 +139,7 @@ class SimulatedEngine:
         )
 
     def _admit(self, request: EngineRequest) -> _Running:
-        output = self._lengths.tokens(request.id, request.workload)
+        output = self._lengths(request.id, request.workload)
         sequence = Sequence(
             id=request.id,
             prompt=prompt_tokens(request),
@@ -191,7 +158,7 @@ class SimulatedEngine:
 
     def _generation(self, request: EngineRequest, running: _Running) -> Generation:
         written = running.sequence.generated
-        truncated = written < self._lengths.tokens(request.id, request.workload)
+        truncated = written < self._lengths(request.id, request.workload)
         return Generation(
             text="",
             verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
@@ -231,7 +198,7 @@ class SimulatedEngine:
                 running.answer.set_result(None)
 
 
-class InstantEngine:
+class InstantEngine(SimulatedEngine):
     """Answers at once with no text: what is left is the cost of everything around an engine."""
 
     _ANSWER: Final = Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
@@ -249,23 +216,9 @@ class InstantEngine:
     async def start(self) -> None:
         """Nothing is loaded."""
 
-    async def stop(self) -> None:
-        """Nothing is held."""
-
-    async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request as it is: the simulation takes any size."""
-        return request
-
-    def cost(self, request: EngineRequest) -> int:
-        """Return input tokens plus the expected output."""
-        return request_cost(request)
-
     async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002  nothing is read
         """Return at once."""
         return self._ANSWER
-
-    async def abort(self, request_id: str) -> None:
-        """Nothing is in flight."""
 
     def load(self) -> Load:
         """Return an idle engine's load."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_schemas import Stage
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
+from pecia_schemas.settings import WorkerSettings
 
 LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
 """What every engine can do that runs a vision-language model."""

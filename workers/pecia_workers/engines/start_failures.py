@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
-from pecia_workers.engines.models import local_model
+from pecia_workers.engines.models import local_checkpoint, local_model
 from pecia_workers.engines.profiles import profile_file
-from pecia_workers.engines.vllm_checkpoint import local_checkpoint
 from pecia_workers.engines.vllm_processes import error_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pecia_schemas.settings import WorkerSettings
 
 NO_TEMPLATE: Final = (
     "PECIA_MODEL={model}: the checkpoint has no chat template, and without one it cannot be asked anything."

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.page_reader import PageReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REMEDY: Final = (
     "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
 import tesserocr
+from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box, Line, Word, mean_confidence
+from pecia_workers.engines.page_reader import PageRead
 from pecia_workers.engines.page_reading import Doubtful, page_read
 from pecia_workers.media.ink import strengthened
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.lines import around
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from pecia_workers.engines.page_reader import PageRead
 
 _LANGUAGES: Final = "kor+eng"
 _PAGE_INCHES: Final = 11.7

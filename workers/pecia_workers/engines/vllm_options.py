@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from pecia_schemas import Stage
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import stages_served
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from pecia_schemas.settings import WorkerSettings
 
 _NAMES: Final = {
     "model": "model",

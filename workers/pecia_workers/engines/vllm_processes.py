@@ -10,11 +10,9 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 _GUARDED: Final = "_PECIA_GUARDS_ENGINE"
 _LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"

@@ -9,12 +9,13 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import torch
 from blake3 import blake3
+from numpy.typing import NDArray
 from PIL import Image
 from vllm.exceptions import VLLMClientError
 from vllm.multimodal.inputs import MultiModalFieldElem, MultiModalKwargsItems, PlaceholderRange
@@ -27,14 +28,10 @@ from vllm.v1.serial_utils import (
 )
 
 from pecia_schemas.failures import FailureCode
+from pecia_workers.engines.base import ClipTimes, EngineRequest
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.frames import Sealed
 from pecia_workers.sealed import InvalidMemoryError, aligned, mapped, sealed
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pecia_workers.engines.base import ClipTimes, EngineRequest
 
 _CHAT: Final = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
 _COUNT: Final = struct.Struct("<I")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from vllm import SamplingParams
@@ -20,12 +21,14 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import TokenUsage, Verdict
+from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import (
     Budget,
     EngineDeadError,
     EngineError,
     EngineOverloadedError,
     EngineRefusedError,
+    EngineRequest,
     Generation,
     Load,
 )
@@ -35,12 +38,6 @@ from pecia_workers.engines.vllm_options import engine_arguments
 from pecia_workers.engines.vllm_processes import deaf_to_ctrl_c
 from pecia_workers.engines.vllm_rendering import Rendered, Renderer, name_of
 from pecia_workers.media.errors import MediaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import EngineRequest
 
 log = structlog.get_logger(__name__)
 

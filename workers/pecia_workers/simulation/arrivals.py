@@ -80,7 +80,7 @@ def read_trace(path: Path, seed: int) -> list[Request]:
                 arrived=line.arrived,
                 workload=line.document_type,
                 prompt=line.prompt,
-                output=line.output or lengths.tokens(str(number), line.document_type),
+                output=line.output or lengths(str(number), line.document_type),
                 lane=line.lane,
             )
         )

@@ -51,7 +51,7 @@ def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
             arrived=arrived,
             workload=workload,
             prompt=PAGE_PROMPT,
-            output=lengths.tokens(str(number), workload),
+            output=lengths(str(number), workload),
             lane=lane,
         )
         for number, (arrived, workload, lane) in enumerate(zip(arrivals, types, lanes, strict=True))

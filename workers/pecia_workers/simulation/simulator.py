@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pecia_workers.batching.headroom import Headroom
+from pecia_workers.batching.memory import Headroom
 from pecia_workers.batching.policies import Room, Start
 from pecia_workers.batching.waiting import Item
 from pecia_workers.engines.base import Budget
