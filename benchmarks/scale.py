@@ -15,16 +15,14 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 from rich.console import Console
 from sqlalchemy import Connection, create_engine, event, text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from harness.report import Report, Table, parser
 from harness.servers import Servers, servers
@@ -40,6 +38,11 @@ from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.publication import expected_in_redis, find_missing, relay_due
 from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
 from pecia_workers.ledger.standing import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 BATCH = 64
 ROOM = 1_000

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fixture_types import Picture
 from house import House
 from pecia import CaptionVideo, Client, Job, ReadDocument
-from pecia_workers.ledger.roster import engines_on_duty, roles_on_duty, waiting_in_vain
+from pecia_workers.ledger.standing import engines_on_duty, roles_on_duty, waiting_in_vain
 
 pytestmark = pytest.mark.gate
 

@@ -3,7 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from house import House
-from pecia_workers.ledger.glance import MOST, Glance, glance
+from pecia_workers.ledger.standing import MOST_JOBS, Glance, glance
 
 _JOBS = """
     INSERT INTO jobs (id, kind, lane, state, task, task_digest, payload, idempotency_key, client, finished_at)
@@ -37,6 +37,6 @@ def test_open_jobs_are_counted_and_what_ended_in_the_last_minute(house: House) -
 
 
 def test_no_more_open_jobs_are_counted_than_a_glance_takes(house: House) -> None:
-    house.query(_JOBS, "queued", None, MOST + 1)
+    house.query(_JOBS, "queued", None, MOST_JOBS + 1)
 
-    assert look(house).queued == MOST
+    assert look(house).queued == MOST_JOBS

@@ -11,7 +11,7 @@ from limits import WAIT_S
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.batching.lengths import ENOUGH, STEPS, LearnedLengths, length_of, step_of
 from pecia_workers.batching.sharing import shared_lengths
-from pecia_workers.ledger.output_lengths import share_output_lengths
+from pecia_workers.ledger.learned import share_output_lengths
 
 pytestmark = pytest.mark.gate
 

@@ -29,12 +29,12 @@ from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
     DeliveryOutcome,
+    PausePolicy,
     Room,
     Try,
     claim_deliveries,
     record_outcome,
 )
-from pecia_workers.ledger.receivers import PausePolicy
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.webhooks.schedule import RetrySchedule
 from receivers import (

@@ -24,9 +24,9 @@ from pecia_schemas.database import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
-from pecia_workers.ledger.lag import lag
 from pecia_workers.ledger.outbox import give_up
-from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal_secrets, spans
+from pecia_workers.ledger.rekeying import SECRETS, holdings, reseal, spans
+from pecia_workers.ledger.standing import lag
 from pecia_workers.metrics.declared import REGISTRY
 from receivers import (
     SECRET,
@@ -146,16 +146,16 @@ def test_secrets_are_encrypted_and_come_under_another_key(
         assert client.deliveries()[0].attempts[0].error == "secret_unreadable"
         assert client.endpoints()[0].failures == 0
         both = Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:]))
-        assert house.ask(lambda database: reseal(database, both)) == {"new": 2}
+        assert house.ask(lambda database: resealed(database, both)) == {"new": 2}
         with working(keyed(NEW)):
             eventually(lambda: client.deliveries()[0].state == "delivered")
 
     assert [verifies(receiver.requests[0], one.secret) for one in (former, current)] == [True, True]
 
 
-async def reseal(database: AsyncEngine, keys: Keyring) -> dict[str | None, int]:
+async def resealed(database: AsyncEngine, keys: Keyring) -> dict[str | None, int]:
     async for span in spans(database, SECRETS):
-        assert (await reseal_secrets(database, span, keys)).refused == 0
+        assert (await reseal(database, SECRETS, span, keys)).refused == 0
     return {one.key: one.secrets for one in await holdings(database) if one.secrets}
 
 

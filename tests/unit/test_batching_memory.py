@@ -15,7 +15,6 @@ from pecia_workers.batching.memory import Memory
 from pecia_workers.batching.policies import BatchLimits, PolicyName, Room, policy_named
 from pecia_workers.engines.base import Budget, EngineOverloadedError, EngineRequest, Generation
 from pecia_workers.engines.iteration import BLOCK_TOKENS, IterationModel
-from pecia_workers.engines.pricing import prompt_tokens
 from pecia_workers.engines.simulated import SimulatedEngine
 from virtual_time import FixedLength, VirtualClock
 
@@ -34,7 +33,7 @@ def asked(number: int, side: int) -> EngineRequest:
 
 def largest(requests: Sequence[EngineRequest]) -> int:
     """Return the memory that the largest of the requests takes alone, in tokens."""
-    return max(map(prompt_tokens, requests)) + OUTPUT
+    return max(request.prompt_tokens for request in requests) + OUTPUT
 
 
 class Counted(SimulatedEngine):

@@ -14,7 +14,6 @@ from pecia_workers.batching.meter import Meter
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.iteration import IterationModel
-from pecia_workers.engines.pricing import prompt_tokens
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.ledger import Done
 from virtual_time import FixedLength, VirtualClock
@@ -47,7 +46,7 @@ def test_what_requests_of_a_part_took_adds_up_and_is_its_own() -> None:
     one, other = meter.spent(ONE, queued_s=1.5), meter.spent(OTHER, queued_s=0)
     assert one
     assert other
-    assert (other.usage.prompt, other.usage.output) == (prompt_tokens(asked("c", OTHER)), OUTPUT)
+    assert (other.usage.prompt, other.usage.output) == (asked("c", OTHER).prompt_tokens, OUTPUT)
     assert one.usage == other.usage + other.usage
     assert (one.engine, one.timings.queued) == ("simulated", 1.5)
     assert (one.timings.first_token or 0) > 0

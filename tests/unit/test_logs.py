@@ -42,7 +42,7 @@ from uuid import UUID
 
 import structlog
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.ledger.groups import Grouped
+from pecia_workers.ledger.ledger import Grouped
 from pecia_workers.logs import about_part, configure_logs
 
 configure_logs(WorkerSettings(log_format="json"))

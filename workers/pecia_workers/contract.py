@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+from uuid import UUID
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from uuid import UUID
-
-    from pecia_workers.engines.base import Budget
+from pecia_workers.engines.base import Budget
 
 
 class RuntimeLostError(RuntimeError):

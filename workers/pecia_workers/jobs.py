@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from billiard.exceptions import Terminated
@@ -13,14 +15,7 @@ from celery.worker.request import Request
 
 from pecia_schemas import Stage
 from pecia_workers.errors import PartCancelledError, PartFailedError
-from pecia_workers.ledger import Cut, Done
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping
-
-    from pecia_workers.ledger import ClaimedPart, Outcome
-
+from pecia_workers.ledger import ClaimedPart, Cut, Done, Outcome
 
 CANCELLED = "cancelled"
 """What Celery is told for the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""

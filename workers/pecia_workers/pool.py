@@ -13,8 +13,9 @@ import math
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from celery.concurrency.base import BasePool
@@ -30,8 +31,6 @@ from pecia_workers.engines.base import Budget
 from pecia_workers.jobs import CANCELLED, Ending, Interruption, Job
 from pecia_workers.running import PartRunner
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2

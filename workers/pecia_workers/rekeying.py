@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,22 +21,15 @@ from pecia_workers.ledger.rekeying import (
     REVISIONS,
     SECRETS,
     TASKS,
-    Kind,
     PayloadDue,
-    Resealed,
-    Span,
+    Rows,
     move_payload,
     payloads_due,
-    reseal_results,
-    reseal_revisions,
-    reseal_secrets,
-    reseal_tasks,
+    reseal,
     spans,
 )
 
 Told = Callable[[int], None]
-
-_Reseal = Callable[[AsyncEngine, Span, Keyring], Awaitable[Resealed]]
 
 
 @dataclass(slots=True)
@@ -69,10 +62,9 @@ class Rekeying:
     async def run(self, told: Told) -> Rekeyed:
         """Go through all; `told` hears how many things were seen to. Raises what the stores raise if they are away."""
         await self._documents(told)
-        self.done.tasks = await self._rows(TASKS, reseal_tasks, told)
-        self.done.results = await self._rows(RESULTS, reseal_results, told)
-        self.done.results += await self._rows(REVISIONS, reseal_revisions, told)
-        self.done.secrets = await self._rows(SECRETS, reseal_secrets, told)
+        self.done.tasks = await self._rows(TASKS, told)
+        self.done.results = await self._rows(RESULTS, told) + await self._rows(REVISIONS, told)
+        self.done.secrets = await self._rows(SECRETS, told)
         return self.done
 
     async def _documents(self, told: Told) -> None:
@@ -100,10 +92,10 @@ class Rekeying:
             stored = await asyncio.to_thread(self.store.put, copy)
         return await move_payload(self.database, due.reference, stored, self.keys, store=self.store)
 
-    async def _rows(self, kind: Kind, reseal: _Reseal, told: Told) -> int:
+    async def _rows(self, kind: Rows, told: Told) -> int:
         rewritten = 0
         async for span in spans(self.database, kind):
-            resealed = await reseal(self.database, span, self.keys)
+            resealed = await reseal(self.database, kind, span, self.keys)
             rewritten += resealed.rewritten
             self.done.refused += resealed.refused
             told(resealed.rewritten + resealed.refused)

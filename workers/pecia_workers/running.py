@@ -6,23 +6,18 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
 
 from celery.exceptions import Ignore, Retry
 
-from pecia_workers.contract import RuntimeLostError
+from pecia_workers.contract import PartRuntime, RuntimeLostError
+from pecia_workers.engines.base import Budget
 from pecia_workers.errors import PartCancelledError, PartFailedError
-from pecia_workers.jobs import Ending, Interruption
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping
-    from concurrent.futures import Future
-    from uuid import UUID
-
-    from pecia_workers.contract import PartRuntime
-    from pecia_workers.engines.base import Budget
-    from pecia_workers.jobs import Job
+from pecia_workers.jobs import Ending, Interruption, Job
 
 _log = logging.getLogger(__name__)
 

@@ -61,9 +61,8 @@ from pecia_workers.ledger import (
     open_database,
 )
 from pecia_workers.ledger.database import OUTAGE, outlast
-from pecia_workers.ledger.giveback import running_parts
 from pecia_workers.ledger.publication import relay_due
-from pecia_workers.ledger.recovery import pardon
+from pecia_workers.ledger.recovery import pardon, running_parts
 from pecia_workers.ledger.retention import unheld
 from pecia_workers.ledger.workers import (
     WorkerIdentity,

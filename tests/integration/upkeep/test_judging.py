@@ -4,8 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import make_url
@@ -19,9 +18,11 @@ from pecia_workers.ledger import ClaimRequest
 from pecia_workers.ledger.claim import claim_parts
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.judge import Judge, Watch, gone_of
-from pecia_workers.ledger.processes import is_gone, new_name
 from pecia_workers.ledger.recovery import pardon
-from pecia_workers.ledger.workers import WorkerIdentity, beat, register
+from pecia_workers.ledger.workers import WorkerIdentity, beat, is_gone, new_name, register
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 LEASE = timedelta(seconds=15)
 
@@ -101,7 +102,7 @@ def test_a_beat_that_stands_still_while_postgres_is_read_only_says_nothing(
 
 
 def test_a_name_tells_that_its_process_is_gone_on_this_machine_alone() -> None:
-    naming = "from pecia_workers.ledger.processes import new_name; print(new_name('engine'))"
+    naming = "from pecia_workers.ledger.workers import new_name; print(new_name('engine'))"
     ended = ran(sys.executable, "-c", naming).stdout.strip()
 
     assert is_gone(ended)

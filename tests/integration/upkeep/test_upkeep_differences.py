@@ -22,8 +22,7 @@ from pecia_workers.broker.lists import DEAD, QUEUES, Ended, Lists
 from pecia_workers.ledger import ClaimRequest, Done, Finished, Ledger
 from pecia_workers.ledger.database import open_database
 from pecia_workers.upkeep import differences as looking
-from pecia_workers.upkeep.differences import Difference, Found, Scene, differences
-from pecia_workers.upkeep.mending import mend
+from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores, relay
 
 pytestmark = pytest.mark.gate

@@ -9,8 +9,7 @@ from redis import Redis
 
 from pecia_schemas.messages import WINDOW
 from pecia_workers.metrics.declared import FLEET
-from pecia_workers.upkeep.measuring import Measurement
-from pecia_workers.upkeep.steps import relay
+from pecia_workers.upkeep.steps import Measurement, relay
 
 pytestmark = pytest.mark.gate
 

@@ -25,7 +25,6 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
-from pecia_workers.engines.pricing import expected_output
 from pecia_workers.metrics import recording
 from pecia_workers.tracing.requests import admitted, generate
 from pecia_workers.working import waiting
@@ -113,7 +112,7 @@ class Batcher:
     @asynccontextmanager
     async def _room(self, request: EngineRequest, tokens: int) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        output = min(tokens, expected_output(request))  # an engine may bound it further
+        output = min(tokens, request.output_tokens)  # an engine may bound it further
         entering = self._entering[request.id] = loop.create_future()
         item = Item(
             id=request.id,

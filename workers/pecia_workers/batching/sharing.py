@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.sqlstates import is_transient, outage_suppressed
 from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
 from pecia_workers.batching.memory import Memory
-from pecia_workers.ledger.engine_memory import memory_left, note_memory
-from pecia_workers.ledger.output_lengths import share_output_lengths
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from pecia_workers.ledger.workers import WorkerIdentity
+from pecia_workers.ledger.learned import memory_left, note_memory, share_output_lengths
+from pecia_workers.ledger.workers import WorkerIdentity
 
 _EVERY_S: Final = 5.0
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from redis import RedisError
+from redis import Redis, RedisError
 
-from pecia_workers.broker.lists import Claim, Claimed, Ended, Lists, hand_back
+from pecia_workers.broker.lists import Claim, Claimed, Ended, LaneRules, Lists, hand_back
 from pecia_workers.metrics import declared as metrics
 from pecia_workers.tracing.stores import received
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import timedelta
-
-    from redis import Redis
-
-    from pecia_workers.broker.rules import LaneRules
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +85,7 @@ class Keeper:
         self.worker = self.key
         """The name under which the worker takes parts, in Redis and in Postgres: the pool sets it before the gate."""
         self.gate: Gate | None = None
-        self.on_overdue: Callable[[str], None] = _ignore
+        self.on_overdue: Callable[[str], None] = lambda _part: None
         self._redis = redis
         self._lists = Lists(redis, rules)
         self._hold_limit_s = hold_limit.total_seconds()
@@ -99,7 +93,8 @@ class Keeper:
         self._waited_s = waited_s
         self._held: dict[str, float] = {}
         self._overdue: set[str] = set()
-        self._moved_at = time.monotonic()
+        self.moved_at = time.monotonic()
+        """When a part was last claimed or finished or given back, by the monotonic clock."""
         self._finished: dict[str, None] = {}
         self._unfinished: dict[str, None] = {}
         self._number = 1
@@ -118,11 +113,6 @@ class Keeper:
     def held(self) -> int:
         """How many parts this process has taken and not let go of."""
         return len(self._held)
-
-    @property
-    def moved_at(self) -> float:
-        """When a part was last claimed or finished or given back, by the monotonic clock."""
-        return self._moved_at
 
     @property
     def is_open(self) -> bool:
@@ -172,7 +162,7 @@ class Keeper:
         return Ended(finished=finished, unfinished=unfinished)
 
     def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
-        self._moved_at = time.monotonic()
+        self.moved_at = time.monotonic()
         now = self._clock()
         self._held.update((claimed.part, now) for claimed in parts)
         received(parts)
@@ -221,7 +211,7 @@ class Keeper:
                 self._held.pop(part, None)
                 self._overdue.discard(part)
                 noted.pop(part, None)
-        self._moved_at = time.monotonic()
+        self.moved_at = time.monotonic()
         metrics.PARTS_HELD.set(len(self._held))
 
     def tend(self) -> None:
@@ -245,7 +235,3 @@ class Keeper:
             hand_back(self._redis, self.worker)
         except RedisError as error:
             _log.warning("could not hand parts back: %s", type(error).__name__)
-
-
-def _ignore(_part: str) -> None:
-    """Do nothing, until the pool says what to do."""

@@ -5,12 +5,14 @@ Only channels that consume the fleet's lists differ from the stock transport; re
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 from weakref import WeakSet
 
 from kombu import transport as kombu_transports
@@ -18,15 +20,10 @@ from kombu.transport import redis as stock
 from kombu.transport import virtual
 from redis import RedisError, ResponseError
 
+from pecia_schemas import Stage
 from pecia_schemas.messages import bell_name
-from pecia_workers.broker.envelope import NO_ARGUMENTS, envelope
 from pecia_workers.broker.keeper import Keeper
-from pecia_workers.broker.lists import QUEUES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pecia_workers.broker.lists import Claimed
+from pecia_workers.broker.lists import QUEUES, Claimed
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +31,66 @@ _BELL_WAIT_S = 1
 
 _claiming: WeakSet[Channel] = WeakSet()
 """Channels of parts; they stay so when their last list was cancelled, for what they delivered ends after that."""
+
+NO_ARGUMENTS: Final[tuple[list[Any], dict[str, Any], dict[str, Any]]] = (
+    [],
+    {},
+    dict.fromkeys(("callbacks", "errbacks", "chain", "chord")),
+)
+"""What each message holds, decoded: Celery need not do it for each part. No text in Redis can name this object."""
+_BODY = json.dumps(NO_ARGUMENTS)
+
+
+def task_name(stage: Stage) -> str:
+    """Return the name under which Celery and Flower show the parts of a stage."""
+    return f"pecia.{stage}"
+
+
+def envelope(claimed: Claimed) -> dict[str, Any]:
+    """Return a message of Celery's protocol 2; its id and delivery tag are the part's id.
+
+    Built here, so that nothing in Redis can name a task or its arguments.
+    """
+    return {
+        "body": _BODY,
+        "decoded": NO_ARGUMENTS,
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": _headers(claimed),
+        "properties": {
+            "correlation_id": claimed.part,
+            "delivery_tag": claimed.part,
+            "priority": 0,
+            "delivery_info": {
+                "exchange": "",
+                "routing_key": claimed.queue,
+                "redelivered": claimed.deaths > 0,
+            },
+        },
+    }
+
+
+def _headers(claimed: Claimed) -> dict[str, Any]:
+    trace = {"traceparent": claimed.traceparent} if claimed.traceparent else {}
+    return {
+        **trace,
+        "lang": "py",
+        "task": task_name(claimed.stage),
+        "id": claimed.part,
+        "root_id": claimed.part,
+        "parent_id": None,
+        "group": None,
+        "retries": 0,
+        "timelimit": [None, None],
+        "argsrepr": "()",
+        "kwargsrepr": "{}",
+        "ignore_result": True,
+        "redelivered": claimed.deaths > 0,
+        "x-lane": claimed.lane,
+        "x-cost": claimed.cost,
+        "x-deliveries": claimed.deaths + 1,
+        "x-suspect": claimed.suspect,
+    }
 
 
 def install() -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -17,12 +17,9 @@ from pecia_schemas import CachedFrom, Page, Segment, Summary, TokenUsage, Verdic
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.caching.identity import identity_of
 from pecia_workers.caching.keys import key_of, tenant_of
-from pecia_workers.ledger import Done
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
-    from pecia_workers.ledger import ClaimedPart
-    from pecia_workers.ledger.result_cache import Earlier
+from pecia_workers.engines.base import Capabilities, EngineRequest, Sampling
+from pecia_workers.ledger import ClaimedPart, Done
+from pecia_workers.ledger.result_cache import Earlier
 
 R = TypeVar("R", Page, Segment, Summary)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.base import Capabilities
+from pecia_schemas.settings import WorkerSettings
+from pecia_workers.engines.base import Capabilities
 
 _DECISIVE: Final = (
     "card",

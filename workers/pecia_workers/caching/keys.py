@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pecia_schemas.encryption import Keyring
-    from pecia_workers.engines.base import EngineRequest
-    from pecia_workers.ledger import ClaimedPart
+from pecia_schemas.encryption import Keyring
+from pecia_workers.engines.base import EngineRequest
+from pecia_workers.ledger import ClaimedPart
 
 _WITHOUT_EFFECT: Final = frozenset(
     {"id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pecia_schemas import CaptionVideo, Segment, Shrunk, Timings, tracing
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.storable import storable_text
 from pecia_schemas.tasks import CaptionStyle
 from pecia_workers.caching.cache import ResultCache
@@ -18,9 +19,6 @@ from pecia_workers.media.clips import Clip, Stretch
 from pecia_workers.media.decoder import Decoder
 from pecia_workers.payloads import Spool
 from pecia_workers.reading.demands import check_adapter
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 
 class CaptionSegment:

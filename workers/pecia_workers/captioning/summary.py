@@ -7,19 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 from uuid import UUID
 
 from pecia_schemas import CaptionVideo, FailureCode, Segment, Summary, Timings
+from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.storable import storable_text
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_summary
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.engines.presets import sampling_for
 from pecia_workers.ledger import ClaimedPart, Done
-
-if TYPE_CHECKING:
-    from pecia_schemas.settings import WorkerSettings
 
 _MOST_TOKENS: Final = 512
 """Of a summary whose task names no number."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.commands.findings import Finding
-from pecia_workers.upkeep.differences import Difference, Found, Scene, differences
-from pecia_workers.upkeep.mending import mend
+from pecia_workers.upkeep.differences import Difference, Found, Scene, differences, mend
 from pecia_workers.upkeep.steps import open_stores
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from pecia_schemas.settings import WorkerSettings
 
 R = TypeVar("R")
 

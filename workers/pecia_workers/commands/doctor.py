@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas import refusals
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import Verdict, verdict_on
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
@@ -24,10 +22,12 @@ from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.registry import create_witness
 from pecia_workers.ledger.database import LONG_PATIENCE, open_for_questions
-from pecia_workers.ledger.lag import Lag, lag, left_in_postgres
-from pecia_workers.ledger.roster import (
+from pecia_workers.ledger.standing import (
     EngineWorker,
+    Lag,
     engines_on_duty,
+    lag,
+    left_in_postgres,
     roles_on_duty,
     wait_for_a_secret,
     waiting_in_vain,
@@ -35,6 +35,11 @@ from pecia_workers.ledger.roster import (
 from pecia_workers.media.fonts import scripts_without_a_font
 from pecia_workers.upkeep.queues import count_waiting
 from pecia_workers.witness.witnesses import witness_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pecia_schemas.settings import WorkerSettings
 
 _DIFFERENT, _UNAVAILABLE = 1, 4
 _PAYLOADS, _REDIS, _POSTGRES, _TABLES = "payload store", "Redis", "Postgres", "tables"

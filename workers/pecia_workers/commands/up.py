@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Engine
 
 from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.commands.stores import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
-from pecia_workers.ledger.glance import MOST, WINDOW_S, glance
+from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.errors import EmbeddedError
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
 from pecia_workers.local.supervised import Service, ServiceState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Engine
 
 _LOOK_S = 1.0
 _LOOK_WITHOUT_TERMINAL_S = 10.0
@@ -128,9 +131,9 @@ def _figures(engine: Engine) -> str:
         return "Postgres does not answer"
     return (
         f"{_counted(now.queued)} queued, {_counted(now.running)} running; in the last minute {now.done:,} done, "
-        f"{now.failed:,} failed, {now.parts / WINDOW_S:.1f} pages/s"
+        f"{now.failed:,} failed, {now.parts / GLANCE_S:.1f} pages/s"
     )
 
 
 def _counted(jobs: int) -> str:
-    return f"{jobs:,} or more" if jobs == MOST else f"{jobs:,}"
+    return f"{jobs:,} or more" if jobs == MOST_JOBS else f"{jobs:,}"

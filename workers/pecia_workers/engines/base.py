@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
+from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,6 +138,31 @@ class EngineRequest:
         """Width and height of its pictures, in pixels; there must be one."""
         height, width = self.images[0].shape[:2]
         return width, height
+
+    @property
+    def picture_tokens(self) -> int:
+        """Tokens of its pictures by the fleet's price formula."""
+        return sum(image_tokens(image.shape[1], image.shape[0]) for image in self.images)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that are read before the first is written, by the fleet's price formula."""
+        return self.picture_tokens + PROMPT_TOKENS
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that will probably be written, never more than its maximum."""
+        expected = self.expected_output_tokens or EXPECTED_OUTPUT_TOKENS[self.workload]
+        return min(expected, self.max_output_tokens or expected)
+
+    @property
+    def estimated_cost(self) -> int:
+        """Tokens of pictures, prompt and expected answer by the fleet's price formula."""
+        return self.prompt_tokens + self.output_tokens
+
+    def bounded(self, most: int) -> EngineRequest:
+        """Return it with `most` output tokens at most, if it has no maximum of its own. 0: no limit."""
+        return replace(self, max_output_tokens=self.max_output_tokens or most or None)
 
     def messages(self, shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return it as chat messages: what is shown, then its words if it has any."""

@@ -11,7 +11,6 @@ from pecia_schemas import DocumentType, Verdict
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineRequest, Generation
-from pecia_workers.engines.pricing import expected_output
 from pecia_workers.engines.profiles import with_profile
 from pecia_workers.engines.reader_cards import Card, card_of
 from pecia_workers.engines.registry import create_engine
@@ -73,7 +72,7 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
 async def _read(engine: Engine, card: Card, ready_s: float) -> EngineCheck:
     started = monotonic()
     request = await engine.fit(_page(card))
-    predicted = engine.cost(request) - expected_output(request)
+    predicted = engine.cost(request) - request.output_tokens
     reading = asyncio.ensure_future(engine.generate(request))
     most = engine.load().kv_used
     while not reading.done():

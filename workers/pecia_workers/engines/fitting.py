@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_workers.engines.base import EngineRefusedError, EngineRequest
-from pecia_workers.engines.pricing import expected_output
 
 TRIES: Final = 8
 """How often a request is made smaller before it is refused."""
@@ -46,7 +45,7 @@ class Room:
 
         `largest`: tokens of the largest of them. Raises `EngineRefusedError` if not even the words fit.
         """
-        answer = min(expected_output(request), max(_LEAST_ANSWER, self.context // 4))
+        answer = min(request.output_tokens, max(_LEAST_ANSWER, self.context // 4))
         most = self.context - words - answer
         if pictures and most < 1:
             raise EngineRefusedError(_NOTHING_FITS)

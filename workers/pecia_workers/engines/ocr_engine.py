@@ -24,7 +24,6 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.page_reader import PageRead, PageReader, load_readers
-from pecia_workers.engines.pricing import picture_tokens, request_cost
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 
@@ -93,7 +92,7 @@ class OcrEngine:
 
     def cost(self, request: EngineRequest) -> int:
         """Return what the price formula says: the budget counts slots alone."""
-        return request_cost(request)
+        return request.estimated_cost
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Read one page. A process that dies takes only this request with it."""
@@ -146,7 +145,7 @@ def _capabilities(readers: tuple[PageReader, ...], name: str, remedies: Mapping[
 
 def _generation(request: EngineRequest, reader: PageReader, page: PageRead) -> Generation:
     text = text_of(page.blocks)
-    pictures = picture_tokens(request)
+    pictures = request.picture_tokens
     usage = TokenUsage(prompt=pictures, image=pictures, output=math.ceil(len(text) / _CHARACTERS_PER_TOKEN))
     return Generation(
         text=text,

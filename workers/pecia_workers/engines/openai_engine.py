@@ -26,7 +26,6 @@ from pecia_workers.engines.openai_answer import REPETITION, Answer
 from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
 from pecia_workers.engines.openai_requests import Dialect, Prices, chat_body
 from pecia_workers.engines.openai_server import ChatServer, Retries, ServedModel, ServerAddress
-from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 
@@ -107,7 +106,7 @@ class OpenAiEngine:
         if self._prober is None:
             return request
         context = self._context
-        if context and prompt_tokens(request) > context * DOUBTFUL:
+        if context and request.prompt_tokens > context * DOUBTFUL:
             return await fitted(request, Room(context=context, item=context), self._count)
         if self.budget.tokens is not None:
             await self._count(request)
@@ -131,7 +130,7 @@ class OpenAiEngine:
 
         Exact by the server's own count; else the fleet's asking price.
         """
-        return self._prices.tokens(request) + expected_output(self._bounded(request))
+        return self._prices.tokens(request) + request.bounded(self._settings.max_output_tokens).output_tokens
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what the server refuses."""
@@ -157,7 +156,10 @@ class OpenAiEngine:
         return generation if request is asked else replace(generation, shrunk_to=request.size)
 
     async def _answer(self, server: ChatServer, request: EngineRequest) -> Answer:
-        most, prompt = self._bounded(request).max_output_tokens, self._prices.exact(request)
+        most, prompt = (
+            request.bounded(self._settings.max_output_tokens).max_output_tokens,
+            self._prices.exact(request),
+        )
         if prompt is not None and self._context:
             room = self._context - prompt
             if room < 1:
@@ -183,9 +185,6 @@ class OpenAiEngine:
             cached=usage.cached if usage else 0,
             output=usage.completion_tokens if usage else answer.pieces,
         )
-
-    def _bounded(self, request: EngineRequest) -> EngineRequest:
-        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """End one request; the server ends it when its connection closes."""

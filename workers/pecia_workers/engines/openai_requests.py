@@ -18,7 +18,6 @@ from PIL import Image
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.loops import LOOPS
 from pecia_workers.engines.openai_answer import ServerUsage
-from pecia_workers.engines.pricing import picture_tokens, prompt_tokens
 
 log = structlog.get_logger(__name__)
 
@@ -127,13 +126,13 @@ class Prices:
 
     def tokens(self, request: EngineRequest) -> int:
         """Return the prompt's length, or what the fleet's asking price takes it for."""
-        return self.exact(request) or prompt_tokens(request)
+        return self.exact(request) or request.prompt_tokens
 
     def pictures(self, request: EngineRequest, usage: ServerUsage | None) -> int:
         """Return how much of the prompt is pixels: what the server says, or else an estimate."""
         if usage and usage.pictures is not None:
             return usage.pictures
-        estimate = picture_tokens(request)
+        estimate = request.picture_tokens
         return min(estimate, usage.prompt_tokens) if usage else estimate
 
     def learn(self, request: EngineRequest, counted: int) -> None:

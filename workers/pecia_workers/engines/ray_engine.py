@@ -25,7 +25,6 @@ from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.fitting import DOUBTFUL, fitted
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.loops import is_loop
-from pecia_workers.engines.pricing import bounded, prompt_tokens, request_cost
 from pecia_workers.engines.ray_rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
 
@@ -108,13 +107,13 @@ class RayEngine:
         Raises `EngineRefusedError`.
         """
         prompts = self._prompts
-        if prompts is None or prompt_tokens(request) <= prompts.room.context * DOUBTFUL:
+        if prompts is None or request.prompt_tokens <= prompts.room.context * DOUBTFUL:
             return request
         return await fitted(request, prompts.room, prompts.prompt_tokens)
 
     def cost(self, request: EngineRequest) -> int:
         """Return the asking price: the budget counts slots alone."""
-        return request_cost(self._bounded(request))
+        return request.bounded(self._settings.max_output_tokens).estimated_cost
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
@@ -124,14 +123,12 @@ class RayEngine:
 
     async def _generate(self, stream: Stream, prompts: Prompts, asked: EngineRequest) -> Generation:
         request = await self.fit(asked)
-        answer = await stream.ask(await asyncio.to_thread(prompts.row, self._bounded(request)))
+        bounded = request.bounded(self._settings.max_output_tokens)
+        answer = await stream.ask(await asyncio.to_thread(prompts.row, bounded))
         if answer[ERROR]:
             raise _error(answer[ERROR], request)
         generation = _generation(answer, prompts, request)
         return generation if request is asked else replace(generation, shrunk_to=request.size)
-
-    def _bounded(self, request: EngineRequest) -> EngineRequest:
-        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """Wait for one request no longer. Ray finishes its row; the answer is dropped."""

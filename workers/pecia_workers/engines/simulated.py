@@ -26,7 +26,6 @@ from pecia_workers.engines.iteration import (
     Sequence,
 )
 from pecia_workers.engines.output_lengths import DrawnLengths, OutputLengths
-from pecia_workers.engines.pricing import picture_tokens, prompt_tokens, request_cost
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 
 _INSTANT_SLOTS: Final = 1024
@@ -107,7 +106,7 @@ class SimulatedEngine:
 
     def cost(self, request: EngineRequest) -> int:
         """Return input tokens plus the expected output, not the drawn one."""
-        return request_cost(request)
+        return request.estimated_cost
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return when the simulated engine has written its last token."""
@@ -142,7 +141,7 @@ class SimulatedEngine:
         output = self._lengths(request.id, request.workload)
         sequence = Sequence(
             id=request.id,
-            prompt=prompt_tokens(request),
+            prompt=request.prompt_tokens,
             output=min(output, request.max_output_tokens or output),
         )
         try:
@@ -162,7 +161,7 @@ class SimulatedEngine:
         return Generation(
             text="",
             verdict=Verdict.TRUNCATED if truncated else Verdict.OK,
-            usage=TokenUsage(prompt=running.sequence.prompt, image=picture_tokens(request), output=written),
+            usage=TokenUsage(prompt=running.sequence.prompt, image=request.picture_tokens, output=written),
             first_token_s=running.first_token_s,
         )
 

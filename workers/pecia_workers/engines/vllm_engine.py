@@ -20,7 +20,6 @@ from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, preparers
-from pecia_workers.engines.pricing import bounded, expected_output, prompt_tokens
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
@@ -141,8 +140,8 @@ class VllmEngine:
     def cost(self, request: EngineRequest) -> int:
         """Return the length of the prompt that `fit` made, or the asking price, plus the expected output."""
         ready = request.prepared
-        prompt = ready.tokens if isinstance(ready, Prepared) else prompt_tokens(request)
-        return prompt + expected_output(self._bounded(request))
+        prompt = ready.tokens if isinstance(ready, Prepared) else request.prompt_tokens
+        return prompt + request.bounded(self._settings.max_output_tokens).output_tokens
 
     async def generate(self, request: EngineRequest) -> Generation:
         """Return the text. Raises `EngineRefusedError` for what can never fit."""
@@ -165,11 +164,8 @@ class VllmEngine:
 
     async def _answer(self, session: VllmSession, request: EngineRequest, rendered: Rendered) -> Generation:
         left = session.room.context - rendered.tokens
-        most = min(self._bounded(request).max_output_tokens or left, left)
+        most = min(request.bounded(self._settings.max_output_tokens).max_output_tokens or left, left)
         return await session.generate(request, rendered, most)
-
-    def _bounded(self, request: EngineRequest) -> EngineRequest:
-        return bounded(request, self._settings.max_output_tokens)
 
     async def abort(self, request_id: str) -> None:
         """End one request, in the engine too."""

@@ -10,7 +10,7 @@ from pecia_schemas.messages import quarantine_name, queue_name
 from pecia_schemas.sqlstates import outage_suppressed
 from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
-from pecia_workers.ledger.lag import left_in_postgres
+from pecia_workers.ledger.standing import left_in_postgres
 from pecia_workers.upkeep.queues import count_taken, count_waiting
 
 if TYPE_CHECKING:

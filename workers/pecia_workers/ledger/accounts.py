@@ -8,9 +8,9 @@ known, and not counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from pecia_schemas import CachedFrom, Timings, TokenUsage
+from pecia_schemas import Page, Segment, Summary, Timings, TokenUsage
 
 _ADDED = {
     "prompt_tokens": "int",
@@ -35,30 +35,6 @@ ADD_TO_PART = ", ".join(
 """For `moving`: attempts add up, but for the engine and the first token, which are the last's."""
 
 
-class Accountable(Protocol):
-    """A result that says what it took: a page, a segment or a summary."""
-
-    @property
-    def engine(self) -> str:
-        """Which engine made it."""
-        ...
-
-    @property
-    def usage(self) -> TokenUsage:
-        """Tokens, of all readings that it took."""
-        ...
-
-    @property
-    def timings(self) -> Timings:
-        """Seconds."""
-        ...
-
-    @property
-    def cached_from(self) -> CachedFrom | None:
-        """The earlier reading that it is, if it is one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
     """What one attempt at a part took."""
@@ -70,7 +46,7 @@ class Spent:
     """What it did not take, because an earlier result was used; None if none was."""
 
     @classmethod
-    def on(cls, result: Accountable) -> Spent:
+    def on(cls, result: Page | Segment | Summary) -> Spent:
         """Return what a result took."""
         earlier = result.cached_from and result.cached_from.usage
         saved = earlier.prompt + earlier.output if earlier else None
@@ -88,17 +64,9 @@ def account_of(spent: Spent | None) -> dict[str, Any]:
     """Return the values of `COLUMNS`; none if the attempt reached no engine."""
     if spent is None:
         return {}
-    usage, timings = spent.usage, spent.timings
     return {
         "engine": spent.engine,
-        "prompt_tokens": usage.prompt,
-        "image_tokens": usage.image,
-        "cached_tokens": usage.cached,
-        "output_tokens": usage.output,
-        "wasted_tokens": usage.wasted,
-        "queued_s": timings.queued,
-        "decode_s": timings.decode,
-        "engine_s": timings.engine,
         "saved_tokens": spent.saved_tokens,
-        "first_token_s": timings.first_token,
+        **{f"{name}_tokens": tokens for name, tokens in spent.usage},
+        **{f"{name}_s": seconds for name, seconds in spent.timings},
     }

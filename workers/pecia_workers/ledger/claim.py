@@ -91,7 +91,7 @@ _SETS = "attempt = attempt + 1, worker = :actor, started_at = now(), failure = N
 _ANSWER = """
     SELECT moved.id, moved.job_id, moved.stage, moved.ordinal, moved.attempt, moved.strikes,
            moved.deaths, moved.lane, moved.start_s, moved.end_s,
-           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task,
+           extract(epoch FROM now() - moved.run_at) AS queued_s, jobs.kind, jobs.task AS stored_task,
            jobs.client, jobs.tenant, jobs.metadata, jobs.traceparent
     FROM moved JOIN jobs ON jobs.id = moved.job_id
 """
@@ -179,24 +179,10 @@ async def claim_waiting(
     return claimed
 
 
-def _part_of(row: RowMapping | Mapping[str, Any], keys: Keyring) -> ClaimedPart:
-    return ClaimedPart(
-        id=row["id"],
-        job_id=row["job_id"],
-        stage=Stage(row["stage"]),
-        ordinal=row["ordinal"],
-        attempt=row["attempt"],
-        strikes=row["strikes"],
-        deaths=row["deaths"],
-        lane=Lane(row["lane"]),
-        start_s=row["start_s"],
-        end_s=row["end_s"],
-        kind=row["kind"],
-        stored_task=row["task"],
-        queued_s=max(0.0, float(row["queued_s"])),
-        client=row["client"],
-        tenant=row["tenant"],
-        metadata=row["metadata"],
-        traceparent=row["traceparent"],
-        keys=keys,
-    )
+def _part_of(row: RowMapping, keys: Keyring) -> ClaimedPart:
+    typed = {
+        "stage": Stage(row["stage"]),
+        "lane": Lane(row["lane"]),
+        "queued_s": max(0.0, float(row["queued_s"])),
+    }
+    return ClaimedPart(**{**row, **typed}, keys=keys)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -202,44 +203,28 @@ def _rows(group: Sequence[Finished], keys: Keyring) -> str:
     """Return the group as a JSON array. A result is JSON already, and is put in as it is."""
     rows = []
     for finished in group:
-        outcome = finished.outcome
-        failed = outcome if isinstance(outcome, Failed) else None
-        row = {
-            "id": str(finished.part.id),
-            "attempt": finished.part.attempt,
-            "state": _state_after(outcome),
-            "verdict": outcome.content.verdict if isinstance(outcome, Done) else None,
-            "doubts": _doubts(outcome),
-            "failure": failed and failed.failure.model_dump(mode="json"),
-            "reason": failed and failed.reason,
-            "delay": failed.retry_in.total_seconds() if failed and failed.retry_in else 0.0,
-            **account_of(_spent_on(outcome)),
-        }
-        rows.append(f'{json.dumps(row)[:-1]}, "content": {_content(finished, keys)}}}')
+        part, outcome, content = finished.part, finished.outcome, "null"
+        row = {"id": str(part.id), "attempt": part.attempt, "state": PartState.DONE, "delay": 0.0}
+        match outcome:
+            case Done(content=result):
+                row |= {"verdict": result.verdict, **account_of(Spent.on(result))}
+                if isinstance(result, Page):
+                    row["doubts"] = len(result.doubts)
+                content = keys.seal(result.stored_json(), part.id)
+            case Failed():
+                row |= _failed(outcome)
+        rows.append(f'{json.dumps(row)[:-1]}, "content": {content}}}')
     return f"[{','.join(rows)}]"
 
 
-def _content(finished: Finished, keys: Keyring) -> str:
-    if not isinstance(finished.outcome, Done):
-        return "null"
-    return keys.seal(finished.outcome.content.stored_json(), finished.part.id)
-
-
-def _doubts(outcome: Outcome) -> int | None:
-    page = outcome.content if isinstance(outcome, Done) else None
-    return len(page.doubts) if isinstance(page, Page) else None
-
-
-def _state_after(outcome: Outcome) -> PartState:
-    if not isinstance(outcome, Failed):
-        return PartState.DONE
-    return PartState.FAILED if outcome.retry_in is None else PartState.QUEUED
-
-
-def _spent_on(outcome: Outcome) -> Spent | None:
-    if isinstance(outcome, Failed):
-        return outcome.spent and outcome.spent.in_vain
-    return Spent.on(outcome.content) if isinstance(outcome, Done) else None
+def _failed(outcome: Failed) -> dict[str, Any]:
+    return {
+        "state": PartState.FAILED if outcome.retry_in is None else PartState.QUEUED,
+        "failure": outcome.failure.model_dump(mode="json"),
+        "reason": outcome.reason,
+        "delay": outcome.retry_in.total_seconds() if outcome.retry_in else 0.0,
+        **account_of(outcome.spent and outcome.spent.in_vain),
+    }
 
 
 def _parts_of(cut: Cut) -> str:

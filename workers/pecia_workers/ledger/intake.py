@@ -1,13 +1,15 @@
-"""A job's document, fetched after the job was accepted: whose it is from now on."""
+"""What a part reads of its job: the document, also one that was fetched after the job was accepted, and captions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import PayloadRef, discards
+from pecia_schemas import PayloadRef, Segment, discards
+from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_workers.ledger.claim import ClaimedPart
 
@@ -33,6 +35,14 @@ _TAKE_IN = text(
     """
     UPDATE jobs SET payload = :payload, task = jsonb_set(task, '{source}', CAST(:source AS jsonb))
     WHERE id = :job_id
+    """
+)
+
+_CAPTIONS = text(
+    """
+    SELECT results.part_id, results.content FROM results JOIN parts ON parts.id = results.part_id
+    WHERE parts.job_id = :job_id AND parts.stage = 'caption' AND parts.state = 'done'
+    ORDER BY parts.ordinal
     """
 )
 
@@ -82,3 +92,10 @@ async def take_in(
 
 def _fence(worker: str, part: ClaimedPart) -> dict[str, object]:
     return {"id": part.id, "attempt": part.attempt, "worker": worker}
+
+
+async def read_captions(database: AsyncEngine, job_id: UUID, keys: Keyring) -> list[Segment]:
+    """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
+    async with database.connect() as connection:
+        rows = await connection.execute(_CAPTIONS, {"job_id": job_id})
+        return [Segment.model_validate(keys.unseal(content, part_id)) for part_id, content in rows]

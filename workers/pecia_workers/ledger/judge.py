@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_workers.ledger.processes import is_gone
 from pecia_workers.ledger.recovery import Recovered, find_orphaned, requeue_orphaned
+from pecia_workers.ledger.workers import is_gone
 from pecia_workers.metrics import declared as metrics
 
 log = structlog.get_logger(__name__)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import Context
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import structlog
@@ -12,13 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import JobState, PayloadRef, Segment, Stage
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.sqlstates import Verdict, name_of, outage_suppressed, verdict_on
-from pecia_workers.ledger.captions import read_captions
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts, claim_waiting
 from pecia_workers.ledger.commit import Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import outlast
-from pecia_workers.ledger.giveback import find_withdrawn, give_back, revoke_part
-from pecia_workers.ledger.groups import Grouped
-from pecia_workers.ledger.intake import PartLostError, document_of, take_in
+from pecia_workers.ledger.intake import PartLostError, document_of, read_captions, take_in
+from pecia_workers.ledger.recovery import find_withdrawn, give_back, revoke_part
 from pecia_workers.ledger.result_cache import Earlier, find_results
 from pecia_workers.tracing.stores import job_finished
 from pecia_workers.working import waiting
@@ -28,6 +30,9 @@ log = structlog.get_logger(__name__)
 _LARGEST_GROUP = 256
 
 Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 class Ledger:
@@ -147,3 +152,54 @@ class Ledger:
         with outage_suppressed():
             return await find_results(self._database, cache_keys, self._keys)
         return [None] * len(cache_keys)  # reading once more is sooner done than waiting
+
+
+class Grouped(Generic[Item, Answer]):
+    """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own answer.
+
+    So one statement serves all who asked while the last one ran.
+    No item waits for others: one that comes alone goes alone. A group that Postgres refuses is halved until the
+    item is found that it refuses. A caller that is cancelled leaves its item in the group.
+    """
+
+    def __init__(self, run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], *, most: int) -> None:
+        self._run = run
+        self._most = most
+        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: Item) -> Answer:
+        """Return what `run` returned for this item. Raises what it raised for this item, or for a whole group."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._worker is None or self._worker.done():
+            # What it logs is about all, not about the one who came first.
+            self._worker = asyncio.create_task(self._drain(), context=Context())
+        return await future
+
+    async def idle(self) -> None:
+        """Return once no group is under way, also one whose callers are gone."""
+        if self._worker:
+            await asyncio.wait([self._worker])
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            await self._settle(group)
+
+    async def _settle(self, group: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._run([item for item, _ in group])
+        except Exception as error:  # noqa: BLE001  each caller gets it
+            if len(group) > 1 and verdict_on(error) is Verdict.REFUSED:
+                half = len(group) // 2
+                await self._settle(group[:half])
+                await self._settle(group[half:])
+                return
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for (_, future), answer in zip(group, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -39,9 +38,12 @@ _KEY_OF_SECRETS = (
     " task->'password'->>'enc', task->'url'->>'enc', label->>'enc')"
 )
 _PAYLOADS_OF_SPAN = f"{_HOLDS_PAYLOAD} AND payload > :after AND payload <= :last"
-_JOBS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
-_REVISIONS_OF_SPAN = _ENDPOINTS_OF_SPAN = "id > CAST(:after AS uuid) AND id <= CAST(:last AS uuid)"
-_RESULTS_OF_SPAN = "part_id > CAST(:after AS uuid) AND part_id <= CAST(:last AS uuid)"
+_OF_SPAN = "{id} > CAST(:after AS uuid) AND {id} <= CAST(:last AS uuid)"
+_NEW = "unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)"
+
+
+Anew = Callable[[UUID, Any, Keyring], str]
+"""Returns the content of the row with that id under the current key, as JSON. Raises `DecryptionError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,40 +56,114 @@ class Kind:
     count: TextClause
 
 
-def _kind(first: str, ids: str, count: str) -> Kind:
-    step = f"SELECT id FROM ({ids} ORDER BY 1 LIMIT :limit) AS span (id) ORDER BY id DESC LIMIT 1"  # noqa: S608
-    return Kind(first=first, step=text(step), count=text(f"{count} GROUP BY 1"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Kind):
+    """A kind that lies in the rows of a table."""
+
+    lock: TextClause
+    write: TextClause
+    anew: Anew
 
 
-_NO_UUID = str(UUID(int=0))
+def _step(ids: str) -> TextClause:
+    return text(f"SELECT id FROM ({ids} ORDER BY 1 LIMIT :limit) AS span (id) ORDER BY id DESC LIMIT 1")  # noqa: S608
 
-PAYLOADS = _kind(
-    "",
-    "SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after",
-    f"SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number FROM jobs WHERE {_PAYLOADS_OF_SPAN}",  # noqa: S608
+
+def _rows(table: str, *, key: str = "id", count: str, lock: str, write: str, anew: Anew) -> Rows:
+    """Return the kind: `count` and `lock` are put before the condition of a span, which they may go on from."""
+    span = _OF_SPAN.format(id=key)
+    return Rows(
+        first=str(UUID(int=0)),
+        step=_step(f"SELECT {key} FROM {table} WHERE {key} > CAST(:after AS uuid)"),  # noqa: S608
+        count=text(f"{count} AND {span} GROUP BY 1"),
+        lock=text(f"{lock} AND {span} ORDER BY {key} FOR NO KEY UPDATE SKIP LOCKED"),
+        write=text(write),
+        anew=anew,
+    )
+
+
+def _task_anew(job_id: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
+    task = seal_task(unseal_task(content["task"], job_id, keys), job_id, keys)
+    label = seal_label(unseal_label(content["label"], job_id, keys), job_id, keys)
+    return json.dumps({"task": task, "label": label})
+
+
+def _content_anew(about: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
+    return keys.seal(json.dumps(keys.unseal(content, about)), about)
+
+
+def _secrets_anew(endpoint: UUID, content: Mapping[str, Any], keys: Keyring) -> str:
+    anew = {
+        name: stored and json.loads(_content_anew(endpoint, stored, keys)) for name, stored in content.items()
+    }
+    return json.dumps(anew)
+
+
+PAYLOADS = Kind(
+    first="",
+    step=_step("SELECT DISTINCT payload FROM jobs WHERE payload_released_at IS NULL AND payload > :after"),
+    count=text(
+        f"""
+        SELECT task->'source'->>'key' AS key, count(DISTINCT payload) AS number
+        FROM jobs WHERE {_PAYLOADS_OF_SPAN} GROUP BY 1
+        """  # noqa: S608  constants of this module
+    ),
 )
-TASKS = _kind(
-    _NO_UUID,
-    "SELECT id FROM jobs WHERE id > CAST(:after AS uuid)",
-    f"SELECT {_KEY_OF_SECRETS} AS key, count(*) AS number FROM jobs WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS}",  # noqa: S608
-)
-RESULTS = _kind(
-    _NO_UUID,
-    "SELECT part_id FROM results WHERE part_id > CAST(:after AS uuid)",
-    f"SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE {_RESULTS_OF_SPAN}",  # noqa: S608
-)
-REVISIONS = _kind(
-    _NO_UUID,
-    "SELECT id FROM revisions WHERE id > CAST(:after AS uuid)",
-    f"SELECT content->>'enc' AS key, count(*) AS number FROM revisions WHERE {_REVISIONS_OF_SPAN}",  # noqa: S608
-)
-SECRETS = _kind(
-    _NO_UUID,
-    "SELECT id FROM endpoints WHERE id > CAST(:after AS uuid)",
-    f"""
-    SELECT stored->>'enc' AS key, count(*) AS number
-    FROM endpoints, unnest(ARRAY[secret, former_secret]) AS stored WHERE {_ENDPOINTS_OF_SPAN} AND stored IS NOT NULL
+TASKS = _rows(
+    "jobs",
+    count=f"SELECT {_KEY_OF_SECRETS} AS key, count(*) AS number FROM jobs WHERE {_HAS_SECRETS}",  # noqa: S608
+    lock=f"""
+    SELECT id, jsonb_build_object('task', task, 'label', label) AS content FROM jobs
+    WHERE {_HAS_SECRETS} AND {_KEY_OF_SECRETS} IS DISTINCT FROM :current
     """,  # noqa: S608
+    write=f"""
+    UPDATE jobs SET task = new.content->'task', label = nullif(new.content->'label', 'null')
+    FROM (SELECT id, CAST(content AS jsonb) AS content FROM {_NEW}) AS new
+    WHERE jobs.id = new.id
+    """,  # noqa: S608
+    anew=_task_anew,
+)
+RESULTS = _rows(
+    "results",
+    key="part_id",
+    count="SELECT content->>'enc' AS key, count(*) AS number FROM results WHERE true",
+    lock="SELECT part_id AS id, content FROM results WHERE content->>'enc' IS DISTINCT FROM :current",
+    # What the cache finds them by was made under the key they had: it is of no use any more.
+    write=f"""
+    WITH new AS (
+        SELECT * FROM {_NEW}
+    ), forgotten AS (
+        DELETE FROM result_cache USING new WHERE result_cache.part_id = new.id
+    )
+    UPDATE results SET content = CAST(new.content AS jsonb) FROM new WHERE results.part_id = new.id
+    """,  # noqa: S608
+    anew=_content_anew,
+)
+REVISIONS = _rows(
+    "revisions",
+    count="SELECT content->>'enc' AS key, count(*) AS number FROM revisions WHERE true",
+    lock="SELECT id, content FROM revisions WHERE content->>'enc' IS DISTINCT FROM :current",
+    write=f"UPDATE revisions SET content = CAST(new.content AS jsonb) FROM {_NEW} WHERE revisions.id = new.id",  # noqa: S608
+    anew=_content_anew,
+)
+SECRETS = _rows(
+    "endpoints",
+    count="""
+    SELECT stored->>'enc' AS key, count(*) AS number
+    FROM endpoints, unnest(ARRAY[secret, former_secret]) AS stored WHERE stored IS NOT NULL
+    """,
+    lock="""
+    SELECT id, jsonb_build_object('secret', secret, 'former_secret', former_secret) AS content FROM endpoints
+    WHERE (secret->>'enc' IS DISTINCT FROM :current
+           OR former_secret IS NOT NULL AND former_secret->>'enc' IS DISTINCT FROM :current)
+    """,
+    write=f"""
+    UPDATE endpoints
+    SET secret = new.content->'secret', former_secret = nullif(new.content->'former_secret', 'null')
+    FROM (SELECT id, CAST(content AS jsonb) AS content FROM {_NEW}) AS new
+    WHERE endpoints.id = new.id
+    """,  # noqa: S608
+    anew=_secrets_anew,
 )
 
 # A worker may have read the name of a document whose job goes on: its former copy must not be removed.
@@ -114,77 +190,6 @@ _MOVE_JOBS = text(
     UPDATE jobs SET payload = :payload, task = CAST(new.task AS jsonb), task_digest = new.digest
     FROM unnest(CAST(:ids AS uuid[]), CAST(:tasks AS text[]), CAST(:digests AS text[])) AS new (id, task, digest)
     WHERE jobs.id = new.id
-    """
-)
-
-_LOCK_TASKS = text(
-    f"""
-    SELECT id, jsonb_build_object('task', task, 'label', label) AS content FROM jobs
-    WHERE {_JOBS_OF_SPAN} AND {_HAS_SECRETS} AND {_KEY_OF_SECRETS} IS DISTINCT FROM :current
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    """  # noqa: S608  constants of this module
-)
-_WRITE_TASKS = text(
-    """
-    UPDATE jobs SET task = new.content->'task', label = nullif(new.content->'label', 'null')
-    FROM (
-        SELECT id, CAST(content AS jsonb) AS content
-        FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
-    ) AS new
-    WHERE jobs.id = new.id
-    """
-)
-
-_LOCK_RESULTS = text(
-    f"""
-    SELECT part_id AS id, content FROM results
-    WHERE {_RESULTS_OF_SPAN} AND content->>'enc' IS DISTINCT FROM :current
-    ORDER BY part_id FOR NO KEY UPDATE SKIP LOCKED
-    """  # noqa: S608  constants of this module
-)
-# What the cache finds them by was made under the key they had: it is of no use any more.
-_WRITE_RESULTS = text(
-    """
-    WITH new AS (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
-    ), forgotten AS (
-        DELETE FROM result_cache USING new WHERE result_cache.part_id = new.id
-    )
-    UPDATE results SET content = CAST(new.content AS jsonb) FROM new WHERE results.part_id = new.id
-    """
-)
-
-_LOCK_REVISIONS = text(
-    f"""
-    SELECT id, content FROM revisions
-    WHERE {_REVISIONS_OF_SPAN} AND content->>'enc' IS DISTINCT FROM :current
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    """  # noqa: S608  constants of this module
-)
-_WRITE_REVISIONS = text(
-    """
-    UPDATE revisions SET content = CAST(new.content AS jsonb)
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content) WHERE revisions.id = new.id
-    """
-)
-
-_LOCK_SECRETS = text(
-    f"""
-    SELECT id, jsonb_build_object('secret', secret, 'former_secret', former_secret) AS content FROM endpoints
-    WHERE {_ENDPOINTS_OF_SPAN} AND (secret->>'enc' IS DISTINCT FROM :current
-          OR former_secret IS NOT NULL AND former_secret->>'enc' IS DISTINCT FROM :current)
-    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    """  # noqa: S608  constants of this module
-)
-_WRITE_SECRETS = text(
-    """
-    UPDATE endpoints
-    SET secret = new.content->'secret', former_secret = nullif(new.content->'former_secret', 'null')
-    FROM (
-        SELECT id, CAST(content AS jsonb) AS content
-        FROM unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, content)
-    ) AS new
-    WHERE endpoints.id = new.id
     """
 )
 
@@ -311,61 +316,14 @@ def _moved(rows: Sequence[Row[Any]], stored: PayloadRef, keys: Keyring) -> dict[
     }
 
 
-async def reseal_tasks(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt labels, and `fields`, instructions, passwords and URLs of tasks, of a span under the current key."""
-
-    def resealed(job_id: UUID, content: Mapping[str, Any]) -> str:
-        task = seal_task(unseal_task(content["task"], job_id, keys), job_id, keys)
-        label = seal_label(unseal_label(content["label"], job_id, keys), job_id, keys)
-        return json.dumps({"task": task, "label": label})
-
-    asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_TASKS, _WRITE_TASKS, asked, resealed)
-
-
-async def reseal_results(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the results of a span under the current key."""
-    asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_RESULTS, _WRITE_RESULTS, asked, partial(_content_anew, keys))
-
-
-async def reseal_revisions(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the revisions of a span under the current key."""
-    asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_REVISIONS, _WRITE_REVISIONS, asked, partial(_content_anew, keys))
-
-
-def _content_anew(keys: Keyring, about: UUID, content: Mapping[str, Any]) -> str:
-    return keys.seal(json.dumps(keys.unseal(content, about)), about)
-
-
-async def reseal_secrets(database: AsyncEngine, span: Span, keys: Keyring) -> Resealed:
-    """Encrypt the secrets of the endpoints of a span under the current key."""
-
-    def resealed(endpoint: UUID, content: Mapping[str, Any]) -> str:
-        sealed = {
-            name: stored and json.loads(keys.seal(json.dumps(keys.unseal(stored, endpoint)), endpoint))
-            for name, stored in content.items()
-        }
-        return json.dumps(sealed)
-
-    asked = asdict(span) | {"current": keys.current}
-    return await _rewrite(database, _LOCK_SECRETS, _WRITE_SECRETS, asked, resealed)
-
-
-async def _rewrite(
-    database: AsyncEngine,
-    lock: TextClause,
-    write: TextClause,
-    asked: Mapping[str, Any],
-    resealed: Callable[[UUID, Mapping[str, Any]], str],
-) -> Resealed:
+async def reseal(database: AsyncEngine, kind: Rows, span: Span, keys: Keyring) -> Resealed:
+    """Encrypt the rows of a span under the current key."""
     contents: dict[UUID, str] = {}
     async with database.begin() as connection:
-        rows = (await connection.execute(lock, asked)).all()
+        rows = (await connection.execute(kind.lock, asdict(span) | {"current": keys.current})).all()
         for row in rows:
             with suppress(DecryptionError):
-                contents[row.id] = resealed(row.id, row.content)
+                contents[row.id] = kind.anew(row.id, row.content, keys)
         if contents:
-            await connection.execute(write, {"ids": list(contents), "contents": list(contents.values())})
+            await connection.execute(kind.write, {"ids": list(contents), "contents": list(contents.values())})
     return Resealed(rewritten=len(contents), refused=len(rows) - len(contents))

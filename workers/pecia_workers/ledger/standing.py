@@ -1,15 +1,79 @@
-"""How the fleet stands, for metrics: what waits for how long, what is behind, who is on duty."""
+"""How the fleet stands: what waits for how long, what is behind, who is on duty, and what no one on duty can do.
+
+For operators, metrics and the screen of `pecia up`; on a plain connection, for a command has no loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from pecia_schemas import Lane
-from pecia_workers.ledger.lag import Lag, Left, lag, left_in_postgres
-from pecia_workers.ledger.roster import roles_on_duty
+from pecia_schemas import Lane, Stage
+from pecia_schemas.duty import ON_DUTY, UNSERVED, UNSIGNED, Lack
+
+_MOST_OF_A_LIST = 100_000
+"""Parts of a list that are counted."""
+
+# One entry of an index for each part that is counted.
+_LEFT = text(
+    """
+    SELECT stages.stage, lanes.lane, count(*) AS parts, extract(epoch FROM now() - min(due.run_at)) AS seconds,
+           (SELECT count(*) FROM parts WHERE state = 'queued' AND published_at IS NOT NULL
+            AND parts.stage = stages.stage AND parts.lane = lanes.lane) AS published
+    FROM unnest(CAST(:stages AS text[])) AS stages (stage)
+    CROSS JOIN unnest(CAST(:lanes AS text[])) AS lanes (lane)
+    CROSS JOIN LATERAL ((
+        SELECT run_at FROM parts
+        WHERE state = 'queued' AND published_at IS NULL AND attempt = 0 AND NOT early
+          AND parts.stage = stages.stage AND parts.lane = lanes.lane AND run_at <= now()
+        LIMIT :most
+    ) UNION ALL (
+        SELECT run_at FROM parts
+        WHERE state = 'queued' AND published_at IS NULL AND attempt > 0
+          AND parts.stage = stages.stage AND parts.lane = lanes.lane AND run_at <= now()
+        LIMIT :most
+    )) AS due
+    GROUP BY stages.stage, lanes.lane
+    """
+)
+
+_LAG = text(
+    """
+    SELECT deliveries.*, (
+        SELECT count(*) FROM receivers WHERE paused_until IS NOT NULL AND EXISTS (
+            SELECT FROM deliveries WHERE state = 'pending' AND deliveries.receiver = receivers.receiver)
+    ) AS paused FROM (
+        SELECT count(*) AS deliveries, extract(epoch FROM now() - min(next_at)) AS deliveries_s
+        FROM (
+            SELECT next_at FROM deliveries
+            WHERE state = 'pending' AND NOT queued AND next_at <= now() AND receiver NOT IN (
+                SELECT receiver FROM receivers WHERE paused_until IS NOT NULL)
+            UNION ALL
+            SELECT next_at FROM receivers JOIN deliveries USING (receiver)
+            WHERE next_due <= now() AND paused_until IS NULL AND state = 'pending' AND queued
+        ) AS due
+    ) AS deliveries
+    """
+)
+
+_UNSERVED = text(UNSERVED)
+_ROLES = text(f"SELECT role, count(*) AS number FROM workers WHERE {ON_DUTY} GROUP BY role")  # noqa: S608  a constant
+
+_ENGINES = text(
+    f"""
+    SELECT name, stages, engine, coalesce(capabilities, '{{}}') AS capabilities FROM workers
+    WHERE {ON_DUTY} AND engine IS NOT NULL ORDER BY name
+    """  # noqa: S608  a constant
+)
+
+_UNSIGNED = text(
+    f"""
+    SELECT {UNSIGNED} AND EXISTS (SELECT FROM deliveries WHERE state = 'pending' AND endpoint_id IS NULL)
+    """  # noqa: S608  a constant
+)
 
 # The first entry of an index for each lane, however many parts wait.
 _OLDEST = text(
@@ -27,6 +91,23 @@ _REMOVALS = text(
     """
     SELECT count(*) AS number, coalesce(extract(epoch FROM now() - min(discarded_at)), 0) AS seconds
     FROM discarded_payloads WHERE discarded_at IS NOT NULL
+    """
+)
+
+MOST_JOBS: Final = 10_000
+"""Jobs of a state that are counted."""
+GLANCE_S: Final = 60
+
+_GLANCE = text(
+    """
+    SELECT (SELECT count(*) FROM (SELECT FROM jobs WHERE state = 'queued' LIMIT :most) AS first) AS queued,
+           (SELECT count(*) FROM (SELECT FROM jobs WHERE state = 'running' LIMIT :most) AS first) AS running,
+           ended.*, read.*
+    FROM (SELECT count(*) FILTER (WHERE state = 'succeeded') AS done,
+                 count(*) FILTER (WHERE state IN ('failed', 'partial')) AS failed
+          FROM jobs WHERE finished_at > now() - make_interval(secs => :window)) AS ended,
+         (SELECT count(*) AS parts FROM parts
+          WHERE engine IS NOT NULL AND state = 'done' AND finished_at > now() - make_interval(secs => :window)) AS read
     """
 )
 
@@ -60,3 +141,112 @@ def standing(connection: Connection, *, window: int) -> Standing:
         left=left,
         lag=lag(connection, left, window=window),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWorker:
+    """A worker that has an engine, as it registered."""
+
+    name: str
+    stages: list[str]
+    engine: str
+    capabilities: Mapping[str, Any]
+    """Empty for a worker of an older version."""
+
+
+def roles_on_duty(connection: Connection) -> dict[str, int]:
+    """Return how many workers of each role live."""
+    return {row.role: row.number for row in connection.execute(_ROLES)}
+
+
+def engines_on_duty(connection: Connection) -> list[EngineWorker]:
+    """Return the workers that live and have an engine."""
+    return [EngineWorker(**row) for row in connection.execute(_ENGINES).mappings()]
+
+
+def waiting_in_vain(connection: Connection) -> list[Lack]:
+    """Return what all queued parts together need that no worker on duty can do."""
+    return [Lack(**row) for row in connection.execute(_UNSERVED, {"job_ids": None}).mappings()]
+
+
+def wait_for_a_secret(connection: Connection) -> bool:
+    """Return whether callbacks wait because no webhook worker on duty has the secret to sign them with."""
+    return bool(connection.execute(_UNSIGNED).scalar())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Parts of one list that could run and wait in Postgres."""
+
+    stage: Stage
+    lane: Lane
+    parts: int
+    """Counted up to a hundred thousand."""
+    seconds: float
+    """How long the oldest of them has been due."""
+    published: int
+    """Parts of the list that wait in Redis, by what Postgres knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """What is due and not done."""
+
+    unpublished: int
+    """Parts that could run and are not in Redis although their list is not half full: the relay's work."""
+    unpublished_s: float
+    """How long the oldest of them has been due, in seconds; 0 without any."""
+    deliveries: int
+    """Callbacks that are not being tried, although their receiver is not paused: the webhook workers' work."""
+    deliveries_s: float
+    """How long the oldest of them has been due, in seconds; 0 without any."""
+    paused: int
+    """Receivers of callbacks that are paused, and for which some wait."""
+
+
+def left_in_postgres(connection: Connection) -> list[Left]:
+    """Return it for each list of which something waits in Postgres."""
+    lists = {"stages": list(Stage), "lanes": list(Lane), "most": _MOST_OF_A_LIST}
+    return [
+        Left(
+            stage=Stage(row.stage),
+            lane=Lane(row.lane),
+            parts=row.parts,
+            seconds=float(row.seconds),
+            published=row.published,
+        )
+        for row in connection.execute(_LEFT, lists)
+    ]
+
+
+def lag(connection: Connection, left: Sequence[Left], *, window: int) -> Lag:
+    """Return it, by the clock of Postgres. On an `AsyncConnection`, by its `run_sync`."""
+    row = connection.execute(_LAG).mappings().one()
+    unpublished = [one for one in left if one.published < window / 2]
+    return Lag(
+        unpublished=sum(one.parts for one in unpublished),
+        unpublished_s=max((one.seconds for one in unpublished), default=0.0),
+        deliveries=row["deliveries"],
+        deliveries_s=float(row["deliveries_s"] or 0),
+        paused=row["paused"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """Jobs that are open, and what came to its end in the last minute."""
+
+    queued: int
+    """Of the first `MOST_JOBS`, as is `running`."""
+    running: int
+    done: int
+    failed: int
+    """Or partial."""
+    parts: int
+    """Pages and segments that were read."""
+
+
+def glance(connection: Connection) -> Glance:
+    """Return how the fleet stands."""
+    row = connection.execute(_GLANCE, {"most": MOST_JOBS, "window": GLANCE_S}).mappings().one()
+    return Glance(**row)

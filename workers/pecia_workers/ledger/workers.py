@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import structlog
 from sqlalchemy import bindparam, text
@@ -20,17 +25,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas import Stage
 from pecia_schemas.duty import ON_DUTY
 from pecia_schemas.sqlstates import name_of, outage_suppressed
+from pecia_workers.engines.base import Engine
 from pecia_workers.ledger.database import open_database, open_for_questions
-from pecia_workers.ledger.processes import new_name
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Engine
 
 log = structlog.get_logger(__name__)
 
 _LONGEST_BEAT = timedelta(seconds=5)
 _FAREWELL_S = 3
 _JOIN_S = 10
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PROCESS_NAMES = Path("/proc/self/ns/pid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +54,13 @@ class WorkerIdentity:
     @classmethod
     def new(cls, role: str, stages: Collection[Stage] = (), engine: Engine | None = None) -> WorkerIdentity:
         """Return this process under a name that no other bears, not even a later one with its number."""
-        host, pid = socket.gethostname(), os.getpid()
-        listed = tuple(sorted(stage.value for stage in stages))
-        reads_with = engine.capabilities.name if engine else None
         return cls(
             name=new_name(role),
             role=role,
-            stages=listed,
-            host=host,
-            pid=pid,
-            engine=reads_with,
+            stages=tuple(sorted(stage.value for stage in stages)),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            engine=engine.capabilities.name if engine else None,
         )
 
     def running(self, engine: Engine) -> WorkerIdentity:
@@ -134,18 +136,7 @@ _STOPPED = text("UPDATE workers SET seen_at = now(), stopped_at = now() WHERE na
 async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
     """Write the worker's row, alive from now on."""
     async with database.begin() as connection:
-        await connection.execute(
-            _REGISTER,
-            {
-                "name": worker.name,
-                "role": worker.role,
-                "stages": list(worker.stages),
-                "host": worker.host,
-                "pid": worker.pid,
-                "engine": worker.engine,
-                "capabilities": worker.capabilities,
-            },
-        )
+        await connection.execute(_REGISTER, asdict(worker) | {"stages": list(worker.stages)})
 
 
 def is_registered(database_url: str, pid: int) -> bool:
@@ -287,3 +278,38 @@ class Beats:
                 missed = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._every_s)
+
+
+def new_name(role: str) -> str:
+    """Return a name for this process that no other bears, not even a later one with its number."""
+    return f"{role}@{socket.gethostname()}:{os.getpid()}:{_here()}{secrets.token_hex(3)}"
+
+
+def is_gone(name: str) -> bool:
+    """Return whether this process had its number in the same place as ours, and no process has it any more.
+
+    False where that is unknown: on other machines, in other containers, or if the number was given away again.
+    """
+    rest, _, token = name.rpartition(":")
+    pid = rest.rpartition(":")[2]
+    return token.startswith(_here()) and pid.isdecimal() and not _exists(int(pid))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+@cache
+def _here() -> str:
+    """Name where a process number means one process: this boot of this machine, this container."""
+    try:
+        where = f"{socket.gethostname()}{_BOOT.read_text()}{_PROCESS_NAMES.stat().st_ino}"
+    except OSError:
+        where = uuid4().hex
+    return hashlib.sha256(where.encode()).hexdigest()[:8]

@@ -10,17 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Source, text_of
 from pecia_schemas.results import Verdict
+from pecia_workers.engines.base import Generation
 from pecia_workers.engines.reader_cards import AnswerFormat
 from pecia_workers.reading.doctags import doctags
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.reading.verdicts import unfenced
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Generation
 
 Size = tuple[int, int]
 Tokens = tuple[tuple[str, float], ...]

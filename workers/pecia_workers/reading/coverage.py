@@ -6,20 +6,17 @@ engine here reads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box
 from pecia_workers.media.ink import find_faint_ink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
 """Of a letter: in pixels, and by the page's longer side."""

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pecia_schemas import FailureCode
-from pecia_workers.engines.base import EngineRefusedError
-
-if TYPE_CHECKING:
-    from pecia_schemas import ReadDocument
-    from pecia_workers.engines.base import Capabilities
+from pecia_schemas import FailureCode, ReadDocument
+from pecia_workers.engines.base import Capabilities, EngineRefusedError
 
 
 def check_demands(task: ReadDocument, engine: Capabilities) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend, validator_for
@@ -17,12 +17,9 @@ from pecia_schemas.grounding import MergeRule
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Verdict
 from pecia_schemas.storable import storable
+from pecia_workers.engines.base import Generation
 from pecia_workers.reading.ladder import Reading, best
 from pecia_workers.reading.verdicts import unfenced
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Generation
-
 
 _MERGE: Final = "x-merge"
 _DEFINED: Final = "#/$defs/"

@@ -6,17 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import structlog
 
 from pecia_schemas.results import Change, ReadingAttempt
-from pecia_workers.engines.base import EngineDeadError, EngineError
+from pecia_workers.engines.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 from pecia_workers.reading.rungs import RUNGS, changed, next_change, was_cut_as_asked
 from pecia_workers.reading.verdicts import judged, rank
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import EngineRequest, Generation, Generator
 
 log = structlog.get_logger(__name__)
 

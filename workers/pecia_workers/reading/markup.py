@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block.table import escapedSplit
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table, plain_blocks
 from pecia_schemas.storable import storable_text
-
-if TYPE_CHECKING:
-    from markdown_it.rules_inline import StateInline
-    from markdown_it.token import Token
 
 _MOST_PLACES: Final = 100_000
 """Of a table; a model that loops may write any span."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from pecia_schemas import Page, Shrunk, TokenUsage
+from pecia_schemas import Page, Shrunk, Timings, TokenUsage
 from pecia_schemas.blocks import mean_confidence
 from pecia_schemas.storable import storable_text
-from pecia_workers.reading.ladder import best
+from pecia_workers.media.pages import PageImage
+from pecia_workers.reading.fields import Fields
+from pecia_workers.reading.ladder import Reading, best
 from pecia_workers.reading.markup import blocks_of
 from pecia_workers.reading.sureness import sureness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pecia_schemas import Timings
-    from pecia_workers.media.pages import PageImage
-    from pecia_workers.reading.fields import Fields
-    from pecia_workers.reading.ladder import Reading
 
 
 def page_of(

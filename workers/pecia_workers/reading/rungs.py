@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.results import Change, Verdict
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pecia_workers.engines.base import EngineRequest, Generation, Sampling
+from pecia_workers.engines.base import EngineRequest, Generation, Sampling
 
 RUNGS: Final = {
     Verdict.REPETITION: (Change.TEMPERATURE, Change.PENALTY, Change.SMALLER),

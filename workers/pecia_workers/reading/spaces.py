@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pecia_workers.reading.characters import Character, text_of_characters
 from pecia_workers.reading.superscripts import line_ink
 from pecia_workers.reading.values import is_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 _LEAST, _BY_SPACES, _ALONE = 0.18, 0.85, 0.4
 """How wide a lost space is: by the line's height, and by its other spaces; how wide those are if it has none."""

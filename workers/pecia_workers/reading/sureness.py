@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import string
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from pecia_schemas.blocks import Doubt, DoubtReason
 from pecia_workers.reading.values import is_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _LEAST_OF_A_VALUE: Final = math.log(0.6)
 _LEAST_OF_A_WORD: Final = math.log(0.2)

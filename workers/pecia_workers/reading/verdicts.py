@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pecia_schemas.blocks import DoubtReason, mean_confidence
 from pecia_schemas.results import Verdict
+from pecia_workers.engines.base import Generation
 from pecia_workers.reading.sureness import doubtful_words
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import Generation
 
 _WORST_FIRST: Final = (
     Verdict.UNREADABLE,

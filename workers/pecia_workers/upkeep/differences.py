@@ -1,23 +1,25 @@
-"""Where Postgres, Redis and the payload store contradict each other, and themselves.
+"""Where Postgres, Redis and the payload store contradict each other, and themselves; and how that is put right.
 
-While the fleet works they always do, for a moment: a difference counts if it is still there at a second look.
+While the fleet works they always do, for a moment: a difference counts if it is still there at a second look. It is put
+right by what upkeep and workers do all day, once more and for certain.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.lists import DEAD, EARLIER
 from pecia_workers.ledger.inspection import (
+    mend_jobs,
     miscounted_jobs,
     open_payloads,
     stuck_summaries,
@@ -27,14 +29,15 @@ from pecia_workers.ledger.inspection import (
 from pecia_workers.ledger.publication import expected_in_redis, find_missing
 from pecia_workers.ledger.recovery import find_orphaned
 from pecia_workers.upkeep.queues import held_parts
-from pecia_workers.upkeep.steps import Stores
+from pecia_workers.upkeep.steps import GRACE, Judging, Stores, relay, republish_lost
 
 SECOND_LOOK: Final = timedelta(seconds=3)
-GRACE: Final = timedelta(seconds=5)
 _MOST_ORPHANS: Final = 10_000
 _LOOKS_AT_A_TIME: Final = 16
 
-Items = frozenset[Hashable]
+_ACTOR: Final = "doctor"
+
+Items = frozenset[Any]
 
 
 class Difference(StrEnum):
@@ -108,22 +111,6 @@ async def _lost_messages(scene: Scene) -> set[Hashable]:
     return set(await find_missing(database, present, expected.before))
 
 
-async def _orphans(scene: Scene) -> set[Hashable]:
-    return set(await find_orphaned(scene.stores.database, limit=_MOST_ORPHANS))
-
-
-async def _miscounted(scene: Scene) -> set[Hashable]:
-    return set(await miscounted_jobs(scene.stores.database))
-
-
-async def _unended(scene: Scene) -> set[Hashable]:
-    return set(await unended_jobs(scene.stores.database))
-
-
-async def _stuck_summaries(scene: Scene) -> set[Hashable]:
-    return set(await stuck_summaries(scene.stores.database))
-
-
 async def _dead_messages(scene: Scene) -> set[Hashable]:
     count = await asyncio.to_thread(scene.stores.redis.llen, DEAD)
     return set(range(count))
@@ -159,14 +146,54 @@ async def _missing_payloads(scene: Scene) -> set[Hashable]:
     return {job for (_, jobs), held in zip(needed.items(), there, strict=True) if not held for job in jobs}
 
 
-_LOOKS: dict[Difference, Callable[[Scene], Awaitable[set[Hashable]]]] = {
+_LOOKS: dict[Difference, Callable[[Scene], Awaitable[Iterable[Hashable]]]] = {
     Difference.LOST_MESSAGES: _lost_messages,
-    Difference.ORPHANS: _orphans,
-    Difference.MISCOUNTED: _miscounted,
-    Difference.UNENDED: _unended,
-    Difference.STUCK_SUMMARIES: _stuck_summaries,
+    Difference.ORPHANS: lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS),
+    Difference.MISCOUNTED: lambda scene: miscounted_jobs(scene.stores.database),
+    Difference.UNENDED: lambda scene: unended_jobs(scene.stores.database),
+    Difference.STUCK_SUMMARIES: lambda scene: stuck_summaries(scene.stores.database),
     Difference.DEAD_MESSAGES: _dead_messages,
     Difference.EARLIER_KEYS: _earlier_keys,
     Difference.STRANGERS: _strangers,
     Difference.MISSING_PAYLOADS: _missing_payloads,
+}
+
+
+async def mend(scene: Scene, found: Found) -> None:
+    """Put right what can be; whatever has moved on since it was found stays as it is."""
+    for kind, items in found.items():
+        if kind.is_mended:
+            await _MENDERS[kind](scene, items)
+    await relay(scene.stores)
+
+
+async def _publish_lost(scene: Scene, _items: Items) -> None:
+    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
+    await republish_lost(scene.stores, before=expected.before)
+
+
+async def _requeue(scene: Scene, _items: Items) -> None:
+    judging = Judging(scene.stores, scene.settings)
+    while await judging():
+        pass
+
+
+async def _mend_jobs(scene: Scene, items: Items) -> None:
+    job_ids: list[UUID] = sorted(items)
+    ended = await mend_jobs(scene.stores.database, job_ids, actor=_ACTOR)
+    await scene.stores.bus.tell(ended)
+
+
+async def _delete(scene: Scene, keys: Items) -> None:
+    await asyncio.to_thread(scene.stores.redis.delete, *keys)
+
+
+_MENDERS: dict[Difference, Callable[[Scene, Items], Awaitable[None]]] = {
+    Difference.LOST_MESSAGES: _publish_lost,
+    Difference.ORPHANS: _requeue,
+    Difference.MISCOUNTED: _mend_jobs,
+    Difference.UNENDED: _mend_jobs,
+    Difference.STUCK_SUMMARIES: _mend_jobs,
+    Difference.DEAD_MESSAGES: lambda scene, _: _delete(scene, frozenset({DEAD})),
+    Difference.EARLIER_KEYS: _delete,
 }

@@ -16,10 +16,10 @@ from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.service import serve
-from pecia_workers.upkeep.measuring import Measurement
 from pecia_workers.upkeep.retention import retention_steps
 from pecia_workers.upkeep.steps import (
     Judging,
+    Measurement,
     Reconciler,
     Stores,
     expire,

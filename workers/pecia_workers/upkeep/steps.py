@@ -7,17 +7,19 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from redis import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas import JobState
+from pecia_schemas import JobState, Lane
 from pecia_schemas.messages import CANCEL_CHANNEL
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
+from pecia_workers.broker.lists import DEAD, QUARANTINES, QUEUES
 from pecia_workers.bus import Bus
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.judge import Judge
@@ -27,15 +29,25 @@ from pecia_workers.ledger.publication import (
     unpublish_missing,
 )
 from pecia_workers.ledger.recovery import expire_jobs
+from pecia_workers.ledger.standing import Left, Standing, standing
 from pecia_workers.ledger.workers import forget_gone
-from pecia_workers.upkeep.queues import count_waiting_parts, held_parts, mend_turns
+from pecia_workers.metrics import declared as metrics
+from pecia_workers.upkeep.queues import (
+    count_taken,
+    count_waiting,
+    count_waiting_parts,
+    held_parts,
+    mend_turns,
+)
 
 _BATCH = 1_000
-_GRACE = timedelta(seconds=5)
+GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SHARE_OF_COMPARING = 5
 """A comparison that took a second is followed by the next no sooner than this many seconds later."""
+_MEASURE_EVERY_S = 5.0
+_ROLES = ("ingest", "engine", "webhooks", "upkeep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +123,13 @@ async def relay(stores: Stores) -> int:
     return total
 
 
+async def republish_lost(stores: Stores, *, before: datetime) -> int:
+    """Hand parts to the relay that were published before that moment and are not in Redis; return how many."""
+    await asyncio.to_thread(mend_turns, stores.redis)
+    present = await asyncio.to_thread(held_parts, stores.redis)
+    return await unpublish_missing(stores.database, present, before=before)
+
+
 class Reconciler:
     """Finds parts whose message Redis has lost: after FLUSHALL, a restart without data, the last second of the log.
 
@@ -125,13 +144,11 @@ class Reconciler:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
         held = await asyncio.to_thread(count_waiting_parts, stores.redis)
-        expected = await expected_in_redis(stores.database, grace=_GRACE)
+        expected = await expected_in_redis(stores.database, grace=GRACE)
         now = time.monotonic()
         if now < self._at_latest and (held >= expected.parts or now < self._not_before):
             return 0
-        await asyncio.to_thread(mend_turns, stores.redis)
-        present = await asyncio.to_thread(held_parts, stores.redis)
-        lost = await unpublish_missing(stores.database, present, before=expected.before)
+        lost = await republish_lost(stores, before=expected.before)
         self._rest(since=now)
         return lost
 
@@ -139,3 +156,50 @@ class Reconciler:
         now = time.monotonic()
         self._not_before = now + (now - since) * _SHARE_OF_COMPARING
         self._at_latest = now + _LONGEST_WITHOUT_COMPARISON_S
+
+
+class Measurement:
+    """A step of upkeep that changes nothing. A few short look-ups, every five seconds at most."""
+
+    def __init__(self, *, window: int) -> None:
+        self._window = window
+        self._not_before = 0.0
+
+    async def __call__(self, stores: Stores) -> int:
+        """Look, and return 0."""
+        if time.monotonic() < self._not_before:
+            return 0
+        async with stores.database.connect() as connection:
+            found = await connection.run_sync(standing, window=self._window)
+        await asyncio.to_thread(_show_lists, stores.redis, found.left)
+        _show_postgres(found)
+        metrics.MEASURED.set_to_current_time()
+        self._not_before = time.monotonic() + _MEASURE_EVERY_S
+        return 0
+
+
+def _show_lists(redis: Redis, left: Sequence[Left]) -> None:
+    in_postgres = {(one.stage, one.lane): one.parts for one in left}
+    waiting = count_waiting(redis)
+    for queue, (stage, lane) in QUEUES.items():
+        metrics.QUEUE_PARTS.labels(stage, lane).set(waiting[queue] + in_postgres.get((stage, lane), 0))
+    for queue, stage in QUARANTINES.items():
+        metrics.QUEUE_PARTS.labels(stage, "quarantine").set(waiting[queue])
+    strange: Any = redis.llen(DEAD)
+    metrics.LEASED_PARTS.set(count_taken(redis).total())
+    metrics.STRANGE_MESSAGES.set(strange)
+
+
+def _show_postgres(found: Standing) -> None:
+    for lane in Lane:
+        metrics.QUEUE_OLDEST.labels(lane).set(found.oldest_s.get(lane, 0.0))
+    for role in _ROLES:
+        metrics.WORKERS.labels(role).set(found.roles.get(role, 0))
+    metrics.REMOVALS.set(found.removals)
+    metrics.REMOVALS_OLDEST.set(found.removals_s)
+    lag = found.lag
+    metrics.UNPUBLISHED.set(lag.unpublished)
+    metrics.UNPUBLISHED_OLDEST.set(lag.unpublished_s)
+    metrics.DUE_WEBHOOKS.set(lag.deliveries)
+    metrics.DUE_WEBHOOKS_OLDEST.set(lag.deliveries_s)
+    metrics.PAUSED_RECEIVERS.set(lag.paused)

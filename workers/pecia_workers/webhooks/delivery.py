@@ -15,8 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
 from pecia_workers.ledger.database import open_database, outlast
-from pecia_workers.ledger.outbox import ClaimedDelivery, Room, claim_deliveries, give_up, record_outcome
-from pecia_workers.ledger.receivers import PausePolicy
+from pecia_workers.ledger.outbox import (
+    ClaimedDelivery,
+    PausePolicy,
+    Room,
+    claim_deliveries,
+    give_up,
+    record_outcome,
+)
 from pecia_workers.metrics.declared import WEBHOOK_SECONDS, WEBHOOKS
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.outgoing.guard import GuardedBackend

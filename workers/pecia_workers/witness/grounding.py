@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pecia_schemas.blocks import (
     Block,
@@ -27,10 +30,6 @@ from pecia_workers.reading.verdicts import rank
 from pecia_workers.witness.alignment import align
 from pecia_workers.witness.ink import placed_words
 from pecia_workers.witness.tokens import Comparison, Token, tokens_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}

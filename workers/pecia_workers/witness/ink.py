@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word
 from pecia_workers.reading.lines import words_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _CONTRAST: Final = 0.4
 """Of a line's own darkest or lightest print, from which a pixel is ink."""

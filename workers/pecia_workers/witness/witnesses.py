@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -20,17 +20,14 @@ import structlog
 from pecia_schemas.blocks import Block, Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.tasks import ReadDocument, Witness
-from pecia_workers.engines.base import EngineError
+from pecia_workers.engines.base import EngineError, EngineRequest, Generator
+from pecia_workers.media.pages import PageImage
 from pecia_workers.metrics import recording
 from pecia_workers.reading.verdicts import rank
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.tokens import tokens_of
 from pecia_workers.working import waiting
-
-if TYPE_CHECKING:
-    from pecia_workers.engines.base import EngineRequest, Generator
-    from pecia_workers.media.pages import PageImage
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""What the fleet has learned of its workloads' output, merged by all workers in a row for each workload."""
+"""What workers learned of their engines and leave to others: lengths of output, and the memory that an engine had."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ _MERGE = text(
 
 _KNOWN = text("SELECT workload, weights FROM output_lengths")
 
+_NOTE = text("UPDATE workers SET memory = :share WHERE name = :name")
+
+_LEFT = text(
+    """
+    SELECT memory FROM workers
+    WHERE host = :host AND engine = :engine AND memory IS NOT NULL AND seen_at > now() - interval '10 minutes'
+    ORDER BY seen_at DESC LIMIT 1
+    """
+)
+
 
 async def share_output_lengths(
     database: AsyncEngine, seen: Mapping[str, list[float]], *, half_life: int
@@ -33,3 +43,16 @@ async def share_output_lengths(
             values = {"workload": workload, "weights": weights, "seen": sum(weights), "half_life": half_life}
             await connection.execute(_MERGE, values)
         return {row.workload: row.weights for row in await connection.execute(_KNOWN)}
+
+
+async def note_memory(database: AsyncEngine, worker: str, share: float) -> None:
+    """Write down the share that a successor should begin with."""
+    async with database.begin() as connection:
+        await connection.execute(_NOTE, {"name": worker, "share": share})
+
+
+async def memory_left(database: AsyncEngine, *, host: str, engine: str) -> float:
+    """Return the share that the last engine of that name to die on that machine, lately, has left; 1 without any."""
+    async with database.connect() as connection:
+        left = (await connection.execute(_LEFT, {"host": host, "engine": engine})).scalar()
+    return 1.0 if left is None else float(left)
