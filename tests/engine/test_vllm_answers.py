@@ -15,8 +15,8 @@ from pecia_schemas import DocumentType, FailureCode, TokenUsage, Verdict
 from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_workers.engines import Engine, EngineRefusedError, EngineRequest, Generation
 from pecia_workers.engines.base import Load
-from pecia_workers.engines.fingerprint import fingerprint
 from pecia_workers.engines.gpus import visible_gpus
+from pecia_workers.engines.models import fingerprint
 
 PIXELS_OF_A_TOKEN = 28 * 28
 

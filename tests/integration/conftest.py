@@ -28,7 +28,7 @@ from pecia_schemas.messages import job_channel
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker import connect
 from pecia_workers.ledger import Cut, Done, Failed, Finished, Ledger, NewPart, Outcome
-from pecia_workers.ledger.accounts import Spent
+from pecia_workers.ledger.commit import Spent
 
 _HOW: dict[str, Any] = {"verdict": Verdict.OK, "engine": "test"}
 

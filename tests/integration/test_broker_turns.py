@@ -16,7 +16,6 @@ from pecia_workers.broker import Ended, Lists, hand_back
 from pecia_workers.upkeep.queues import (
     count_taken,
     count_waiting,
-    count_waiting_parts,
     held_parts,
     mend_turns,
 )
@@ -126,7 +125,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_a_flow_keeps_its_order(
         expect_markers_where_something_waits(redis)
         left = {str(part) for parts in sent.values() for part in parts} - {str(part) for part in done}
         assert held_parts(redis) == left
-        assert count_waiting_parts(redis) + count_taken(redis).total() == len(left)
+        assert count_waiting(redis).total() + count_taken(redis).total() == len(left)
     done += held + claim_all(redis)
     let_go(redis, finished=done)
 

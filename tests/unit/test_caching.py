@@ -33,7 +33,7 @@ from pecia_workers.caching.cache import Look, ResultCache
 from pecia_workers.caching.identity import identity_of
 from pecia_workers.caching.keys import key_of, tenant_of
 from pecia_workers.engines.base import Capabilities, ClipTimes, EngineRequest, Sampling
-from pecia_workers.engines.fingerprint import fingerprint, revision_of
+from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.ledger import ClaimedPart
 from pecia_workers.ledger.result_cache import Earlier
 from samples import claimed_part, page

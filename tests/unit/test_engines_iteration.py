@@ -61,7 +61,7 @@ def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
         iteration = scheduler.step()
         held = sum(sequence.blocks for sequence in scheduler.running)
         assert 0 <= held <= model.kv_blocks
-        assert scheduler.kv_used == pytest.approx(held / model.kv_blocks)
+        assert scheduler.load.kv_used == pytest.approx(held / model.kv_blocks)
         assert all(s.computed <= s.blocks * BLOCK_TOKENS for s in scheduler.running)
         assert len(scheduler.running) <= model.max_num_seqs
         assert iteration.prefilled <= model.prefill_budget(0)
@@ -69,7 +69,7 @@ def test_no_limit_is_ever_exceeded(model: IterationModel, of: Lengths) -> None:
             0 < iteration.prefilled + iteration.decoded <= model.max_num_batched_tokens or iteration.preempted
         )
 
-    assert scheduler.kv_used == 0
+    assert scheduler.load.kv_used == 0
 
 
 @given(model=models, of=lengths)
@@ -173,7 +173,7 @@ def test_a_removed_sequence_frees_its_blocks() -> None:
     scheduler.remove(running)
     scheduler.remove(waiting)
 
-    assert (scheduler.kv_used, scheduler.running, list(scheduler.waiting)) == (0, [], [])
+    assert (scheduler.load.kv_used, scheduler.running, list(scheduler.waiting)) == (0, [], [])
 
 
 def test_a_sequence_larger_than_the_whole_cache_is_refused() -> None:

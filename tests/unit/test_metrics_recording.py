@@ -17,7 +17,7 @@ from pecia_schemas import (
 )
 from pecia_workers.engines.base import Generation, Load
 from pecia_workers.ledger import ClaimedPart, Cut, Done, Failed, NewPart, Outcome
-from pecia_workers.ledger.accounts import Spent
+from pecia_workers.ledger.commit import Spent
 from pecia_workers.metrics import gpus, recording
 from pecia_workers.metrics.declared import REGISTRY
 from samples import claimed_part, page

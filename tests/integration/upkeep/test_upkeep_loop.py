@@ -15,7 +15,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.connection import connect
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.redis import EmbeddedRedis
-from pecia_workers.upkeep.queues import count_waiting_parts, held_parts
+from pecia_workers.upkeep.queues import count_waiting, held_parts
 
 QUEUE = "read.normal"
 Make = Callable[..., Any]
@@ -31,7 +31,7 @@ def test_after_flushall_everything_is_back_within_seconds(
         redis.flushall()
 
         eventually(lambda: len(held_parts(redis)) == 50)
-    assert count_waiting_parts(redis) == 50, "some were published twice"
+    assert count_waiting(redis).total() == 50, "some were published twice"
 
 
 def test_what_a_worker_took_that_is_gone_goes_back_and_what_it_ran_to_quarantine(  # noqa: PLR0917  fixtures

@@ -9,7 +9,7 @@ from uuid import UUID
 from pecia_schemas.results import Timings, TokenUsage
 from pecia_workers.engines.base import Capabilities, EngineRequest, Generation, Generator
 from pecia_workers.ledger import Done, Outcome
-from pecia_workers.ledger.accounts import Spent
+from pecia_workers.ledger.commit import Spent
 from pecia_workers.metrics import recording
 
 

@@ -74,6 +74,12 @@ class Sampling:
     """For the model's own logits processor."""
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """All of it, by vLLM's names; the defaults of what few models need are left out."""
+        plain = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
+        return {name: getattr(self, name) for name in plain} | self.special
+
+    @property
     def special(self) -> dict[str, Any]:
         """What few models need, by vLLM's names; empty for all others."""
         own: dict[str, Any] = {}

@@ -93,7 +93,7 @@ def shrunk(request: EngineRequest, share: float) -> EngineRequest:
         raise EngineRefusedError(_NOTHING_FITS)
     return replace(
         request,
-        images=tuple(_resized(image, size) for image, size in zip(request.images, sizes, strict=True)),
+        images=tuple(resized(image, size) for image, size in zip(request.images, sizes, strict=True)),
     )
 
 
@@ -109,5 +109,6 @@ def _thinned(request: EngineRequest, count: int) -> EngineRequest:
     )
 
 
-def _resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return a picture in this width and height."""
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))

@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pecia_workers.engines.base import Budget, Load
+
 BLOCK_TOKENS = 16
 
 
@@ -36,6 +38,11 @@ class IterationModel:
     """Seconds each iteration takes whatever it does."""
     prefill_token_s: float = 0.000_02
     decode_sequence_s: float = 0.000_1
+
+    @property
+    def budget(self) -> Budget:
+        """Sequences, and the KV cache in tokens."""
+        return Budget(slots=self.max_num_seqs, tokens=self.kv_blocks * BLOCK_TOKENS)
 
     def prefill_budget(self, decoding: int) -> int:
         """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""
@@ -128,16 +135,18 @@ class IterationScheduler:
         self.waiting: deque[Sequence] = deque()
         self._free = model.kv_blocks
         self._moved = 0
+        self._preemptions = 0
 
     @property
-    def kv_used(self) -> float:
-        """Share of the KV blocks in use, 0 to 1."""
-        return 1 - self._free / self.model.kv_blocks
-
-    @property
-    def written(self) -> dict[str, int]:
-        """Tokens that each sequence has written, those that wait again among them."""
-        return {one.id: one.generated for queue in (self.running, self.waiting) for one in queue}
+    def load(self) -> Load:
+        """What it holds; tokens written by sequences that wait again are among the written ones."""
+        return Load(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_used=1 - self._free / self.model.kv_blocks,
+            preemptions=self._preemptions,
+            written={one.id: one.generated for queue in (self.running, self.waiting) for one in queue},
+        )
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises `ValueError` if it is empty or could never be held."""
@@ -159,6 +168,7 @@ class IterationScheduler:
         """Run one iteration. Raises `OutOfMemoryError`; then remove what runs."""
         self._moved = 0
         plan, preempted = self._continue_running()
+        self._preemptions += preempted
         if not preempted:
             self._admit(plan)
         self._check_memory(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
@@ -60,7 +60,7 @@ class OcrEngine:
             readable=[place for reader in readers for place in reader.data],
         )
         self._timeout = settings.part_timeout.total_seconds()
-        self._in_flight: dict[str, asyncio.Task[PageRead]] = {}
+        self._in_flight = InFlight()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,8 +82,7 @@ class OcrEngine:
 
     async def stop(self) -> None:
         """End every process; callers get `asyncio.CancelledError`."""
-        for reading in self._in_flight.values():
-            reading.cancel()
+        await self._in_flight.end_all()
         await self._processes.stop()
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
@@ -98,30 +97,24 @@ class OcrEngine:
         """Read one page. A process that dies takes only this request with it."""
         if len(request.images) != 1:
             raise EngineError("This engine reads exactly one page at a time.")
-        if request.id in self._in_flight:
-            raise EngineError("A request with this id is in flight already.")
-        reader = self._reader_of(request.language)
-        reading = asyncio.create_task(
-            self._processes.call(_PAGE_READ, reader.read, request.images[0], timeout=self._timeout)
-        )
-        self._in_flight[request.id] = reading
+        return await self._in_flight.run(request.id, self._generate(request))
+
+    async def _generate(self, request: EngineRequest) -> Generation:
+        known = (reader for reader in self._readers if request.language in reader.languages)
+        reader = next(known, self._readers[0])
         try:
-            return _generation(request, reader, await reading)
+            page = await self._processes.call(
+                _PAGE_READ, reader.read, request.images[0], timeout=self._timeout
+            )
         except TimeoutError:
             raise EngineError(f"Reading did not end within {self._timeout:g} s.") from None
         except ProcessDiedError:
             raise EngineError("The OCR process ended in the middle of the page.") from None
-        finally:
-            del self._in_flight[request.id]
-
-    def _reader_of(self, language: str | None) -> PageReader:
-        return next((reader for reader in self._readers if language in reader.languages), self._readers[0])
+        return _generation(request, reader, page)
 
     async def abort(self, request_id: str) -> None:
         """End one request at the cost of its process, which starts again."""
-        reading = self._in_flight.get(request_id)
-        if reading is not None:
-            reading.cancel()
+        self._in_flight.end(request_id)
 
     def load(self) -> Load:
         """Return how many pages are read and how many wait for a process."""

@@ -8,45 +8,37 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pecia_schemas import CaptionVideo, ReadDocument
 from pecia_schemas.tasks import CaptionStyle, GenerationOptions, Preset
 from pecia_workers.engines.base import Sampling
-from pecia_workers.engines.reader_cards import Card, card_of
+from pecia_workers.engines.reader_cards import Card, Data, PlainSampling, card_of
 
 Bounds = tuple[float, float]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class PresetValues(PlainSampling):
+    """One preset."""
 
-
-class PresetValues(_Data):
-    """One preset; the defaults are greedy decoding."""
-
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     caption_tokens: Annotated[int, Field(ge=1)] | None = None
     """Most new tokens of a caption; None: as its style says."""
 
 
-class DocumentRules(_Data):
+class DocumentRules(Data):
     """What every preset gives way to on a page."""
 
     repetition_penalty: float
 
 
-class LanguageBounds(_Data):
+class LanguageBounds(Data):
     """Lowest and highest value that a preset may have for captions in one language."""
 
     temperature: Bounds
     repetition_penalty: Bounds
 
 
-class CaptionRules(_Data):
+class CaptionRules(Data):
     """How captions are written."""
 
     preset: Preset
@@ -55,7 +47,7 @@ class CaptionRules(_Data):
     languages: dict[str, LanguageBounds]
 
 
-class Presets(_Data):
+class Presets(Data):
     """All of `presets.toml`."""
 
     presets: dict[Preset, PresetValues]

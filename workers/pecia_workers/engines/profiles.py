@@ -12,14 +12,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineUnavailableError
 from pecia_workers.engines.gpus import Gpu, visible_gpus
 from pecia_workers.engines.kv_cache import kv_shape, kv_tokens, memory_plan, page_tokens
 from pecia_workers.engines.models import Model, local_model
-from pecia_workers.engines.reader_cards import card_of
+from pecia_workers.engines.reader_cards import Data, card_of
 
 NO_PROFILE: Final = "none"
 _TOML: Final = ".toml"
@@ -55,11 +55,7 @@ _SMALL_STEPS: Final = "A100"
 _File = TypeVar("_File", bound=BaseModel)
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Recommended(_Data):
+class Recommended(Data):
     """The models for one size of GPU and one wish."""
 
     reads: str
@@ -74,7 +70,7 @@ class Recommended(_Data):
         return self.captions if captions else self.reads
 
 
-class Choice(_Data):
+class Choice(Data):
     """The models for one size of GPU."""
 
     up_to_gib: float
@@ -82,7 +78,7 @@ class Choice(_Data):
     quality: Recommended
 
 
-class Speed(_Data):
+class Speed(Data):
     """What an engine's iterations take, in seconds."""
 
     base_s: float = Field(gt=0)
@@ -93,7 +89,7 @@ class Speed(_Data):
     """More for each sequence that writes."""
 
 
-class Profile(_Data):
+class Profile(Data):
     """One kind of machine."""
 
     title: str
@@ -125,7 +121,7 @@ class Profile(_Data):
         return int(self.reserve_gib * GIB)
 
 
-class ProfileFile(_Data):
+class ProfileFile(Data):
     """All of `profiles.toml`."""
 
     models: dict[str, Model]
@@ -276,13 +272,8 @@ def profile_of(gpus: Sequence[Gpu]) -> Profile:
     gpu = gpus[0]
     on_gpus = [profile for profile in profiles.values() if profile.memory_gib]
     named = [profile for profile in on_gpus if profile.gpu and re.search(rf"\b{profile.gpu}\b", gpu.name)]
-    return _large_enough(named or [profile for profile in on_gpus if not profile.gpu], gpu)
-
-
-def _large_enough(candidates: list[Profile], gpu: Gpu) -> Profile:
-    return next(
-        (profile for profile in candidates if gpu.memory_bytes <= profile.memory_bytes), candidates[-1]
-    )
+    candidates = named or [profile for profile in on_gpus if not profile.gpu]
+    return next((one for one in candidates if gpu.memory_bytes <= one.memory_bytes), candidates[-1])
 
 
 def memory_of(profile: Profile, gpus: Sequence[Gpu]) -> int:

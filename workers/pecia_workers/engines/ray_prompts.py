@@ -70,16 +70,11 @@ class Prompts:
 
     def row(self, request: EngineRequest) -> dict[str, Any]:
         """Return the request as the processor takes it, under a name of its own."""
-        sampling = request.sampling
         params = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "repetition_penalty": sampling.repetition_penalty,
-            "seed": sampling.seed,
+            **request.sampling.parameters,
             "max_tokens": request.max_output_tokens,
             "repetition_detection": RepetitionDetectionParams(**LOOPS),
-            **sampling.special,
+            **request.sampling.parameters,
         }
         if request.schema:
             params["structured_outputs"] = {"json": json.dumps(request.schema)}

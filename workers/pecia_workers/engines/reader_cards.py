@@ -36,24 +36,31 @@ class AnswerFormat(StrEnum):
     """Docling's own markup, with places on a grid of 500."""
 
 
-class _Data(BaseModel):
+class Data(BaseModel):
+    """What a file of the package holds: a name in it that is not known is refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CardSampling(_Data):
-    """How the family's makers let it pick its words; the defaults are greedy decoding."""
+class PlainSampling(Data):
+    """How a model picks its words, as cards and presets say it; the defaults are greedy decoding."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+
+
+class CardSampling(PlainSampling):
+    """How the family's makers let it pick its words."""
+
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     extra_args: dict[str, Any] = {}
 
 
-class Card(_Data):
+class Card(Data):
     """One family of models."""
 
     title: str

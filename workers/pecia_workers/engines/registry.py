@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineUnavailableError
@@ -41,35 +41,31 @@ def create_witness(settings: WorkerSettings, processes: int) -> Engine:
 
 
 def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
-    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
-
     first = _rapidocr_reader()
     try:
-        return OcrEngine(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
+        return _ocr(settings, first, tesseract_reader(settings.tessdata), name="cpu", nice=nice)
     except EngineUnavailableError:
-        return OcrEngine(settings, first, name="cpu", remedies={"ko": REMEDY}, nice=nice)
+        return _ocr(settings, first, name="cpu", remedies={"ko": REMEDY}, nice=nice)
 
 
-def _rapidocr(settings: WorkerSettings) -> Engine:
+def _ocr(settings: WorkerSettings, *readers: PageReader, **options: Any) -> Engine:
     from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
-    return OcrEngine(settings, _rapidocr_reader())
+    return OcrEngine(settings, *readers, **options)
 
 
 def _rapidocr_reader() -> PageReader:
-    missing = [name for name in ("rapidocr", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        message = f"The engine 'rapidocr' needs {' and '.join(missing)}: pip install 'pecia[cpu]'."
-        raise EngineUnavailableError(message)
+    _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
     from pecia_workers.engines.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
 
     return rapidocr_reader()
 
 
-def _tesseract(settings: WorkerSettings) -> Engine:
-    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
-
-    return OcrEngine(settings, tesseract_reader(settings.tessdata))
+def _check_installed(engine: str, *modules: str, extra: str) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        message = f"The engine {engine!r} needs {' and '.join(missing)}: pip install 'pecia[{extra}]'."
+        raise EngineUnavailableError(message)
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
@@ -86,10 +82,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
 
 
 def _ray(settings: WorkerSettings) -> Engine:
-    missing = [name for name in ("ray", "pandas", "vllm") if importlib.util.find_spec(name) is None]
-    if missing:
-        message = f"The engine 'ray' needs {' and '.join(missing)}: pip install 'pecia[ray,vllm]'."
-        raise EngineUnavailableError(message)
+    _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
     check_model(settings)
     from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
 
@@ -105,25 +98,19 @@ def _openai(settings: WorkerSettings) -> Engine:
     return OpenAiEngine(settings)
 
 
-def _simulated(_: WorkerSettings) -> Engine:
-    from pecia_workers.engines.simulated import SimulatedEngine  # noqa: PLC0415  each engine loads alone
+def _simulated(settings: WorkerSettings) -> Engine:
+    from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine  # noqa: PLC0415  each engine loads alone
 
-    return SimulatedEngine()
-
-
-def _instant(_: WorkerSettings) -> Engine:
-    from pecia_workers.engines.simulated import InstantEngine  # noqa: PLC0415  each engine loads alone
-
-    return InstantEngine()
+    return InstantEngine() if settings.engine == "simulated:instant" else SimulatedEngine()
 
 
 _ENGINES: dict[str, Callable[[WorkerSettings], Engine]] = {
     "cpu": _cpu,
     "openai": _openai,
-    "rapidocr": _rapidocr,
+    "rapidocr": lambda settings: _ocr(settings, _rapidocr_reader()),
     "ray": _ray,
     "simulated": _simulated,
-    "simulated:instant": _instant,
-    "tesseract": _tesseract,
+    "simulated:instant": _simulated,
+    "tesseract": lambda settings: _ocr(settings, tesseract_reader(settings.tessdata)),
     "vllm": _vllm,
 }

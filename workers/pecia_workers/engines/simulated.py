@@ -18,7 +18,6 @@ from pecia_workers.engines.base import (
     Load,
 )
 from pecia_workers.engines.iteration import (
-    BLOCK_TOKENS,
     Iteration,
     IterationModel,
     IterationScheduler,
@@ -72,7 +71,6 @@ class SimulatedEngine:
         self._lengths = lengths or DrawnLengths()
         self._clock = clock or Clock()
         self._in_flight: dict[str, _Running] = {}
-        self._preemptions = 0
         self._work = asyncio.Event()
         self._iterations: asyncio.Task[None] | None = None
 
@@ -84,8 +82,7 @@ class SimulatedEngine:
     @property
     def budget(self) -> Budget:
         """The model's sequences and its KV cache in tokens."""
-        model = self._scheduler.model
-        return Budget(slots=model.max_num_seqs, tokens=model.kv_blocks * BLOCK_TOKENS)
+        return self._scheduler.model.budget
 
     async def start(self) -> None:
         """Begin to iterate."""
@@ -128,14 +125,7 @@ class SimulatedEngine:
 
     def load(self) -> Load:
         """Return what the scheduler holds."""
-        scheduler = self._scheduler
-        return Load(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            kv_used=scheduler.kv_used,
-            preemptions=self._preemptions,
-            written=scheduler.written,
-        )
+        return self._scheduler.load
 
     def _admit(self, request: EngineRequest) -> _Running:
         output = self._lengths(request.id, request.workload)
@@ -182,19 +172,22 @@ class SimulatedEngine:
     def _fail_running(self) -> None:
         for sequence in tuple(self._scheduler.running):
             self._scheduler.remove(sequence)
-            running = self._in_flight.get(sequence.id)
-            if running is not None and running.sequence is sequence and not running.answer.done():
-                running.answer.set_exception(EngineOverloadedError("The engine ran out of memory."))
+            if answer := self._awaited(sequence):
+                answer.set_exception(EngineOverloadedError("The engine ran out of memory."))
 
     def _tell(self, iteration: Iteration) -> None:
-        self._preemptions += iteration.preempted
         for sequence in iteration.started:
             if (running := self._in_flight.get(sequence.id)) is not None:
                 running.first_token_s = self._clock.now - running.arrived
         for sequence in iteration.finished:
-            running = self._in_flight.get(sequence.id)
-            if running is not None and running.sequence is sequence and not running.answer.done():
-                running.answer.set_result(None)
+            if answer := self._awaited(sequence):
+                answer.set_result(None)
+
+    def _awaited(self, sequence: Sequence) -> asyncio.Future[None] | None:
+        running = self._in_flight.get(sequence.id)
+        if running is None or running.sequence is not sequence or running.answer.done():
+            return None
+        return running.answer
 
 
 class InstantEngine(SimulatedEngine):

@@ -16,9 +16,9 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Load,
 )
-from pecia_workers.engines.fingerprint import vllm_revision
 from pecia_workers.engines.gpus import gpus_per_worker, visible_gpus
 from pecia_workers.engines.in_flight import InFlight
+from pecia_workers.engines.models import vllm_revision
 from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, preparers
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL

@@ -68,7 +68,7 @@ class VllmSession:
         arguments = AsyncEngineArgs(**engine_arguments(settings, known))
         gauge = _Gauge()
         with deaf_to_ctrl_c():
-            return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[gauge.logger]), gauge, settings)
+            return cls(AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: gauge]), gauge, settings)
 
     @property
     def budget(self) -> Budget:
@@ -203,29 +203,21 @@ def _schema_refused(request: EngineRequest) -> Iterator[None]:
         ) from None
 
 
-class _Gauge:
+class _Gauge(StatLoggerBase):  # type: ignore[misc]
     """Keeps what the engine's scheduler says after each step."""
 
     def __init__(self) -> None:
         self.load = Load(running=0, waiting=0, kv_used=0.0)
 
-    def logger(self, *_config: Any) -> StatLoggerBase:
-        """Return a logger for one engine core that writes here."""
-        return _StepLogger(self)
-
-
-class _StepLogger(StatLoggerBase):  # type: ignore[misc]
-    def __init__(self, gauge: _Gauge) -> None:
-        self._gauge = gauge
-
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
-            last, drafts = self._gauge.load, scheduler_stats.spec_decoding_stats
-            self._gauge.load = Load(
+            last, drafts = self.load, scheduler_stats.spec_decoding_stats
+            preempted = iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
+            self.load = Load(
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_used=scheduler_stats.kv_cache_usage,
-                preemptions=last.preemptions + _preempted(iteration_stats),
+                preemptions=last.preemptions + preempted,
                 drafted=last.drafted + (drafts.num_draft_tokens if drafts else 0),
                 accepted=last.accepted + (drafts.num_accepted_tokens if drafts else 0),
             )
@@ -234,25 +226,15 @@ class _StepLogger(StatLoggerBase):  # type: ignore[misc]
         """Nothing to say."""
 
 
-def _preempted(iteration_stats: Any) -> int:
-    return iteration_stats.num_preempted_reqs if iteration_stats is not None else 0
-
-
 def _sampling(request: EngineRequest, most_tokens: int) -> SamplingParams:
-    sampling = request.sampling
     schema = StructuredOutputsParams(json=dict(request.schema)) if request.schema else None
     return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        repetition_penalty=sampling.repetition_penalty,
-        seed=sampling.seed,
         max_tokens=most_tokens,
         output_kind=RequestOutputKind.FINAL_ONLY,
         repetition_detection=RepetitionDetectionParams(**LOOPS),
         structured_outputs=schema,
         logprobs=0 if request.log_probabilities else None,  # of the token that was taken, and of no other
-        **sampling.special,
+        **request.sampling.parameters,
     )
 
 

@@ -6,7 +6,7 @@ A group is one JSON parameter: psycopg would spend more on lists as arrays than 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -24,14 +24,79 @@ from pecia_schemas import (
     Segment,
     Stage,
     Summary,
+    Timings,
+    TokenUsage,
     new_id,
 )
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.moves import begin_jobs, cut_job, moving, settle
 from pecia_schemas.outbox import PROMISE_PARTS, TELLS_PARTS
-from pecia_workers.ledger.accounts import ADD_TO_PART, COLUMNS, Spent, account_of
 from pecia_workers.ledger.claim import ClaimedPart, Fence
 from pecia_workers.ledger.result_cache import keep_results
+
+_ADDED = {
+    "prompt_tokens": "int",
+    "image_tokens": "int",
+    "cached_tokens": "int",
+    "output_tokens": "int",
+    "wasted_tokens": "int",
+    "queued_s": "float",
+    "decode_s": "float",
+    "engine_s": "float",
+    "saved_tokens": "int",
+}
+_REPLACED = {"engine": "text", "first_token_s": "float"}
+_TYPES = _ADDED | _REPLACED
+
+_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+"""Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
+_ADD_TO_PART = ", ".join(
+    [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
+    + [f"{name} = coalesce(chosen.{name}, parts.{name})" for name in _REPLACED]
+)
+"""For `moving`: attempts add up, but for the engine and the first token, which are the last's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one attempt at a part took: added up in columns of the part by the transaction that ends the attempt.
+
+    On the part and not with its result, because results are deleted long before anybody has been charged for them, and
+    because a part that failed has spent something and has no result. What a killed or cancelled attempt spent is not
+    known, and not counted.
+    """
+
+    engine: str
+    usage: TokenUsage
+    timings: Timings
+    saved_tokens: int | None = None
+    """What it did not take, because an earlier result was used; None if none was."""
+
+    @classmethod
+    def on(cls, result: Page | Segment | Summary) -> Spent:
+        """Return what a result took."""
+        earlier = result.cached_from and result.cached_from.usage
+        saved = earlier.prompt + earlier.output if earlier else None
+        return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
+
+    @property
+    def in_vain(self) -> Spent:
+        """The same for an attempt that failed: all its tokens are wasted."""
+        wasted = self.usage.prompt + self.usage.output
+        usage = self.usage.model_copy(update={"wasted": wasted})
+        return Spent(engine=self.engine, usage=usage, timings=self.timings)
+
+
+def account_of(spent: Spent | None) -> dict[str, Any]:
+    """Return the values of `_COLUMNS`; none if the attempt reached no engine."""
+    if spent is None:
+        return {}
+    return {
+        "engine": spent.engine,
+        "saved_tokens": spent.saved_tokens,
+        **{f"{name}_tokens": tokens for name, tokens in spent.usage},
+        **{f"{name}_s": seconds for name, seconds in spent.timings},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +191,7 @@ _MOVE = moving(
     asked AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
-            delay float, {COLUMNS})
+            delay float, {_COLUMNS})
     ), chosen AS (
         SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
@@ -137,7 +202,7 @@ _MOVE = moving(
             verdict = chosen.verdict, doubts = chosen.doubts, failure = chosen.failure,
             run_at = now() + make_interval(secs => delay),
             published_at = CASE WHEN chosen.state <> 'queued' THEN published_at END,
-            strikes = strikes + CAST(chosen.state = 'queued' AS int), {ADD_TO_PART}""",
+            strikes = strikes + CAST(chosen.state = 'queued' AS int), {_ADD_TO_PART}""",
     kept="chosen.content",
     beside="""
     stored AS (
@@ -169,34 +234,19 @@ async def commit_parts(
         late = [job.id for job in jobs if job.state == JobState.QUEUED and job.id in touched]
         if late:
             begin_jobs(connection, late, actor=worker)
-        _promise_parts(connection, taken, {job.id for job in jobs if job.tells_parts})
+        results = [(one.part, one.outcome) for one in taken if isinstance(one.outcome, Done)]
+        telling = {job.id for job in jobs if job.tells_parts}
+        if promised := [part.id for part, _ in results if part.job_id in telling]:
+            connection.execute(PROMISE_PARTS, {"part_ids": promised})
         captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
         ended = settle(connection, job_ids, actor=worker, captions=captions)
-        keep_results(connection, _cache_keys(taken))
+        keep_results(
+            connection, {part.id: done.cache_key for part, done in results if done.cache_key is not None}
+        )
         return Committed(attempts=moved, jobs=touched | ended)
 
     async with database.begin() as connection:
         return await connection.run_sync(commit)
-
-
-def _promise_parts(connection: Connection, taken: Sequence[Finished], telling: Collection[UUID]) -> None:
-    """Promise the callbacks of parts that have a result, for jobs of which somebody wants to know them."""
-    done = [
-        finished.part.id
-        for finished in taken
-        if isinstance(finished.outcome, Done) and finished.part.job_id in telling
-    ]
-    if done:
-        connection.execute(PROMISE_PARTS, {"part_ids": done})
-
-
-def _cache_keys(taken: Sequence[Finished]) -> dict[UUID, bytes]:
-    keys = {
-        finished.part.id: finished.outcome.cache_key
-        for finished in taken
-        if isinstance(finished.outcome, Done)
-    }
-    return {part: key for part, key in keys.items() if key is not None}
 
 
 def _rows(group: Sequence[Finished], keys: Keyring) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, PartState
@@ -19,7 +19,8 @@ _WHERE = text("SELECT id, state, attempt FROM parts WHERE id = ANY(CAST(:ids AS 
 # One statement sees jobs and parts as of one moment: a commit under way is not a difference.
 _LATELY = "jobs.state IN ('queued', 'running') OR jobs.finished_at > now() - interval '1 day'"
 
-_MISCOUNTED = text(
+# Jobs, open or over for less than a day, whose counters are not those of their parts.
+MISCOUNTED = text(
     f"""
     WITH counted AS ({COUNTED.format(which=_LATELY)})
     SELECT id FROM counted JOIN jobs USING (id)
@@ -28,14 +29,16 @@ _MISCOUNTED = text(
     """  # noqa: S608  constants of this module
 )
 
-_UNENDED = text(
+# Jobs that go on although all their parts are over.
+UNENDED = text(
     f"""
     WITH counted AS ({COUNTED.format(which="jobs.state IN ('queued', 'running')")})
     SELECT id FROM counted WHERE open = 0
     """  # noqa: S608  constants of this module
 )
 
-_STUCK_SUMMARIES = text(
+# Jobs of summaries that wait for segments which are over.
+STUCK_SUMMARIES = text(
     f"""
     SELECT summary.job_id FROM parts AS summary
     WHERE summary.state = 'held'
@@ -71,22 +74,10 @@ async def whereabouts(database: AsyncEngine, parts: Collection[str]) -> dict[str
     return found
 
 
-async def miscounted_jobs(database: AsyncEngine) -> set[UUID]:
-    """Return jobs, open or over for less than a day, whose counters are not those of their parts."""
+async def find_jobs(database: AsyncEngine, query: TextClause) -> set[UUID]:
+    """Return the jobs that are wrong by `MISCOUNTED`, `UNENDED` or `STUCK_SUMMARIES`."""
     async with database.connect() as connection:
-        return set((await connection.execute(_MISCOUNTED)).scalars())
-
-
-async def unended_jobs(database: AsyncEngine) -> set[UUID]:
-    """Return jobs that go on although all their parts are over."""
-    async with database.connect() as connection:
-        return set((await connection.execute(_UNENDED)).scalars())
-
-
-async def stuck_summaries(database: AsyncEngine) -> set[UUID]:
-    """Return the jobs of summaries that wait for segments which are over."""
-    async with database.connect() as connection:
-        return set((await connection.execute(_STUCK_SUMMARIES)).scalars())
+        return set((await connection.execute(query)).scalars())
 
 
 async def open_payloads(database: AsyncEngine) -> dict[str, list[UUID]]:

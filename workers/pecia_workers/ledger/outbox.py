@@ -6,7 +6,7 @@ A receiver that fails is paused, one that is gone is told nothing more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -135,6 +135,17 @@ class Room:
     """How many are under way to each receiver."""
     signs: bool
     """Whether the fleet has a secret, for webhooks that came with jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePolicy:
+    """When a receiver is paused, and for how long."""
+
+    after: int
+    """Tries that fail, one after the other."""
+    first: timedelta
+    """Length of the first pause; each further one is twice as long."""
+    longest: timedelta = timedelta(hours=1)
 
 
 _QUEUED_AT_A_TIME = 1_000
@@ -299,14 +310,28 @@ async def _note(
     *,
     took: timedelta,
 ) -> int:
-    """Let the receiver's other deliveries have what this one found out; return how many died of it."""
-    if state is ReceiverState.WELL:
-        await note_success(connection, delivery.receiver, delivery.endpoint_id, took=took)
-    elif state is ReceiverState.FAILING:
-        await note_failure(connection, delivery.receiver, pause)
-    elif state is ReceiverState.GONE:
-        return await note_gone(connection, delivery.receiver, delivery.endpoint_id, url=delivery.url)
-    return 0
+    """Let the receiver's other deliveries have what this one found out; return how many died of it.
+
+    After enough failures it is paused. They are forgotten once it answers, and that its endpoint was gone, unless that
+    was said during this try, which took so long. If it is gone, its endpoint is disabled, and what waits for that URL
+    ends.
+    """
+    told = asdict(pause) | {
+        "receiver": delivery.receiver,
+        "endpoint": delivery.endpoint_id,
+        "url": delivery.url,
+    }
+    if state is ReceiverState.FAILING:
+        await connection.execute(_FAILED, told)
+    elif state is not ReceiverState.UNKNOWN and (await connection.execute(_RECOVERED, told)).rowcount:
+        await connection.execute(_IDLE, told)
+    if state is ReceiverState.WELL and delivery.endpoint_id is not None:
+        await connection.execute(_ENABLE, told | {"took": took})
+    if state is not ReceiverState.GONE:
+        return 0
+    if delivery.endpoint_id is not None:
+        await connection.execute(_DISABLE, told)
+    return (await connection.execute(_END, told)).rowcount
 
 
 async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) -> int:
@@ -315,50 +340,5 @@ async def give_up(database: AsyncEngine, *, age: timedelta, limit: int = 1_000) 
     Hosts that failed so long ago for the last time are forgotten: nothing waits for them.
     """
     async with database.begin() as connection:
-        await forget_hosts(connection, age)
+        await connection.execute(_FORGET, {"age": age})
         return (await connection.execute(_GIVE_UP, {"age": age, "limit": limit})).rowcount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PausePolicy:
-    """When a receiver is paused, and for how long."""
-
-    after: int
-    """Tries that fail, one after the other."""
-    first: timedelta
-    """Length of the first pause; each further one is twice as long."""
-    longest: timedelta = timedelta(hours=1)
-
-
-async def note_failure(connection: AsyncConnection, receiver: str, pause: PausePolicy) -> None:
-    """Count a failure; after enough of them pause the receiver."""
-    asked = {"receiver": receiver, "after": pause.after, "first": pause.first, "longest": pause.longest}
-    await connection.execute(_FAILED, asked)
-
-
-async def note_success(
-    connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, took: timedelta
-) -> None:
-    """Forget failures, and that the endpoint was gone before this try, which took so long."""
-    await _recover(connection, receiver)
-    if endpoint is not None:
-        await connection.execute(_ENABLE, {"endpoint": endpoint, "took": took})
-
-
-async def note_gone(connection: AsyncConnection, receiver: str, endpoint: UUID | None, *, url: str) -> int:
-    """Disable the endpoint, and end what waits for that URL; return how many deliveries that were."""
-    await _recover(connection, receiver)
-    if endpoint is not None:
-        await connection.execute(_DISABLE, {"endpoint": endpoint})
-    return (await connection.execute(_END, {"receiver": receiver, "url": url})).rowcount
-
-
-async def forget_hosts(connection: AsyncConnection, age: timedelta) -> None:
-    """Forget hosts for which nothing is queued and that failed that long ago for the last time."""
-    await connection.execute(_FORGET, {"age": age})
-
-
-async def _recover(connection: AsyncConnection, receiver: str) -> None:
-    """Forget its failures; its row goes if nothing is queued."""
-    if (await connection.execute(_RECOVERED, {"receiver": receiver})).rowcount:
-        await connection.execute(_IDLE, {"receiver": receiver})

@@ -6,12 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
 from pecia_schemas.results import Change, Verdict
 from pecia_workers.engines.base import EngineRequest, Generation, Sampling
+from pecia_workers.engines.fitting import resized
 
 RUNGS: Final = {
     Verdict.REPETITION: (Change.TEMPERATURE, Change.PENALTY, Change.SMALLER),
@@ -62,14 +59,10 @@ def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> En
             size = (round(seen[0] * _SHRINK), round(seen[1] * _SHRINK))
             if min(size) < _LEAST_SIDE:
                 return None
-            return replace(again, images=tuple(_resized(image, size) for image in request.images))
+            return replace(again, images=tuple(resized(image, size) for image in request.images))
         case Change.FALLBACK:
             return again
 
 
 def _resampled(request: EngineRequest, sampling: Sampling) -> EngineRequest | None:
     return replace(request, sampling=sampling) if sampling != request.sampling else None
-
-
-def _resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from pecia_workers.engines.base import Budget, Load
 from pecia_workers.engines.iteration import (
-    BLOCK_TOKENS,
     Iteration,
     IterationModel,
     IterationScheduler,
@@ -134,15 +133,13 @@ class IterationMachine:
         self._scheduler = IterationScheduler(model)
         self._inside: dict[str, tuple[Request, float]] = {}
         self._first: dict[str, float] = {}
-        self._preemptions = 0
         self.longest_iteration = 0.0
         """Seconds: the longest that a page which writes waited for its next token, unless it was preempted."""
 
     @property
     def budget(self) -> Budget:
         """The model's sequences and its KV cache in tokens."""
-        model = self._scheduler.model
-        return Budget(slots=model.max_num_seqs, tokens=model.kv_blocks * BLOCK_TOKENS)
+        return self._scheduler.model.budget
 
     @property
     def is_busy(self) -> bool:
@@ -151,14 +148,7 @@ class IterationMachine:
 
     def load(self) -> Load:
         """Return what the scheduler holds."""
-        scheduler = self._scheduler
-        return Load(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            kv_used=scheduler.kv_used,
-            preemptions=self._preemptions,
-            written=scheduler.written,
-        )
+        return self._scheduler.load
 
     def enter(self, requests: Sequence[Request], now: float) -> None:
         """Queue requests inside the engine. Raises `ValueError` for one that its cache could never hold."""
@@ -173,7 +163,6 @@ class IterationMachine:
             return Passed(now=until)
         now += self._coast(until - now)
         iteration = self._scheduler.step()
-        self._preemptions += iteration.preempted
         self.longest_iteration = max(self.longest_iteration, iteration.duration)
         to = now + iteration.duration
         for sequence in iteration.started:

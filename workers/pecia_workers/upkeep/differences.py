@@ -19,11 +19,12 @@ from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.broker.lists import DEAD, EARLIER
 from pecia_workers.ledger.inspection import (
+    MISCOUNTED,
+    STUCK_SUMMARIES,
+    UNENDED,
+    find_jobs,
     mend_jobs,
-    miscounted_jobs,
     open_payloads,
-    stuck_summaries,
-    unended_jobs,
     whereabouts,
 )
 from pecia_workers.ledger.publication import expected_in_redis, find_missing
@@ -149,9 +150,9 @@ async def _missing_payloads(scene: Scene) -> set[Hashable]:
 _LOOKS: dict[Difference, Callable[[Scene], Awaitable[Iterable[Hashable]]]] = {
     Difference.LOST_MESSAGES: _lost_messages,
     Difference.ORPHANS: lambda scene: find_orphaned(scene.stores.database, limit=_MOST_ORPHANS),
-    Difference.MISCOUNTED: lambda scene: miscounted_jobs(scene.stores.database),
-    Difference.UNENDED: lambda scene: unended_jobs(scene.stores.database),
-    Difference.STUCK_SUMMARIES: lambda scene: stuck_summaries(scene.stores.database),
+    Difference.MISCOUNTED: lambda scene: find_jobs(scene.stores.database, MISCOUNTED),
+    Difference.UNENDED: lambda scene: find_jobs(scene.stores.database, UNENDED),
+    Difference.STUCK_SUMMARIES: lambda scene: find_jobs(scene.stores.database, STUCK_SUMMARIES),
     Difference.DEAD_MESSAGES: _dead_messages,
     Difference.EARLIER_KEYS: _earlier_keys,
     Difference.STRANGERS: _strangers,

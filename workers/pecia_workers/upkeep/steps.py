@@ -35,7 +35,6 @@ from pecia_workers.metrics import declared as metrics
 from pecia_workers.upkeep.queues import (
     count_taken,
     count_waiting,
-    count_waiting_parts,
     held_parts,
     mend_turns,
 )
@@ -143,7 +142,7 @@ class Reconciler:
     async def __call__(self, stores: Stores) -> int:
         """Hand lost parts to the relay; return how many."""
         # Redis first: what is committed between the two counts lowers only the second.
-        held = await asyncio.to_thread(count_waiting_parts, stores.redis)
+        held = (await asyncio.to_thread(count_waiting, stores.redis)).total()
         expected = await expected_in_redis(stores.database, grace=GRACE)
         now = time.monotonic()
         if now < self._at_latest and (held >= expected.parts or now < self._not_before):
