@@ -15,8 +15,7 @@ from pecia import bulk, tracing
 from pecia.access import AccessKeys
 from pecia.audit import AuditTrail
 from pecia.backlog import Backlog
-from pecia.bulk import Item, Mapper, Outcome
-from pecia.completion import Deadline
+from pecia.bulk import Item, Outcome
 from pecia.configuration import client_name, redis_url
 from pecia.database import Database
 from pecia.dead import DeadParts
@@ -35,6 +34,7 @@ from pecia.submission import NewJob, Options
 from pecia.tracing import sending
 from pecia.usage import Accounts
 from pecia.view import Accepted
+from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
@@ -139,9 +139,9 @@ class Connections(Holdings[Database]):
 
         return Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
 
-    def accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
+    def accept(self, items: Sequence[Item], asked: Options) -> Iterator[Outcome]:
         """Payloads first, then rows, then messages: whatever breaks in between, nothing accepted is lost."""
-        prepared = bulk.prepare(items, self.payloads, asked, self.keys, in_parallel)
+        prepared = bulk.prepare(items, self.payloads, asked, self.keys)
         new = prepared.new
         with tracing.accepting(len(new)):
             accepted = self._write(new) if new else []

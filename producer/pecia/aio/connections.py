@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -16,7 +15,6 @@ from pecia.aio.database import AsyncDatabase, within_work
 from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
 from pecia.audit import Place, TrailPages
 from pecia.bulk import Item, Outcome, messages
-from pecia.completion import Deadline
 from pecia.configuration import redis_url
 from pecia.connections import Holdings, store_answers
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
@@ -26,6 +24,7 @@ from pecia.review.statements import Reviews
 from pecia.submission import NewJob, Options
 from pecia.tracing import sending
 from pecia.view import Accepted
+from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
@@ -82,7 +81,6 @@ class AsyncConnections(Holdings[AsyncDatabase]):
     def __init__(self, settings: ClientSettings) -> None:
         url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
         super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
-        self.loop = asyncio.get_running_loop()
         self.trail = AsyncTrail(self._database)
         self.bus = AsyncBus(redis_url(settings), connect_timeout=patience, window=settings.window)
 

@@ -12,7 +12,7 @@ from sqlalchemy import TextClause
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_
 
-from pecia.aio.cancellation import attentive
+from pecia.aio.concurrency import attentive
 from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, connecting
 from pecia.statements import Connection, Rows, for_driver
 from pecia_schemas.database import close_after
