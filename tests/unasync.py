@@ -16,7 +16,7 @@ from tokenize import TokenInfo
 
 _ROOT = Path(__file__).parents[1]
 _CLIENT = Path("producer/pecia")
-_GENERATED = ("client", "completion", "job", "publishing", "streaming")
+_GENERATED = ("client", "completion", "connections", "job", "publishing", "purging", "streaming")
 _NAMES = {"AsyncGenerator": "Iterator", "aclosing": "closing", "aclose": "close"}
 _PARTS = (("__a(enter|exit)__", r"__\1__"), ("Async(?=[A-Z])", ""), ("_async$", ""))
 """Of names, in this order."""
@@ -29,17 +29,19 @@ _TEXT = (
 
 
 def main() -> int:
-    """Return 1 if anything was to be checked and is not what it should be."""
-    old = [path for path, text in generated() if not path.exists() or path.read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for path in old:
-            sys.stderr.write(
-                f"{path.relative_to(_ROOT)} is not what its asynchronous twin makes it: run `make docs`.\n"
-            )
-        return int(bool(old))
+    """Return 1 if it was to be checked, and a module is not what it should be."""
+    checks, stale = "--check" in sys.argv[1:], False
     for path, text in generated():
-        path.write_text(text)
-    return 0
+        if path.exists() and path.read_text() == text:
+            continue
+        if checks:
+            sys.stderr.write(
+                f"{path.relative_to(_ROOT)} is not what aio/{path.name} makes it: run `make docs`.\n"
+            )
+            stale = True
+        else:
+            path.write_text(text)
+    return int(stale)
 
 
 def generated() -> Iterator[tuple[Path, str]]:
@@ -79,19 +81,11 @@ def _translated(token: TokenInfo) -> str:
 
 def _formatted(text: str, target: Path) -> str:
     """Return it without what it needs no longer, in the order and the lines of the house."""
+    ruff = str(Path(sys.executable).with_name("ruff"))
     safe = "lint.extend-safe-fixes = ['SIM117', 'UP028']"  # what only an `async` kept apart
     for verb in (["check", "--fix-only", "--config", safe], ["format"]):
-        ruff = [
-            str(Path(sys.executable).with_name("ruff")),
-            *verb,
-            "--quiet",
-            "--stdin-filename",
-            str(target),
-            "-",
-        ]
-        text = subprocess.run(
-            ruff, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=_ROOT
-        ).stdout
+        command = [ruff, *verb, "--quiet", "--stdin-filename", str(target), "-"]
+        text = subprocess.check_output(command, input=text, text=True, cwd=_ROOT)
     return text
 
 
