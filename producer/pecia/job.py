@@ -15,7 +15,7 @@ from pecia.concurrency import closing, run_blocking
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
-from pecia.waiting import Deadline
+from pecia.waiting import Deadline, batches
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
@@ -171,8 +171,9 @@ class JobGroup(GroupHandle[Job[R_co]]):
 
     def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
-        for view in look(self._open(), list(self._by_id)):
-            self._see(view)
+        for batch in batches(list(self._by_id)):
+            for view in look(self._open(), batch):
+                self._see(view)
         return self
 
     def hints(self) -> dict[UUID, str]:

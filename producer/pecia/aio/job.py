@@ -17,7 +17,7 @@ from pecia.aio.concurrency import aclosing, run_blocking
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
-from pecia.waiting import Deadline
+from pecia.waiting import Deadline, batches
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
@@ -180,8 +180,9 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
     async def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
-        for view in await look(self._open(), list(self._by_id)):
-            self._see(view)
+        for batch in batches(list(self._by_id)):
+            for view in await look(self._open(), batch):
+                self._see(view)
         return self
 
     async def hints(self) -> dict[UUID, str]:
