@@ -327,6 +327,7 @@ def _of(listing: Listing) -> dict[str, Any]:
     return {
         "state": list(listing.states),
         "batch": batch,
+        "part": listing.part and str(listing.part),
         "metadata": pairs,
         "since": listing.since and listing.since.isoformat(),
     }
