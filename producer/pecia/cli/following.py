@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pecia.cli import endings
-from pecia.completion import Deadline, outlast
+from pecia.completion import outlast
 from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError
 from pecia.job import AnyJob, JobGroup
+from pecia.waiting import Deadline
 
 _LOOK_S = 0.25
 _UNSERVED_S = 15.0
