@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -228,13 +228,15 @@ class Client(Opening):
         to: str | os.PathLike[str],
         *,
         format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        progress: Callable[[Exported], object] | None = None,
         **which: Unpack[Which],
     ) -> Exported:
         """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
         Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
         Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
-        off goes on where it was. Jobs that are not over are left to a later one.
+        off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each job
+        with what was done so far.
 
         Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
         `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
@@ -247,15 +249,16 @@ class Client(Opening):
         exporter = run_blocking(Exporter, to, format, lambda: connections.payloads)
         with closing(self.jobs(page_size=500, **which)) as jobs:
             for job in jobs:
-                if not exporter.wants(job):
-                    continue
-                ended, original = None, None
-                if job.state.has_result and job.erased_at is None:
-                    with suppress(JobErasedError):
-                        ended = store.outcomes(job.id, read_as=AuditAction.RESULT)
-                if ended is not None and exporter.payloads is not None:
-                    original = store.original(job.id)
-                run_blocking(exporter.add, job, ended, original)
+                if exporter.wants(job):
+                    ended, original = None, None
+                    if job.state.has_result and job.erased_at is None:
+                        with suppress(JobErasedError):
+                            ended = store.outcomes(job.id, read_as=AuditAction.RESULT)
+                    if ended is not None and exporter.payloads is not None:
+                        original = store.original(job.id)
+                    run_blocking(exporter.add, job, ended, original)
+                if progress is not None:
+                    progress(exporter.exported)
         return run_blocking(exporter.finish)
 
     def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:

@@ -83,6 +83,17 @@ def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
         yield from progress.track(items, total=total, description=doing)
 
 
+@contextmanager
+def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
+    """Show how many of a number are done, which the block says by what is yielded."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with _bar() as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
 def _wait(group: JobGroup[Any], timeout: float | None) -> None:
     try:
         group.wait(timeout)
