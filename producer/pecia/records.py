@@ -27,6 +27,8 @@ class Listing:
     batch: UUID | None = None
     prefix: str = ""
     """How their ids begin."""
+    part: UUID | None = None
+    """Only the job of this part."""
     kind: str | None = None
     metadata: Mapping[str, str] | None = None
     since: datetime | None = None
@@ -74,6 +76,11 @@ class Exported(BaseModel):
     """Jobs that are over without a result: they are in the manifest, without a file."""
     open: int = 0
     """Jobs that are not over."""
+
+    @property
+    def jobs(self) -> int:
+        """All of them."""
+        return self.written + self.before + self.empty + self.open
 
 
 class Batch(BaseModel):

@@ -18,7 +18,6 @@ from pecia import asking, formats, submission
 from pecia.access import Load
 from pecia.aio import streaming
 from pecia.asking import Which
-from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
 from pecia.gateway.bodies import (
@@ -44,7 +43,7 @@ from pecia.gateway.identity import (
 )
 from pecia.gateway.problems import documented
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
-from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent
@@ -129,6 +128,7 @@ RevisionNumber = Annotated[
         ge=0, lt=2**31, description="As it was at this revision; 0: as it was read. Default: as it is now."
     ),
 ]
+Part = Annotated[UUID | None, Query(description="Only the job of this part.")]
 Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
 
@@ -137,8 +137,13 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
-def _asked(
-    states: States, verdicts: Verdicts, metadata: Metadata, kind: str | None = None, since: Since = None
+def _asked(  # noqa: PLR0917  FastAPI names them
+    states: States,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    kind: str | None = None,
+    since: Since = None,
+    part: Part = None,
 ) -> Which:
     return {
         "state": states,
@@ -146,6 +151,7 @@ def _asked(
         "kind": kind,
         "metadata": _pairs(metadata),
         "since": since,
+        "part": part,
     }
 
 

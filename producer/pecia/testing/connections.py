@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pecia.aio.connections import AsyncConnections, AsyncPurging, AsyncTrail
+from pecia.aio.connections import AsyncAuditTrail, AsyncConnections
 from pecia.aio.database import AsyncDatabase
-from pecia.audit import AuditTrail
+from pecia.aio.purging import AsyncPurging
 from pecia.backlog import Backlog
-from pecia.connections import Connections
+from pecia.connections import AuditTrail, Connections
 from pecia.database import Database
 from pecia.purging import Purging
 from pecia.testing.bus import AsyncMemoryBus, MemoryBus, Switchboard
@@ -28,7 +28,7 @@ class MemoryTrail(MemoryTrailPages[Any], AuditTrail):
     """The audit trail of a fake fleet."""
 
 
-class AsyncMemoryTrail(MemoryTrailPages[Any], AsyncTrail):
+class AsyncMemoryTrail(MemoryTrailPages[Any], AsyncAuditTrail):
     """The same for an asynchronous client."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from pecia.erasing import Purged, PurgingSteps
 from pecia.errors import PayloadStoreUnavailableError
-from pecia.purging import Purged, PurgingSteps
 from pecia.records import AuditAction, DocumentFate, Erasure, Selection
 from pecia.statements import D_co, transaction, unrepeatable
 from pecia.testing.memory import Memory
