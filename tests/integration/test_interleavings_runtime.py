@@ -440,6 +440,7 @@ class Mortal(InstantEngine):
     """Takes one page at a time, and dies when the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.priced = 0
         self.answers = asyncio.Event()
         self.is_dead = False

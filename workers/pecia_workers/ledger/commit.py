@@ -48,7 +48,7 @@ _ADDED = {
 _REPLACED = {"engine": "text", "first_token_s": "float"}
 _TYPES = _ADDED | _REPLACED
 
-_COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
 """Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
 _ADD_TO_PART = ", ".join(
     [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
@@ -88,7 +88,7 @@ class Spent:
 
 
 def account_of(spent: Spent | None) -> dict[str, Any]:
-    """Return the values of `_COLUMNS`; none if the attempt reached no engine."""
+    """Return the values of `COLUMNS`; none if the attempt reached no engine."""
     if spent is None:
         return {}
     return {
@@ -191,7 +191,7 @@ _MOVE = moving(
     asked AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS asked (
             id uuid, attempt int, state text, content jsonb, verdict text, doubts int, failure jsonb, reason text,
-            delay float, {_COLUMNS})
+            delay float, {COLUMNS})
     ), chosen AS (
         SELECT asked.*, parts.state AS former FROM parts JOIN asked USING (id, attempt)
         WHERE parts.state = 'running' AND parts.worker = :actor
