@@ -30,8 +30,8 @@ class FakeFleet:
     Its clients are real ones. What they submit runs at once, and ends as `answers` and `fails` said; what neither said
     anything about is read as one page, or captioned as one segment. With `held`, nothing moves until the test says so.
 
-    What it has not (purges, reports, reviews, registered endpoints) raises `NotFakedError`. After the `with` block every
-    call of its clients raises `DatabaseUnavailableError`.
+    What it has not (purges, reports, reviews, registered endpoints) raises `NotFakedError`. After the `with` block
+    every call of its clients raises `DatabaseUnavailableError`.
     """
 
     def __init__(self, *, held: bool = False) -> None:

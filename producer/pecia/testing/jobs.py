@@ -99,6 +99,8 @@ class FakeJob:
     expires_at: datetime | None
     parts: list[FakePart]
     notify: Callable[[NoticeType, FakeJob, FakePart | None], None]
+    states: Counter[PartState] = field(default_factory=Counter)
+    """In which pages, segments and summaries are, of those that have moved."""
     events: list[JobEvent] = field(default_factory=list)
     script: Script | None = None
     """What comes of its parts in this run; None: it was not needed yet."""
@@ -107,6 +109,13 @@ class FakeJob:
     def pieces(self) -> list[FakePart]:
         """Its pages or segments and its summary: all parts but the ingest."""
         return [part for part in self.parts if part.stage is not Stage.INGEST]
+
+    @property
+    def _total(self) -> int | None:
+        """Return how many pieces it has; None until the document is cut, which is the first of its parts then."""
+        if self.parts[0].stage is not Stage.INGEST:
+            return len(self.parts)
+        return len(self.parts) - 1 if self.parts[0].state.is_terminal else None
 
     def age(self, by: timedelta) -> None:
         """Make every moment of it so much earlier."""
@@ -118,11 +127,8 @@ class FakeJob:
 
     def tell(self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any) -> None:
         """Change what is seen of it, and write down the state that it, or a part, is in now."""
-        states = Counter(piece.state for piece in self.pieces)
-        is_cut = all(one.state.is_terminal for one in self.parts if one.stage is Stage.INGEST)
-        ended = (states[state] for state in (PartState.DONE, PartState.FAILED, PartState.CANCELLED))
-        made = progress(len(self.pieces) if is_cut else None, *ended)
-        self.view = replace(self.view, progress=made, **seen)
+        ended = (self.states[state] for state in (PartState.DONE, PartState.FAILED, PartState.CANCELLED))
+        self.view = replace(self.view, progress=progress(self._total, *ended), **seen)
         event = JobEvent(
             sequence=next(_sequence),
             job_id=self.view.id,
@@ -156,7 +162,7 @@ class FakeJob:
             if not is_cut:
                 self.notify(NoticeType.PART_DONE, self, part)
         self._release_summary()
-        if all(part.state.is_terminal for part in self.parts):
+        if self.view.progress.finished == self.view.progress.total:
             self._finish()
 
     def close(self, state: JobState, actor: str, reason: str | None = None, **seen: Any) -> None:
@@ -195,14 +201,14 @@ class FakeJob:
 
     def _release_summary(self) -> None:
         """Let a summary run once all segments are over, or end it if none has a caption."""
-        segments = {part.state for part in self.parts if part.stage is Stage.CAPTION}
-        for part in self.parts:
-            if part.state is PartState.HELD and all(state.is_terminal for state in segments):
-                if PartState.DONE in segments:
-                    part.run_at = now()
-                    self._move(part, PartState.QUEUED)
-                else:
-                    self._move(part, PartState.CANCELLED, reason="nothing_to_summarize")
+        summary, made = self.parts[-1], self.view.progress
+        if summary.state is not PartState.HELD or made.finished + 1 != made.total:
+            return
+        if made.done:
+            summary.run_at = now()
+            self._move(summary, PartState.QUEUED)
+        else:
+            self._move(summary, PartState.CANCELLED, reason="nothing_to_summarize")
 
     def _finish(self) -> None:
         states = {part.state for part in self.pieces or self.parts}
@@ -217,6 +223,9 @@ class FakeJob:
     def _move(
         self, part: FakePart, state: PartState, actor: str = _WORKER, reason: str | None = None
     ) -> None:
+        if part.stage is not Stage.INGEST:
+            self.states.subtract([part.state])
+            self.states.update([state])
         part.state = state
         self.tell(actor, reason, part)
 

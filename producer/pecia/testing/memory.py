@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from threading import RLock
 from typing import Any
 from uuid import UUID
@@ -30,8 +31,8 @@ class NotFakedError(NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A fake fleet has jobs, batches, results, events and callbacks; no reports, reviews or registered "
-            "endpoints. Test this with a real fleet: pip install 'pecia[local]', then `pecia up`."
+            "A fake fleet has jobs, batches, results, events and callbacks; no purges, reports, reviews or "
+            "registered endpoints. Test this with a real fleet: pip install 'pecia[local]', then `pecia up`."
         )
 
 
@@ -116,20 +117,15 @@ class Memory:
     def begin(self, job_id: UUID | None) -> bool:
         """Begin the next part, which then runs until it is ended; False if none can begin."""
         with self._at_work():
-            due = self._first(job_id, lambda part: part.is_due)
-            for job, part in due:
-                self._begin(job, part)
-                part.ends_at = None
-            return bool(due)
+            return bool(self._start(job_id))
 
     def step(self, job_id: UUID | None) -> bool:
         """End one part, that which runs or the next in line; False if there is none."""
         with self._at_work():
-            if not self._first(job_id, _runs) and not self.begin(job_id):
-                return False
-            for job, part in self._first(job_id, _runs):
+            chosen = self._first(job_id, _runs) or self._start(job_id)
+            for job, part in chosen:
                 job.end(part, self._script(job))
-            return True
+            return bool(chosen)
 
     @contextmanager
     def _at_work(self) -> Iterator[bool]:
@@ -148,7 +144,14 @@ class Memory:
     def _first(self, job_id: UUID | None, fits: Callable[[FakePart], bool]) -> list[tuple[FakeJob, FakePart]]:
         """Return the first part in line that fits, of this job or of any, if there is one."""
         jobs = [job for job in self._in_line() if job_id in (None, job.view.id)]
-        return [(job, part) for job in jobs for part in job.parts if fits(part)][:1]
+        return list(islice(((job, part) for job in jobs for part in job.parts if fits(part)), 1))
+
+    def _start(self, job_id: UUID | None) -> list[tuple[FakeJob, FakePart]]:
+        due = self._first(job_id, lambda part: part.is_due)
+        for job, part in due:
+            self._begin(job, part)
+            part.ends_at = None
+        return due
 
     def _begin(self, job: FakeJob, part: FakePart) -> None:
         takes = self._script(job).takes
