@@ -38,6 +38,8 @@ class Which(TypedDict, total=False):
     """With a page that was read with one of these verdicts."""
     kind: str | None
     """Of task, such as `document.read`."""
+    part: UUID | str | None
+    """The job of a part, by the id that logs and Flower know it under."""
     metadata: Mapping[str, str] | None
     """With all of these pairs."""
     since: datetime | timedelta | None
@@ -46,11 +48,12 @@ class Which(TypedDict, total=False):
 
 def listing(which: Which) -> Listing:
     """Return which jobs are to be listed, of whatever batch. Raises `InvalidOptionError` for what there is not."""
-    metadata = which.get("metadata")
+    metadata, part = which.get("metadata"), which.get("part")
     return Listing(
         states=_states(which.get("state", ())),
         verdicts=_verdicts(which.get("verdict", ())),
         kind=which.get("kind"),
+        part=None if part is None else _uuid(part, "A part's id is a UUID, as logs and Flower have it."),
         metadata=None if metadata is None else submission.checked_metadata(metadata),
         since=past(which.get("since")),
     )

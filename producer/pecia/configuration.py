@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -34,6 +35,11 @@ def resolve(
     settings = settings or from_environment()
     if through := _gateway(settings, database_url, api_key):
         return through
+    if find_spec("psycopg") is None:
+        raise ConfigurationError(
+            "A client without a gateway reaches Postgres, Redis and the payload store itself: "
+            "pip install 'pecia[stores]', or name a gateway: Client(\"https://…\", api_key=…), PECIA_GATEWAY_URL."
+        )
     given = _urls(settings) | {
         name: url
         for name, url in zip(_STORES, (database_url, redis_url, payload_url), strict=True)

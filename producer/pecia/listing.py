@@ -23,6 +23,8 @@ def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]
         found["jobs.batch = :batch"] = {"batch": listing.batch}
     if listing.prefix:
         found["jobs.id BETWEEN :lowest AND :highest"] = range_of(listing.prefix)
+    if listing.part is not None:
+        found["jobs.id = (SELECT job_id FROM parts WHERE id = :part)"] = {"part": listing.part}
     if listing.states:
         found["jobs.state = ANY(CAST(:states AS text[]))"] = {"states": list(listing.states)}
     if listing.verdicts:
@@ -35,10 +37,13 @@ def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]
         found["jobs.kind = :kind"] = {"kind": listing.kind}
     if listing.metadata:
         found["jobs.metadata @> CAST(:metadata AS jsonb)"] = {"metadata": json.dumps(dict(listing.metadata))}
-    if listing.since is not None:
-        found["jobs.created_at >= :since"] = {"since": listing.since}
-        if listing.since > _FIRST_IDS:
-            found["jobs.id >= :oldest"] = {"oldest": _oldest_id(listing.since - _CLOCK_SKEW)}
+    return found if listing.since is None else found | _since(listing.since)
+
+
+def _since(since: datetime) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"jobs.created_at >= :since": {"since": since}}
+    if since > _FIRST_IDS:
+        found["jobs.id >= :oldest"] = {"oldest": _oldest_id(since - _CLOCK_SKEW)}
     return found
 
 

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from obstore.exceptions import BaseError
 from pydantic import SecretStr
 
 from pecia.errors import DocumentGoneError, InvalidSettingError, PayloadStoreUnavailableError
 from pecia_schemas.encryption import DecryptionError, Keyring
-from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore, verify
 from pecia_schemas.references import PayloadRef
 from pecia_schemas.stored_tasks import unseal_task
+
+if TYPE_CHECKING:
+    from pecia_schemas.payloads import PayloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,10 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
 
 
 def _fetched(original: Original, payloads: PayloadStore, target: Path) -> Path:
+    from obstore.exceptions import BaseError  # noqa: PLC0415  slow to load, as the store is
+
+    from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, verify  # noqa: PLC0415
+
     in_place = payloads.path_of(original.payload)
     try:
         if in_place is not None:

@@ -27,6 +27,8 @@ class Listing:
     batch: UUID | None = None
     prefix: str = ""
     """How their ids begin."""
+    part: UUID | None = None
+    """Only the job of this part."""
     kind: str | None = None
     metadata: Mapping[str, str] | None = None
     since: datetime | None = None

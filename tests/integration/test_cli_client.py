@@ -247,6 +247,13 @@ def test_status_and_list_show_whole_rows_even_in_a_pipe(shell: Shell) -> None:
     assert json.loads(shell.run("status", job, "--json").stdout)["hint"] is None
 
 
+def test_the_id_of_a_part_shows_its_job(shell: Shell, database_url: str) -> None:
+    job, _ = shell.submit("a.png", "b.png")
+    with psycopg.connect(database_url) as connection:
+        ((part,),) = connection.execute("SELECT id FROM parts WHERE job_id = %s", (job,)).fetchall()
+    assert json.loads(shell.run("status", str(part), "--json").stdout)["job"] == job
+
+
 def test_doctor_finds_what_waits_in_vain(shell: Shell) -> None:
     shell.submit("a.png", "b.png")
     examined = shell.run("doctor", "--json")

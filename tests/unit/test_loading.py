@@ -45,6 +45,8 @@ if sys.argv[1] == "client":
         name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, BaseModel)
         and kind.__pydantic_complete__
     ]
+elif sys.argv[1] == "remote":
+    run("list", "list")
 else:
     run("version", "--version")
     run("help", "--help")
@@ -63,6 +65,8 @@ def loaded_by(subject: str) -> dict[str, set[str]]:
         "PECIA_REDIS_URL": "redis://127.0.0.1:1",
         "PECIA_PAYLOAD_URL": "/nowhere",
     }
+    if subject == "remote":
+        stores = {"PECIA_GATEWAY_URL": "http://127.0.0.1:1", "PECIA_API_KEY": "key"}
     told = subprocess.run(
         [sys.executable, "-c", _PROGRAM, subject], env=os.environ | stores, check=True, stdout=subprocess.PIPE
     )
@@ -90,6 +94,13 @@ def test_a_verb_that_reads_loads_only_what_reads(command: dict[str, set[str]]) -
     assert "psycopg" in command["list"]
     unread = {"PIL", "pecia.cli.reading", "pecia.formats", "pecia.saving", "pecia_schemas.settings.worker"}
     assert not {*SLOW, *BUILT, *unread, "rich", "sqlalchemy"} & command["list"]
+
+
+def test_a_verb_that_reads_through_a_gateway_loads_nothing_of_stores() -> None:
+    loaded = loaded_by("remote")["list"]
+    assert "httpx2" in loaded
+    stores = {"obstore", "pecia_schemas.payloads", "psycopg", "sqlalchemy"}
+    assert not {*SLOW, *BUILT, *stores, "PIL", "pecia_schemas.settings.worker", "rich"} & loaded
 
 
 def test_the_command_ends_without_collecting_what_ends_with_it() -> None:

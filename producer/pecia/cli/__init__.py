@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from pecia.cli.app import app
+_PACKAGES = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,8 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. What goes wrong is one line on standard error."""
     try:
+        from pecia.cli.app import app  # noqa: PLC0415  an extra
+
         return int(app(arguments, prog_name="pecia", standalone_mode=False) or 0)
     except Exception as error:  # noqa: BLE001  a traceback is no help at a terminal; the place is enough to report
+        if isinstance(error, ModuleNotFoundError) and error.name in _PACKAGES:
+            sys.stderr.write("The command is an extra of the client: pip install 'pecia[cli]'.\n")
+            return 2
         from pecia.cli import endings  # noqa: PLC0415  brings the client
 
         return endings.after(error)

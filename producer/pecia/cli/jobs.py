@@ -10,8 +10,9 @@ from pecia.cli import choosing, endings, output, values
 from pecia.cli.choosing import InBatch, Metadata, States, Verdicts, which
 from pecia.cli.endings import Ending
 from pecia.client import Client
-from pecia.errors import JobTimeoutError, RetryRefusedError
-from pecia.job import JobGroup
+from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
+from pecia.job import Job, JobGroup
+from pecia_schemas.ids import is_whole
 from pecia_schemas.results import Verdict
 
 Ids = Annotated[
@@ -23,12 +24,12 @@ Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the
 
 
 def status(ids: Ids, *, as_json: AsJson = False) -> None:
-    """Show where jobs are.
+    """Show where jobs are. The id of a part, from Flower or a log, shows its job.
 
     Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
-        _show(client.group(client.job(job_id) for job_id in values.ids(ids)), as_json=as_json)
+        _show(client.group(_of_job_or_part(client, one) for one in values.ids(ids)), as_json=as_json)
 
 
 def wait(
@@ -151,6 +152,15 @@ def list_jobs(
             output.pages(client.pages(limit=limit, **asked), as_json=as_json)
             return
         _show(client.group(client.jobs(limit=limit, **asked)), as_json=as_json)
+
+
+def _of_job_or_part(client: Client, identifier: str) -> Job[Any]:
+    try:
+        return client.job(identifier)
+    except JobNotFoundError:
+        if is_whole(identifier) and (found := next(iter(client.jobs(part=identifier)), None)):
+            return found
+        raise
 
 
 def _show(group: JobGroup[Any], *, as_json: bool) -> None:

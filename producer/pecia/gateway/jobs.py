@@ -129,6 +129,7 @@ RevisionNumber = Annotated[
         ge=0, lt=2**31, description="As it was at this revision; 0: as it was read. Default: as it is now."
     ),
 ]
+Part = Annotated[UUID | None, Query(description="Only the job of this part.")]
 Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 Wait = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S, description="Seconds to wait for the job's end.")]
 
@@ -137,8 +138,13 @@ def _pairs(metadata: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in metadata)}
 
 
-def _asked(
-    states: States, verdicts: Verdicts, metadata: Metadata, kind: str | None = None, since: Since = None
+def _asked(  # noqa: PLR0917  FastAPI names them
+    states: States,
+    verdicts: Verdicts,
+    metadata: Metadata,
+    kind: str | None = None,
+    since: Since = None,
+    part: Part = None,
 ) -> Which:
     return {
         "state": states,
@@ -146,6 +152,7 @@ def _asked(
         "kind": kind,
         "metadata": _pairs(metadata),
         "since": since,
+        "part": part,
     }
 
 

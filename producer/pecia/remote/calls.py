@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import httpx2
-from sqlalchemy.util import await_, greenlet_spawn
 
 from pecia.errors import (
     AccessError,
@@ -151,6 +150,7 @@ class AsyncHttpDatabase(_Http):
 
     async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
         """Run `work`, whose calls are awaited, and return what it returns."""
+        from sqlalchemy.util import await_, greenlet_spawn  # noqa: PLC0415  slow to load, and for loops alone
 
         def send(method: str, path: str, **given: Any) -> httpx2.Response:
             return await_(self._http.request(method, path, **given))

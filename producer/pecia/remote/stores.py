@@ -52,7 +52,6 @@ from pecia_schemas.page_ranges import written
 from pecia_schemas.references import PayloadRef, UrlRef
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState
-from pecia_schemas.tasks import task_to_json
 
 _AT_ONCE: Final = 500
 """Jobs or parts in one answer."""
@@ -328,6 +327,7 @@ def _of(listing: Listing) -> dict[str, Any]:
     return {
         "state": list(listing.states),
         "batch": batch,
+        "part": listing.part and str(listing.part),
         "metadata": pairs,
         "since": listing.since and listing.since.isoformat(),
     }
@@ -429,6 +429,8 @@ def _request(items: Sequence[Item], asked: Options) -> Mapping[str, Any]:
 
 
 def _task(own: Submission[Any]) -> dict[str, Any]:
+    from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
+
     task = own.task
     url = task.source.url if isinstance(task.source, UrlRef) else None
     stored = task_to_json(task, UrlRef(url=url or ""))

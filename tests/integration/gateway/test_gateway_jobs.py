@@ -98,6 +98,16 @@ def test_pages_come_as_events_and_a_stream_goes_on_where_it_broke_off(
     assert [(name, data.get("number")) for name, _, data in again[:-1]] == [("page", 3)]
 
 
+def test_a_part_leads_to_its_job_for_the_tenant_alone(fleet: RealFleet, gateway: Gateway) -> None:
+    bearer, other = gateway.bearer(), gateway.bearer("other")
+    job, _ = submitted(bearer, PDF, PDF + b" two")
+    fleet.finish()
+    events = bearer.get(f"/v1/jobs/{job['id']}/events").json()
+    part = next(event["part_id"] for event in events if event["part_id"])
+    found = [one.get("/v1/jobs", params={"part": part}).json()["jobs"] for one in (bearer, other)]
+    assert [[seen["id"] for seen in jobs] for jobs in found] == [[job["id"]], []]
+
+
 def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gateway: Gateway) -> None:
     bearer = gateway.bearer()
     (job,) = submitted(bearer)

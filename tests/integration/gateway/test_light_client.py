@@ -1,0 +1,112 @@
+"""The light client: `pip install pecia` without extras, at a gateway."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from command import ran
+from gateways import Gateway
+from pecia import ReadDocument
+from pictures import encoded, note
+from real_fleet import RealFleet
+
+ROOT = Path(__file__).parents[3]
+OURS = {"pecia": ROOT / "producer" / "pecia", "pecia_schemas": ROOT / "schemas" / "pecia_schemas"}
+MOST = 20
+
+SUBMIT = """
+import sys
+from pathlib import Path
+from pecia import Client, ReadDocument
+with Client(sys.argv[1], api_key=sys.argv[2]) as client:
+    fields = {"type": "object", "properties": {"drug": {"type": "string"}}}
+    task = ReadDocument(Path(sys.argv[3]), fields=fields)
+    print(*(job.id for job in client.submit_many([task, task], batch="ward")))
+"""
+READ = """
+import asyncio, sys
+from uuid import UUID
+from pecia import AsyncClient, Client
+async def read(job_id):
+    async with AsyncClient(sys.argv[1], api_key=sys.argv[2]) as client:
+        job = await client.job(job_id)
+        print([page.text async for page in job.pages()], (await job.result()).text)
+with Client(sys.argv[1], api_key=sys.argv[2]) as client:
+    jobs = list(client.jobs(batch="ward"))
+    print([job.state.value for job in jobs], client.job(sys.argv[3]).result().text)
+asyncio.run(read(UUID(sys.argv[3])))
+"""
+STORES = """
+from pecia import Client, ConfigurationError
+try:
+    Client("postgresql://host/db", "redis://host", "/documents")
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+def needed(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """Return a distribution and all that it needs without extras."""
+    if name not in found:
+        found[name] = distribution(name)
+        for requirement in map(Requirement, found[name].requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                needed(re.sub(r"[-_.]+", "-", requirement.name).lower(), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def packages() -> dict[str, Distribution]:
+    return needed("pecia", {})
+
+
+@pytest.fixture(scope="module")
+def site(packages: dict[str, Distribution], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of packages that has these alone."""
+    site = tmp_path_factory.mktemp("site")
+    for name, package in OURS.items():
+        (site / name).symlink_to(package)
+    for one in packages.values():
+        for top in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if "pecia" not in top:
+                (site / top).symlink_to(str(one.locate_file(top)))
+    return site
+
+
+def python(site: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    return ran(sys.executable, "-S", *map(str, arguments), env={"PYTHONPATH": str(site)}, cwd=site)
+
+
+def test_it_is_few_packages(packages: dict[str, Distribution]) -> None:
+    assert {"pecia", "pydantic", "httpx2"} <= packages.keys()
+    assert not {"celery", "psycopg", "redis", "typer", "rich"} & packages.keys()
+    assert len(packages) <= MOST
+
+
+def test_it_submits_and_reads(fleet: RealFleet, gateway: Gateway, site: Path, tmp_path: Path) -> None:
+    fleet.answers(ReadDocument, text="Amoxicillin", fields={"drug": "Amoxicillin"})
+    (scan := tmp_path / "scan.png").write_bytes(encoded(note(), "PNG"))
+    _, key = gateway.key()
+    submitted = python(site, "-c", SUBMIT, gateway.url, key, scan)
+    assert submitted.returncode == 0, submitted.stderr
+    first, _ = submitted.stdout.split()
+    fleet.finish()
+    read = python(site, "-c", READ, gateway.url, key, first)
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.splitlines() == [
+        "['succeeded', 'succeeded'] Amoxicillin",
+        "['Amoxicillin'] Amoxicillin",
+    ]
+
+
+def test_it_names_the_extra_for_what_it_has_not(site: Path) -> None:
+    command = python(site, "-m", "pecia", "list")
+    assert (command.returncode, command.stdout) == (2, "")
+    assert command.stderr == "The command is an extra of the client: pip install 'pecia[cli]'.\n"
+    stores = python(site, "-c", STORES)
+    assert "pip install 'pecia[stores]'" in stores.stdout
