@@ -60,7 +60,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--strikes", type=int, default=_STRIKES, help="faults in all (default: %(default)s)")
     parser.add_argument("--fault", action="append", choices=FAULTS, help="only this kind; may be repeated")
-    parser.add_argument("--engine", choices=("simulated", "simulated:instant", "rapidocr"), default="simulated")
+    parser.add_argument(
+        "--engine", choices=("simulated", "simulated:instant", "rapidocr"), default="simulated"
+    )
     parser.add_argument(
         "--lease", type=float, default=_LEASE_S, help="PECIA_LEASE in seconds (default: %(default)s)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -13,16 +13,14 @@ from uuid import UUID
 
 import obstore
 
+from pecia import bulk
 from pecia.accepting import view_of
+from pecia.aio import bulk as aio_bulk
 from pecia.aio.client import AsyncClient
-from pecia.aio.connections import AsyncConnections, AsyncTrail
-from pecia.aio.database import AsyncDatabase
-from pecia.audit import AuditTrail
 from pecia.backlog import Backlog, Load
+from pecia.bulk import Item, Mapper, Outcome
 from pecia.client import Client
 from pecia.completion import Deadline
-from pecia.connections import Connections, Holdings
-from pecia.database import Database
 from pecia.errors import (
     BatchNotFoundError,
     IdempotencyConflictError,
@@ -30,13 +28,12 @@ from pecia.errors import (
     RetryRefusedError,
     SubmitError,
 )
-from pecia.records import AuditAction, Batch, Counts, Listing, PartOutcome
+from pecia.records import Batch, Counts, Listing, PartOutcome
 from pecia.remote.connections import AsyncPolling, Polling, SilentAsyncBus, SilentBus
-from pecia.statements import Awaitable, Blocking, D_co, transaction
-from pecia.store import Store
-from pecia.submission import NewJob, moment
+from pecia.statements import D_co, Statements, transaction
+from pecia.submission import NewJob, Options, moment
 from pecia.testing.jobs import FakeJob, FakePart, Submitted, now
-from pecia.testing.memory import Memory
+from pecia.testing.memory import Memory, NotFakedError
 from pecia.transitions import checked_reason
 from pecia.view import Accepted, JobView
 from pecia_schemas.duty import Lack, Need
@@ -50,25 +47,27 @@ from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import task_from_json
 
-D = TypeVar("D", bound=Blocking | Awaitable)
 T = TypeVar("T")
 
-_NOWHERE = ("postgresql://fake", "redis://fake", "memory")
+_NOWHERE = "https://fake"  # as behind a gateway, so that the light client is enough
 _POLL = timedelta(milliseconds=20)
 _KEYS = Keyring()
 
 
-class _Store(Store[D_co]):
-    """What `Store` and `Transitions` are of a real fleet; their other statements are SQL, which the memory refuses."""
+class _Light:
+    def __getattr__(self, name: str) -> Any:
+        raise NotFakedError
+
+
+class _Store(Statements[D_co], _Light):
+    """What `pecia.store.Store` and `pecia.transitions.Transitions` are of a real fleet, so far as it goes."""
+
+    def __init__(self, database: D_co, actor: str) -> None:
+        super().__init__(database)
+        self._actor = actor
 
     @transaction
-    def accept(
-        self,
-        memory: Memory,
-        batch: Sequence[NewJob],
-        *,
-        is_stored: Callable[[str], bool],  # noqa: ARG002  all is
-    ) -> list[Accepted | SubmitError]:
+    def accept(self, memory: Memory, batch: Sequence[NewJob]) -> list[Accepted | SubmitError]:
         return [_accepted(memory, new) for new in batch]
 
     @transaction
@@ -121,15 +120,8 @@ class _Store(Store[D_co]):
 
     @transaction
     def outcomes(
-        self,
-        memory: Memory,
-        job_id: UUID,
-        *,
-        skip: Collection[int] = (),
-        limit: int | None = None,
-        read_as: AuditAction | None = None,  # noqa: ARG002  nothing is audited
-        revision: int | None = None,  # noqa: ARG002  nothing is reviewed
-    ) -> list[PartOutcome]:
+        self, memory: Memory, /, job_id: UUID, skip: Collection[int] = (), limit: int | None = None, **_: Any
+    ) -> list[PartOutcome]:  # the others are of audits and reviews
         parts = [part for part in memory.jobs[job_id].pieces if part.state.is_terminal]
         return [
             PartOutcome(
@@ -156,7 +148,7 @@ class _Store(Store[D_co]):
     def cancel(self, memory: Memory, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
         unfinished = [job for job in memory.known(job_ids).values() if not job.view.state.is_terminal]
         for job in unfinished:
-            job.close(JobState.CANCELLED, f"client:{self._client}", checked_reason(reason))
+            job.close(JobState.CANCELLED, self._actor, checked_reason(reason))
         return [job.view.id for job in unfinished]
 
     @transaction
@@ -167,7 +159,7 @@ class _Store(Store[D_co]):
         state = job.view.state
         if state is JobState.SUCCEEDED or not state.is_terminal:
             raise RetryRefusedError(job_id, f"Job {job_id} is {state}: only what failed can be run again.")
-        if not job.reopen(parts, f"client:{self._client}"):
+        if not job.reopen(parts, self._actor):
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         memory.open[job_id] = job
         return []
@@ -227,6 +219,7 @@ def _is_wanted(job: FakeJob, listing: Listing) -> bool:
         and listing.batch in (None, view.batch)
         and view.id.hex.startswith(listing.prefix.replace("-", ""))
         and listing.kind in (None, view.kind)
+        and (listing.part is None or listing.part in (part.id for part in job.parts))
         and (listing.since is None or view.submitted_at >= listing.since)
         and (listing.metadata or {}).items() <= view.metadata.items()
     )
@@ -251,47 +244,58 @@ class _Backlog(Backlog):
         return self.limit(lane) is not None  # counting costs nothing here
 
 
-class _Fake(Holdings[D]):
-    """What both kinds of client hold: the memory. Nothing is opened, and nothing is to be closed."""
+class _Fake(_Light):
+    """What both kinds of client hold, as behind a gateway: nothing is opened, nothing is to be closed."""
 
-    payloads: Any = property(lambda self: self._memory.payloads)
+    are_inherited = False
+    tenant = None
 
     def __init__(self, settings: ClientSettings, memory: Memory, database: Any) -> None:
-        Holdings.__init__(self, settings, database)
-        self._memory = memory
+        self.client = settings.client_name
+        self.poll_s = settings.poll_interval.total_seconds()
         self.backlog = _Backlog(settings.max_backlog)
-
-    def _name(self, client: str, tenant: str | None) -> None:
-        super()._name(client, tenant)
-        self.store = self.transitions = cast("Any", _Store(self._database, self.keys, client=client))
+        self.store = self.transitions = cast("Any", _Store(database, f"client:{self.client}"))
+        self._memory = memory
 
 
-class _Connections(_Fake[Database], Connections):
+class _Connections(_Fake):
+    bus = SilentBus()
+
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
         super().__init__(settings, memory, _Database(memory))
-        self.trail = AuditTrail(self._database)
-        self.bus = cast("Any", SilentBus())
 
-    def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> Any:  # noqa: ARG002
+    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> Polling:
         return Polling(self.poll_s, deadline)
 
-    def publish(self, messages: Sequence[PartMessage]) -> None:  # noqa: ARG002  they are in the memory
+    def accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
+        prepared = bulk.prepare(items, self._memory.payloads, asked, _KEYS, in_parallel)
+        accepted = self.store.accept(prepared.new)
+        self._memory.settle()
+        return prepared.outcomes(accepted)
+
+    def publish(self, _messages: Sequence[PartMessage]) -> None:
         self._memory.settle()
 
     def close(self) -> None: ...
 
 
-class _AsyncConnections(_Fake[AsyncDatabase], AsyncConnections):
+class _AsyncConnections(_Fake):
+    bus = SilentAsyncBus()
+
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
         super().__init__(settings, memory, _AsyncDatabase(memory))
         self.loop = asyncio.get_running_loop()
-        self.trail = AsyncTrail(self._database)
-        self.bus = cast("Any", SilentAsyncBus())
 
-    def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> Any:  # noqa: ARG002
+    def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
         return AsyncPolling(self.poll_s, deadline)
 
-    async def publish(self, messages: Sequence[PartMessage]) -> None:  # noqa: ARG002  they are in the memory
+    async def accept(self, items: Sequence[Item], asked: Options) -> Iterator[Outcome]:
+        prepared = await aio_bulk.prepare(items, self._memory.payloads, asked, _KEYS)
+        accepted = await self.store.accept(prepared.new)
+        self._memory.settle()
+        return prepared.outcomes(accepted)
+
+    async def publish(self, _messages: Sequence[PartMessage]) -> None:
         self._memory.settle()
 
     async def close(self) -> None: ...
@@ -301,10 +305,10 @@ class FakeClient(Client):
     """A client of a fake fleet."""
 
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
-        super().__init__(*_NOWHERE, settings=settings)
+        super().__init__(_NOWHERE, api_key="fake", settings=settings)
         self._memory = memory
 
-    def _connect(self) -> Connections:
+    def _connect(self) -> Any:
         return _Connections(self._settings, self._memory)
 
 
@@ -312,10 +316,10 @@ class FakeAsyncClient(AsyncClient):
     """An asynchronous client of a fake fleet."""
 
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
-        super().__init__(*_NOWHERE, settings=settings)
+        super().__init__(_NOWHERE, api_key="fake", settings=settings)
         self._memory = memory
 
-    def _connect(self) -> AsyncConnections:
+    def _connect(self) -> Any:
         return _AsyncConnections(self._settings, self._memory)
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
 from threading import RLock
-from typing import Any
 from uuid import UUID
 
 from obstore.store import MemoryStore
@@ -66,12 +65,6 @@ class Memory:
                 raise DatabaseUnavailableError("Postgres does not answer: the test took it away.")
             self.settle()
             yield
-
-    def execute(self, *_: object) -> Any:
-        """Refuse SQL: no method here stands for it. Raises `NotFakedError`."""
-        raise NotFakedError
-
-    execute_as_is = execute
 
     def lacks(self, *services: str) -> bool:
         """Return whether one of these services is away."""
