@@ -55,6 +55,7 @@ check: lint types imports audit site  ## Lint, types, import law, known weakness
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tests/unasync.py --check
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -80,7 +81,8 @@ bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside 
 	$(ENGINE_VENV)/bin/python benchmarks/log_probabilities.py
 	$(ENGINE_VENV)/bin/python benchmarks/urgent_preparation.py
 
-docs: $(VENV)/.local  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures
+docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, figures, the blocking client
+	$(BIN)/python tests/unasync.py
 	$(BIN)/python -m pecia_schemas.export docs
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
 	$(BIN)/python benchmarks/run.py --only-page

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-from pecia.database import Database
 from pecia.errors import JobErasedError
 from pecia.records import AuditAction, AuditEntry
 from pecia.statements import Connection, D_co, Statements, transaction
@@ -74,19 +73,6 @@ class TrailPages(Statements[D_co]):
         asked = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **asdict(place)}
         rows = connection.execute(_ENTRIES, asked).mappings().all()
         return [_entry(dict(row)) for row in rows], Place.after(dict(rows[-1])) if rows else place
-
-
-class AuditTrail(TrailPages[Database]):
-    """What the database remembers of reading and erasing, newest first."""
-
-    def entries(
-        self, *, job_id: UUID | None, client: str | None, since: datetime | None
-    ) -> Iterator[AuditEntry]:
-        """Yield what fits, read page by page as it is asked for."""
-        page, place = self.page(Place(), job_id=job_id, client=client, since=since)
-        while page:
-            yield from page
-            page, place = self.page(place, job_id=job_id, client=client, since=since)
 
 
 def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:

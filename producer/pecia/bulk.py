@@ -7,10 +7,11 @@ alone; what refuses a whole step ends the call, and says what was accepted befor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from pecia import fields, sources, submission
@@ -50,16 +51,6 @@ _GROUPS: Final = 64
 _MOST_TASKS = 1_000
 _MOST_BYTES = 64 * 1024**2
 """Where a step ends: so many tasks, or so many bytes of documents that are held in memory."""
-
-
-class Mapper(Protocol):
-    """`map`, or that of an executor."""
-
-    def __call__(
-        self, work: Callable[[Sequence[Item]], list[NewJob | SubmitError]], some: Sequence[Sequence[Item]], /
-    ) -> Iterable[Any]:
-        """Yield what comes of each of the groups, in order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +202,8 @@ def row_of(item: Item, source: StoredSource, asked: Options, keys: Keyring) -> N
     )
 
 
-def prepare(
-    items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring, in_parallel: Mapper = map
-) -> Prepared:
-    """Check the tasks, store their documents and make their rows; `in_parallel` maps those that take time.
+def prepare(items: Sequence[Item], payloads: PayloadStore, asked: Options, keys: Keyring) -> Prepared:
+    """Check the tasks, store their documents, a few at a time, and make their rows.
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
     """
@@ -231,11 +220,12 @@ def prepare(
     def make_all(some: Sequence[Item]) -> list[NewJob | SubmitError]:
         return [make(item) for item in some]
 
-    at_once = all(_is_stored(item.task) for item in items)
+    if len(items) == 1 or all(_is_stored(item.task) for item in items):
+        return Prepared(items=items, made=make_all(items))
     size = max(1, len(items) // _GROUPS)
     groups = [items[first : first + size] for first in range(0, len(items), size)]
-    made = (map if at_once else in_parallel)(make_all, groups)
-    return Prepared(items=items, made=list(chain.from_iterable(made)))
+    with ThreadPoolExecutor(PAYLOAD_THREADS, thread_name_prefix="pecia-payloads") as threads:
+        return Prepared(items=items, made=list(chain.from_iterable(threads.map(make_all, groups))))
 
 
 def check(item: Item, asked: Options) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -24,6 +24,7 @@ from pecia_schemas import refusals
 from pecia_schemas.connecting import CONNECT_ARGS, parameters_of
 from pecia_schemas.sqlstates import Verdict, is_transient, may_be_committed, name_of, verdict_on
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STATEMENT_TIMEOUT = timedelta(seconds=30)
@@ -57,6 +58,11 @@ class Database:
     def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
         self._pool.dispose(close=close)
+
+
+def within_work(call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function as the work of a transaction can call it: as it is."""
+    return call
 
 
 class Tries:

@@ -77,6 +77,11 @@ class Exported(BaseModel):
     open: int = 0
     """Jobs that are not over."""
 
+    @property
+    def jobs(self) -> int:
+        """All of them."""
+        return self.written + self.before + self.empty + self.open
+
 
 class Batch(BaseModel):
     """Jobs that were submitted together."""

@@ -325,7 +325,9 @@ async def test_who_moves_a_job_is_the_client_that_asks_not_the_one_before() -> N
     connections = AsyncConnections(settings)
     before = connections.transitions._actor
     try:
-        assert connections.seen_by("north/key", "north").transitions._actor == "client:north/key"
+        north, south = (connections.seen_by(f"{tenant}/key", tenant) for tenant in ("north", "south"))
+        assert north.transitions._actor == "client:north/key"
         assert connections.transitions._actor == before
+        assert north.bus is south.bus is connections.bus
     finally:
         await connections.close()

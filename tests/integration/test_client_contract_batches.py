@@ -218,7 +218,11 @@ def test_an_export_is_lines_or_rows_of_all_jobs_that_a_filter_finds(
     group = client.submit_many(scans("a.pdf", "b.pdf", metadata={"ward": "7"}), batch="week")
     fleet.answers(ReadDocument, pages=["one", "two"])
     fleet.finish()
-    assert client.export(tmp_path, batch="week", format="jsonl").written == 2
+    shown: list[int] = []
+    done = client.export(
+        tmp_path, batch="week", format="jsonl", progress=lambda far: shown.append(far.written)
+    )
+    assert (done.written, shown) == (2, [1, 2])
     (lines,) = tmp_path.glob("part-*.jsonl")
     read = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [(one["label"], one["result"]["pages"][1]["number"]) for one in read] == [

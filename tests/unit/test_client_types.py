@@ -1,7 +1,7 @@
 """A task knows the type of its result, and a type checker knows it from the task.
 
-mypy and pyright read the functions, and fail if a type is another one; no test runs them. `test_client_parity.py` shows
-that the asynchronous client has the same types.
+mypy and pyright read the functions, and fail if a type is another one; no test runs them. The
+asynchronous client has the same types, for this one is generated from it.
 """
 
 from collections.abc import Iterator

@@ -1,14 +1,13 @@
-"""The client for asyncio: hands documents over, and finds their jobs again."""
+"""The client: hands documents over, and finds their jobs again."""
 
 # ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -20,12 +19,12 @@ from pydantic import BaseModel
 from pecia import asking, submission, tracing
 from pecia.aio import bulk
 from pecia.aio.completion import look
+from pecia.aio.concurrency import AsyncOpening, aclosing, run_blocking, sleep
 from pecia.aio.job import AsyncJob, AsyncJobGroup
 from pecia.asking import Which
 from pecia.backlog import Patience
 from pecia.bulk import Item, Named, Outcome, Tally, by_lane
-from pecia.configuration import resolve
-from pecia.errors import JobErasedError, QueueFullError, SubmitError, WrongLoopError
+from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.records import (
     AuditAction,
     AuditEntry,
@@ -44,27 +43,28 @@ from pecia.submission import Options, Submission
 from pecia.view import Accepted
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.settings import ClientSettings
 from pecia_schemas.states import DeliveryState, DeliveryStateName, JobState, Lane, LaneName
-from pecia_schemas.tasks import Task
-from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
     from pecia.exporting import ExportFormat
+    from pecia_schemas.settings import ClientSettings
+    from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
 
 
-class AsyncClient:
-    """A fleet, as an application on asyncio sees it: `Client`, with `await` before what does I/O.
+class AsyncClient(AsyncOpening):
+    """A fleet, as an application sees it: by a `Client`, or by an `AsyncClient` with `await` before what does I/O.
 
-    It belongs to the loop in which it is first used, until it is closed; elsewhere, also in a forked child, it raises
-    `WrongLoopError`. No statement runs in a thread; files are read and hashed in the loop's.
+    A `Client` is safe to share between threads. A forked child may go on using it, but can submit only if its parent
+    had not submitted before the fork. An `AsyncClient` belongs to the loop in which it is first used, until it is
+    closed; elsewhere, also in a forked child, it raises `WrongLoopError`. None of its statements runs in a thread;
+    files are read and hashed in the loop's.
 
     Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
     `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
-    `AsyncClient("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
+    `Client("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
     """
 
     def __init__(
@@ -76,10 +76,12 @@ class AsyncClient:
         api_key: str | None = None,
         settings: ClientSettings | None = None,
     ) -> None:
+        from pecia.configuration import resolve  # noqa: PLC0415  brings pydantic-settings, slow to load
+
+        super().__init__()
         self._settings = resolve(
             settings, database_url=database_url, redis_url=redis_url, payload_url=payload_url, api_key=api_key
         )
-        self._connections: AsyncConnections | None = None
 
     async def submit(
         self,
@@ -95,9 +97,16 @@ class AsyncClient:
         block: bool = False,
         timeout: float | None = None,
     ) -> AsyncJob[R]:
-        """Hand over one task and return its job, as soon as it is safe in Postgres. All else is as in `Client.submit`.
+        """Hand over one task and return its job, as soon as it is safe in Postgres.
 
-        Cancelled before it returns, it may have accepted the job: with an `idempotency_key` the same call finds it.
+        A repeated `idempotency_key` returns the job that is there, with `created` False; with another task it raises
+        `IdempotencyConflictError`. `not_before` and `expires` are points in time or distances from now. With
+        Redis away the job is accepted all the same, and starts once the fleet has noticed. If the lane is full
+        (`PECIA_MAX_BACKLOG`), `block` waits for room: `timeout` seconds at most, None: as long as it takes.
+
+        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `QueueFullError` if there is no
+        room, `UnavailableError` if Postgres or the payload store does not answer. Interrupted or cancelled before
+        it returns, it may have accepted the job: with an `idempotency_key` the same call finds it.
         """
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
@@ -126,17 +135,32 @@ class AsyncClient:
         block: bool = False,
         timeout: float | None = None,
     ) -> AsyncJobGroup[R]:
-        """Hand over many tasks and return their jobs, in order. All else is as in `Client.submit_many`."""
+        """Hand over many tasks and return their jobs, in order. Of a generator one step is held at a time.
+
+        A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
+        others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
+        `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
+        `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
+        `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it. A `Submission`
+        has what is asked for one task alone: metadata, priority, key, label.
+
+        The jobs are a batch, by which they are found again (`group.batch`). `batch` is its name; one that there is
+        already is added to. The name is stored in plain text: write nothing of a document into it.
+
+        With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
+        """
         asked = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
         )
         submission.checked_batch(batch)
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
+        steps = bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))
         with tally.told(), tracing.submitting_many():
-            async with aclosing(bulk.steps(tasks, Named(idempotency_prefix, idempotency_keys))) as steps:
+            async with aclosing(steps):
                 async for some in steps:
                     if asked.batch is None:
-                        asked = replace(asked, batch=(await self._open().store.open_batch(batch)).id)
+                        opened = await self._open().store.open_batch(batch)
+                        asked = replace(asked, batch=opened.id)
                     for items, of_lane in by_lane(some, asked):
                         patience = Patience(block=block, timeout=timeout)
                         with tracing.each(items, of_lane.lane) as (traced, noted):
@@ -207,29 +231,38 @@ class AsyncClient:
         to: str | os.PathLike[str],
         *,
         format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        progress: Callable[[Exported], object] | None = None,
         **which: Unpack[Which],
     ) -> Exported:
-        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`. All else: `Client.export`.
+        """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
-        A thread renders and writes; the run holds one step of some hundred jobs.
+        Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
+        Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
+        off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each job
+        with what was done so far.
+
+        Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
+        `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
+        and writes.
         """
         from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
 
         connections = self._open()
         store = connections.store
-        exporter = await finish_in_thread(Exporter, to, format, lambda: connections.payloads)
+        exporter = await run_blocking(Exporter, to, format, lambda: connections.payloads)
         async with aclosing(self.jobs(page_size=500, **which)) as jobs:
             async for job in jobs:
-                if not exporter.wants(job):
-                    continue
-                ended, original = None, None
-                if job.state.has_result and job.erased_at is None:
-                    with suppress(JobErasedError):
-                        ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
-                if ended is not None and exporter.payloads is not None:
-                    original = await store.original(job.id)
-                await finish_in_thread(exporter.add, job, ended, original)
-        return await finish_in_thread(exporter.finish)
+                if exporter.wants(job):
+                    ended, original = None, None
+                    if job.state.has_result and job.erased_at is None:
+                        with suppress(JobErasedError):
+                            ended = await store.outcomes(job.id, read_as=AuditAction.RESULT)
+                    if ended is not None and exporter.payloads is not None:
+                        original = await store.original(job.id)
+                    await run_blocking(exporter.add, job, ended, original)
+                if progress is not None:
+                    progress(exporter.exported)
+        return await run_blocking(exporter.finish)
 
     async def usage(self, *, since: datetime | timedelta | None = None, by: str | None = None) -> Usage:
         """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
@@ -265,7 +298,8 @@ class AsyncClient:
         before anything is done; `RetryRefusedError` at the first job that is still at work.
         """
         chosen = asking.by_job(await self._open().dead.chosen(asking.ids_of_parts(parts)))
-        return [await (await self.job(job_id)).retry(ids) for job_id, ids in chosen.items()]
+        jobs = [await self.job(job_id) for job_id in chosen]
+        return [await job.retry(chosen[job.id]) for job in jobs]
 
     async def purge(
         self,
@@ -278,7 +312,12 @@ class AsyncClient:
     ) -> list[Erasure]:
         """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
 
-        Which jobs are meant, and what else there is to know, says `Client.purge`.
+        Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
+        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback tells of
+        it. Those that were purged before are left out. `reason` is kept with the record of it: write nothing of a
+        document into it. With `dry_run` nothing is erased.
+
+        Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
         """
         connections = self._open()
         job_ids = None if jobs is None else await self._known(jobs)
@@ -371,10 +410,8 @@ class AsyncClient:
         return AsyncJobGroup(self._open, list(jobs))
 
     async def close(self) -> None:
-        """Close all connections. Using the client again opens new ones, also in another loop."""
-        if self._connections is not None:
-            connections = self._open()
-            self._connections = None
+        """Close all connections. Using the client again opens new ones, on asyncio also in another loop."""
+        if (connections := self._take()) is not None:
             await connections.close()
 
     async def __aenter__(self) -> Self:
@@ -385,19 +422,12 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _open(self) -> AsyncConnections:
-        if self._connections is None:
-            self._connections = self._connect()
-        if self._connections.loop is not asyncio.get_running_loop():
-            raise WrongLoopError
-        return self._connections
-
     def _connect(self) -> AsyncConnections:
         if self._settings.gateway_url:
             from pecia.remote.connections import AsyncRemoteConnections  # noqa: PLC0415  as below
 
             return cast("AsyncConnections", AsyncRemoteConnections(self._settings))
-        from pecia.aio.connections import AsyncConnections  # noqa: PLC0415  brings SQLAlchemy and psycopg, slow to load
+        from pecia.aio.connections import AsyncConnections  # noqa: PLC0415  slow to load
 
         return AsyncConnections(self._settings)
 
@@ -416,7 +446,7 @@ class AsyncClient:
             try:
                 return await self._open().accept(items, asked)
             except QueueFullError as refusal:  # a gateway's
-                await asyncio.sleep(patience.pause(refusal))
+                await sleep(patience.pause(refusal))
 
     async def _wait_for_room(self, lane: Lane, patience: Patience) -> None:
         """Return once the lane has room. Raises `QueueFullError` when the patience is over."""
@@ -429,7 +459,7 @@ class AsyncClient:
                 backlog.saw(lane, load, took=time.monotonic() - began)
             if (refusal := backlog.refusal(lane)) is None:
                 return
-            await asyncio.sleep(patience.pause(refusal))
+            await sleep(patience.pause(refusal))
 
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)

@@ -1,15 +1,15 @@
-"""Waiting for jobs on a loop: what `pecia.completion` decides, awaited."""
+"""Waiting for jobs, as `pecia.waiting` decides."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from pecia.completion import Deadline, Outage, Pending, batches, in_order
+from pecia.aio.concurrency import sleep
 from pecia.errors import UnavailableError
 from pecia.view import JobView
+from pecia.waiting import Deadline, Outage, Pending, batches, in_order
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
@@ -55,7 +55,7 @@ async def outlast(look: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
         except UnavailableError:
             if not (pause := outage.pause()):
                 raise
-            await asyncio.sleep(pause)
+            await sleep(pause)
 
 
 async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[JobView]:

@@ -1,37 +1,38 @@
-"""What an asynchronous client holds open: Postgres, Redis and the payload store."""
+"""What one process of a client holds open: Postgres, Redis and the payload store."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from pecia import tracing
 from pecia.aio import bulk
 from pecia.aio.database import AsyncDatabase, within_work
-from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
 from pecia.audit import Place, TrailPages
 from pecia.bulk import Item, Outcome, messages
-from pecia.completion import Deadline
 from pecia.configuration import redis_url
-from pecia.connections import Holdings, store_answers
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
-from pecia.purging import FIRST, PurgingSteps, batches
-from pecia.records import AuditEntry, Erasure, Selection
-from pecia.review.statements import Reviews
+from pecia.holdings import Holdings, store_answers
+from pecia.records import AuditEntry
 from pecia.submission import NewJob, Options
 from pecia.tracing import sending
 from pecia.view import Accepted
+from pecia.waiting import Deadline
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import payload_named
 from pecia_schemas.settings import ClientSettings
 
+if TYPE_CHECKING:
+    from pecia.aio.publishing import AsyncAnnouncements, AsyncBus
+    from pecia.aio.purging import AsyncPurging
 
-class AsyncTrail(TrailPages[AsyncDatabase]):
+
+class AsyncAuditTrail(TrailPages[AsyncDatabase]):
     """What the database remembers of reading and erasing, newest first."""
 
     async def entries(
@@ -45,60 +46,41 @@ class AsyncTrail(TrailPages[AsyncDatabase]):
             page, place = await self.page(place, job_id=job_id, client=client, since=since)
 
 
-class AsyncPurging(PurgingSteps[AsyncDatabase]):
-    """What a client may erase."""
-
-    async def fitting(self, selection: Selection) -> list[UUID]:
-        """Return the jobs that are meant and still hold something."""
-        found: list[UUID] = []
-        while page := await self.fitting_after(selection, found[-1] if found else FIRST):
-            found += page
-        return found
-
-    async def look(self, job_ids: Sequence[UUID]) -> list[Erasure]:
-        """Return what there is to erase of these jobs."""
-        return [found for batch in batches(job_ids) for found in await self.look_at(batch)]
-
-    async def erase(
-        self, job_ids: Sequence[UUID], reason: str | None, remove: Callable[[str], Awaitable[None]]
-    ) -> tuple[list[Erasure], list[UUID]]:
-        """Erase what these jobs hold; return what that was, and which of them were cancelled for it.
-
-        `remove` takes a payload out of the store.
-        """
-        erased: list[Erasure] = []
-        cancelled: list[UUID] = []
-        for batch in batches(job_ids):
-            purged = await self.empty(batch, reason)
-            fates = {name: await self.discard(name, within_work(remove)) for name in purged.documents}
-            erased += purged.told(fates)
-            cancelled += purged.cancelled
-        return erased, cancelled
-
-
 class AsyncConnections(Holdings[AsyncDatabase]):
-    """The three stores of a fleet, opened when they are first needed, for the running loop."""
+    """The three stores of a fleet, opened when they are first needed."""
 
     def __init__(self, settings: ClientSettings) -> None:
         url, patience = settings.database_url.get_secret_value(), settings.connect_timeout
         super().__init__(settings, AsyncDatabase(url, connect_timeout=patience))
-        self.loop = asyncio.get_running_loop()
-        self.trail = AsyncTrail(self._database)
-        self.bus = AsyncBus(redis_url(settings), connect_timeout=patience, window=settings.window)
-
-    def _name(self, client: str, tenant: str | None) -> None:
-        super()._name(client, tenant)
-        self.purging = AsyncPurging(self._database, client=client)
-        self.reviews = Reviews(self._database, self.keys, client=client)
+        self.trail = AsyncAuditTrail(self._database)
+        self._redis_url = redis_url(settings)
 
     def seen_by(self, client: str, tenant: str) -> Self:
         """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""
+        self.bus  # noqa: B018  opened once, for all of them
         view = copy(self)
         view._name(client, tenant)  # noqa: SLF001  another of this class
         return view
 
+    @cached_property
+    def purging(self) -> AsyncPurging:
+        """What erases jobs, by SQLAlchemy, which is slow to load."""
+        from pecia.aio.purging import AsyncPurging  # noqa: PLC0415
+
+        return AsyncPurging(self._database, client=self.client)
+
+    @cached_property
+    def bus(self) -> AsyncBus:
+        """Redis. Who only reads does without it, and without its library, which is slow to load."""
+        from pecia.aio.publishing import AsyncBus  # noqa: PLC0415
+
+        timeout, window = self._settings.connect_timeout, self._settings.window
+        return AsyncBus(self._redis_url, connect_timeout=timeout, window=window)
+
     def announcements(self, job_ids: Collection[UUID], deadline: Deadline) -> AsyncAnnouncements:
         """Return the news about these jobs, at the client's own polling interval."""
+        from pecia.aio.publishing import AsyncAnnouncements  # noqa: PLC0415  brings redis, slow to load
+
         return AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline)
 
     async def accept(self, items: Sequence[Item], asked: Options) -> Iterable[Outcome]:
@@ -142,8 +124,9 @@ class AsyncConnections(Holdings[AsyncDatabase]):
                 await self.store.leave_to_relay([message.part for message in left])
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close what is this process's own, and let go of what is its parent's."""
         try:
-            await self._database.dispose()
+            await self._database.dispose(close=not self.are_inherited)
         finally:
-            await self.bus.close()
+            if "bus" in vars(self) and not self.are_inherited:
+                await self.bus.close()

@@ -12,7 +12,7 @@ from sqlalchemy import TextClause
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_
 
-from pecia.aio.cancellation import attentive
+from pecia.aio.concurrency import attentive
 from pecia.database import STATEMENT_TIMEOUT, Answers, Tries, connecting
 from pecia.statements import Connection, Rows, for_driver
 from pecia_schemas.database import close_after
@@ -72,9 +72,9 @@ class AsyncDatabase:
         async with self._engine.begin() as connection:
             return await connection.run_sync(lambda bridged: work(_Bridged(bridged)))
 
-    async def dispose(self) -> None:
-        """Close all connections."""
-        await self._engine.dispose()
+    async def dispose(self, *, close: bool = True) -> None:
+        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
+        await self._engine.dispose(close=close)
 
 
 def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:

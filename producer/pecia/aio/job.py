@@ -1,4 +1,4 @@
-"""Handles of jobs for asyncio: what was last seen of them, and what can be done with them."""
+"""Handles of jobs: what was last seen of them, and what can be done with them."""
 
 # ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -14,14 +13,14 @@ from uuid import UUID
 from pecia import asking
 from pecia.aio import streaming
 from pecia.aio.completion import finished, look
-from pecia.completion import Deadline
+from pecia.aio.concurrency import aclosing, run_blocking
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, R_co, hints_of, waiting
 from pecia.records import AuditAction, UsageFigures
 from pecia.view import JobView
+from pecia.waiting import Deadline, batches
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
 from pecia_schemas.states import JobState
-from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
@@ -29,12 +28,10 @@ if TYPE_CHECKING:
 
 
 class AsyncJob(JobHandle[R_co]):
-    """One job, as `Job` is; what looks or waits is awaited. A cancelled caller leaves the job alone.
-
-    Its attributes are what was last seen and cost no I/O; `refresh` looks again.
+    """One job. Its attributes are what was last seen and cost no I/O; `refresh` looks again.
 
     A `timeout` is in seconds and the caller's alone: when it passes, `JobTimeoutError` is raised and the job goes on.
-    0 looks exactly once, None waits for as long as it takes.
+    0 looks exactly once, None waits for as long as it takes. A caller that is cancelled leaves the job alone, too.
     """
 
     __slots__ = ("_open",)
@@ -85,7 +82,7 @@ class AsyncJob(JobHandle[R_co]):
         Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
         .srt or .vtt.
         `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
-        A thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
+        On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is whole.
 
         Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
         also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
@@ -99,11 +96,11 @@ class AsyncJob(JobHandle[R_co]):
             connections = self._open()
             original = await connections.store.original(self.id)
             payloads = connections.payloads
-            await finish_in_thread(
+            await run_blocking(
                 saving.write_with_pictures, result, original, payloads, target, form, quality=quality
             )
         else:
-            await finish_in_thread(saving.write, result, form, target)
+            await run_blocking(saving.write, result, form, target)
         return target
 
     async def pages(
@@ -139,7 +136,8 @@ class AsyncJob(JobHandle[R_co]):
 
         Looks into the database; None for a job that only waits for its turn.
         """
-        return (await hints(self._open(), [self])).get(self.id)
+        found = await hints(self._open(), [self])
+        return found.get(self.id)
 
     async def usage(self) -> UsageFigures:
         """Return what its parts have taken so far, attempts that failed included; looks into the database."""
@@ -167,11 +165,12 @@ class AsyncJob(JobHandle[R_co]):
         return await self.refresh()
 
     async def _is_over(self) -> bool:
-        return (await self.refresh()).done
+        job = await self.refresh()
+        return job.done
 
 
 class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
-    """Jobs that were submitted together, in the order of their tasks. Timeouts are those of `AsyncJob`."""
+    """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
 
     def __init__(
         self, open_connections: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]
@@ -181,12 +180,13 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
     async def refresh(self) -> Self:
         """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
-        for view in await look(self._open(), list(self._by_id)):
-            self._see(view)
+        for batch in batches(list(self._by_id)):
+            for view in await look(self._open(), batch):
+                self._see(view)
         return self
 
     async def hints(self) -> dict[UUID, str]:
-        """Return what `AsyncJob.hint` says of each job of which it says something."""
+        """Return what `hint` says of each job of which it says something."""
         return await hints(self._open(), self._jobs)
 
     async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
@@ -217,7 +217,11 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
         return len(cancelled)
 
 
-async def hints(connections: AsyncConnections, jobs: Sequence[AsyncJob[Any]]) -> dict[UUID, str]:
+AnyAsyncJob = AsyncJob[Any]
+"""A job whose kind of result is not known to the type checker."""
+
+
+async def hints(connections: AsyncConnections, jobs: Sequence[AnyAsyncJob]) -> dict[UUID, str]:
     """Return, for each job that no running worker can do, what is missing and what to start."""
     job_ids = waiting(jobs)
     return hints_of(await connections.store.lacking(job_ids)) if job_ids else {}

@@ -1,8 +1,7 @@
-"""What an asynchronous client says to Redis and hears from it, and never fails by."""
+"""What a client says to Redis and hears from it. None of it can fail a call: Postgres is the truth."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -16,9 +15,9 @@ from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from pecia.aio.cancellation import attentive
-from pecia.completion import CONFIRMATION_S, LOOK_AT, Channels, Deadline
-from pecia.publishing import RETRIES, Breaker, announce, open_redis
+from pecia.aio.concurrency import Semaphore, attentive, sleep
+from pecia.breaker import RETRIES, Breaker, announce, open_redis
+from pecia.waiting import CONFIRMATION_S, LOOK_AT, Channels, Deadline
 from pecia_schemas.messages import PartMessage, enqueue, refused
 from pecia_schemas.states import JobState
 
@@ -32,7 +31,7 @@ class AsyncBus(Breaker):
     def __init__(self, redis_url: str, *, connect_timeout: timedelta, window: int) -> None:
         super().__init__(redis_url)
         self._window = window
-        self.connecting = asyncio.Semaphore(_CONNECTING)
+        self.connecting = Semaphore(_CONNECTING)
         """To be held while a subscription connects."""
         retry = Retry(NoBackoff(), RETRIES)
         self._redis = open_redis(Redis.from_url, redis_url, connect_timeout, retry)
@@ -101,7 +100,7 @@ class AsyncAnnouncements:
             return set()
         pause = self._deadline.within(self._poll_s)
         if self._pubsub is None:
-            await asyncio.sleep(pause)
+            await sleep(pause)
             return set()
         return await self._listen(self._pubsub, pause)
 
@@ -142,4 +141,4 @@ class AsyncAnnouncements:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):
-                await pubsub.aclose()  # type: ignore[no-untyped-call]
+                await pubsub.aclose()

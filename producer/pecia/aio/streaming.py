@@ -1,4 +1,4 @@
-"""Following one job on a loop while it runs: what `pecia.streaming` decides, awaited."""
+"""Following one job while it runs: its parts as they end, its events as they are written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pecia.aio.completion import announcements, outlast
-from pecia.completion import Deadline
 from pecia.records import PartOutcome
-from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas.events import JobEvent
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pecia.cli import choosing, endings, output
+from pecia.cli import choosing, endings, following, output
 from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.exporting import ExportFormat
@@ -37,8 +37,8 @@ def export(
             "say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch"
         )
     try:
-        with Client() as client:
-            done = client.export(to, format=form, **asked)
+        with Client() as client, following.bar(sum(client.counts(**asked).states.values()), "jobs") as shown:
+            done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **asked)
     except KeyboardInterrupt:
         endings.complain("broken off: the same command goes on where it was.")
         raise typer.Exit(Ending.INTERRUPTED) from None

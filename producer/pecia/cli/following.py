@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pecia.cli import endings
-from pecia.completion import Deadline, outlast
+from pecia.completion import outlast
 from pecia.errors import DatabaseUnavailableError, JobTimeoutError, PeciaError
 from pecia.job import AnyJob, JobGroup
+from pecia.waiting import Deadline
 
 _LOOK_S = 0.25
 _UNSERVED_S = 15.0
@@ -80,6 +81,17 @@ def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
         return
     with _bar() as progress:
         yield from progress.track(items, total=total, description=doing)
+
+
+@contextmanager
+def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
+    """Show how many of a number are done, which the block says by what is yielded."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with _bar() as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def _wait(group: JobGroup[Any], timeout: float | None) -> None:

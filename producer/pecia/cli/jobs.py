@@ -24,9 +24,9 @@ Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; the
 
 
 def status(ids: Ids, *, as_json: AsJson = False) -> None:
-    """Show where jobs are. The id of a part, from Flower or a log, shows its job.
+    """Show where jobs are.
 
-    Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
+    The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
     with Client() as client:
         _show(client.group(_of_job_or_part(client, one) for one in values.ids(ids)), as_json=as_json)

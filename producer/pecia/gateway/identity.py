@@ -80,8 +80,11 @@ class TenantClient(AsyncClient):
 
     def __init__(self, bearers: Bearers, key: AccessKey) -> None:
         super().__init__(settings=bearers.settings)
-        self.connections = self._connections = bearers.connections.seen_by(key.client, key.tenant)
+        self.connections = bearers.connections.seen_by(key.client, key.tenant)
         self._looks, self._tenant = bearers.looks, key.tenant
+
+    def _connect(self) -> AsyncConnections:
+        return self.connections
 
     async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
         """Return the job of this id."""

@@ -18,7 +18,6 @@ from pecia import asking, formats, submission
 from pecia.access import Load
 from pecia.aio import streaming
 from pecia.asking import Which
-from pecia.completion import Deadline
 from pecia.formats import Format
 from pecia.gateway import sending
 from pecia.gateway.bodies import (
@@ -44,7 +43,7 @@ from pecia.gateway.identity import (
 )
 from pecia.gateway.problems import documented
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
-from pecia.streaming import FETCH, ReadEvents, ReadParts
+from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import lengths
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent

@@ -18,7 +18,7 @@ from pecia.gateway.bodies import Job
 from pecia.gateway.identity import Bearer
 from pecia.gateway.problems import of_error
 from pecia.records import PartOutcome
-from pecia.streaming import ReadEvents, ReadParts
+from pecia.waiting import ReadEvents, ReadParts
 from pecia_schemas import lengths
 from pecia_schemas.events import JobEvent
 from pecia_schemas.page_ranges import PageRanges, written

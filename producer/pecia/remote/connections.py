@@ -11,8 +11,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from uuid import UUID
 
 from pecia.backlog import Backlog
-from pecia.bulk import Item, Mapper, Outcome
-from pecia.completion import Deadline
+from pecia.bulk import Item, Outcome
 from pecia.remote.calls import AsyncHttpDatabase, HttpDatabase
 from pecia.remote.stores import (
     RemoteAccounts,
@@ -25,6 +24,7 @@ from pecia.remote.stores import (
 )
 from pecia.statements import Awaitable, Blocking
 from pecia.submission import Options
+from pecia.waiting import Deadline
 from pecia_schemas.settings import ClientSettings
 
 D = TypeVar("D", bound=Blocking | Awaitable)
@@ -140,7 +140,7 @@ class RemoteConnections(_Remote[HttpDatabase]):
         super().__init__(settings, HttpDatabase(settings))
         self.bus = SilentBus()
 
-    def accept(self, items: Sequence[Item], asked: Options, _in_parallel: Mapper) -> Sequence[Outcome]:
+    def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:
         """Submit tasks."""
         return self.store.submit(items, asked)
 
@@ -162,7 +162,6 @@ class AsyncRemoteConnections(_Remote[AsyncHttpDatabase]):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings, AsyncHttpDatabase(settings))
-        self.loop = asyncio.get_running_loop()
         self.bus = SilentAsyncBus()
 
     async def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +17,8 @@ from pecia.accepting import view_of
 from pecia.aio import bulk as aio_bulk
 from pecia.aio.client import AsyncClient
 from pecia.backlog import Backlog, Load
-from pecia.bulk import Item, Mapper, Outcome
+from pecia.bulk import Item, Outcome
 from pecia.client import Client
-from pecia.completion import Deadline
 from pecia.errors import (
     BatchNotFoundError,
     IdempotencyConflictError,
@@ -36,6 +34,7 @@ from pecia.testing.jobs import FakeJob, FakePart, Submitted, now
 from pecia.testing.memory import Memory, NotFakedError
 from pecia.transitions import checked_reason
 from pecia.view import Accepted, JobView
+from pecia.waiting import Deadline
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, Webhook
@@ -267,8 +266,8 @@ class _Connections(_Fake):
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> Polling:
         return Polling(self.poll_s, deadline)
 
-    def accept(self, items: Sequence[Item], asked: Options, in_parallel: Mapper) -> Iterator[Outcome]:
-        prepared = bulk.prepare(items, self._memory.payloads, asked, _KEYS, in_parallel)
+    def accept(self, items: Sequence[Item], asked: Options) -> Iterator[Outcome]:
+        prepared = bulk.prepare(items, self._memory.payloads, asked, _KEYS)
         accepted = self.store.accept(prepared.new)
         self._memory.settle()
         return prepared.outcomes(accepted)
@@ -284,7 +283,6 @@ class _AsyncConnections(_Fake):
 
     def __init__(self, settings: ClientSettings, memory: Memory) -> None:
         super().__init__(settings, memory, _AsyncDatabase(memory))
-        self.loop = asyncio.get_running_loop()
 
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> AsyncPolling:
         return AsyncPolling(self.poll_s, deadline)

@@ -1,0 +1,60 @@
+"""What differs by nature between a loop and a thread; `pecia.concurrency` has the same names for the other."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Semaphore, sleep
+from collections.abc import Awaitable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar
+
+from pecia.errors import WrongLoopError
+from pecia_schemas.threads import finish_in_thread as run_blocking
+
+if TYPE_CHECKING:
+    from pecia.aio.connections import AsyncConnections
+
+__all__ = ["AsyncOpening", "Semaphore", "aclosing", "attentive", "run_blocking", "sleep"]
+
+T = TypeVar("T")
+
+
+class AsyncOpening:
+    """What a client has open, for one loop."""
+
+    _connections: AsyncConnections | None = None
+    _loop: asyncio.AbstractEventLoop
+
+    def _connect(self) -> AsyncConnections:
+        raise NotImplementedError
+
+    def _open(self) -> AsyncConnections:
+        """Return it, opened if it is not. Raises `WrongLoopError` in another loop than the one that opened it."""
+        if self._connections is None:
+            self._loop = asyncio.get_running_loop()
+            self._connections = self._connect()
+        elif self._loop is not asyncio.get_running_loop():
+            raise WrongLoopError
+        return self._connections
+
+    def _take(self) -> AsyncConnections | None:
+        """Return what is open, to be closed. Raises `WrongLoopError`."""
+        if self._connections is None:
+            return None
+        taken, self._connections = self._open(), None
+        return taken
+
+
+async def attentive(call: Awaitable[T]) -> T:
+    """Await a call of a driver; raise `CancelledError` if the task was cancelled meanwhile.
+
+    Before Python 3.12 `asyncio.wait_for`, by which both drivers wait, loses a cancellation that comes at the moment at
+    which what it waits for is there.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        return await call
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError

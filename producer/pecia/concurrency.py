@@ -1,0 +1,60 @@
+"""What differs by nature between a thread and a loop; `pecia.aio.concurrency` has the same names for the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from threading import Lock, Semaphore
+from time import sleep
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    from pecia.connections import Connections
+
+__all__ = ["Opening", "Semaphore", "attentive", "closing", "run_blocking", "sleep"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Opening:
+    """What a client has open, for all threads of a process."""
+
+    _connections: Connections | None = None
+
+    def __init__(self) -> None:
+        self._opening = Lock()
+
+    def _connect(self) -> Connections:
+        raise NotImplementedError
+
+    def _open(self) -> Connections:
+        """Return it, opened if it is not, or was by the process from which this one was forked."""
+        with self._opening:
+            if self._connections is not None and self._connections.are_inherited:
+                self._connections.close()
+                self._connections = None
+            if self._connections is None:
+                self._connections = self._connect()
+            return self._connections
+
+    def _take(self) -> Connections | None:
+        """Return what is open, to be closed."""
+        with self._opening:
+            taken, self._connections = self._connections, None
+        return taken
+
+
+def closing(items: Iterator[T]) -> contextlib.AbstractContextManager[Iterator[T]]:
+    """Close a generator at the end of the block, also where an exception keeps it alive."""
+    return contextlib.closing(cast("Generator[T]", items))
+
+
+def attentive(answer: T) -> T:
+    """Return what a call of a driver returned: a thread that waits cannot be cancelled."""
+    return answer
+
+
+def run_blocking(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run it and return what it returns."""
+    return work(*args, **kwargs)
