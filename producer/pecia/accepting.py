@@ -111,7 +111,7 @@ def accept(
         if created_at := created.get(new.id):
             pairs = new.job["metadata"]
             metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
-            view = _view_of(new, metadata, created_at, keys)
+            view = view_of(new, metadata, created_at, keys)
             return Accepted(view=view, created=True, flow=flow)
         digest, view = known[new.key]
         if digest not in new.digests:
@@ -188,7 +188,7 @@ def _row_of(new: NewJob, flow: UUID | None) -> dict[str, Any]:
     }
 
 
-def _view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys: Keyring) -> JobView:
+def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime, keys: Keyring) -> JobView:
     """Return the view of a row that was written this moment, without reading it back."""
     return JobView(
         id=new.id,

@@ -357,6 +357,7 @@ def test_jobs_are_listed_newest_first_by_what_is_asked(fleet: Any, client: Clien
         ids(state="sleeping")
 
 
+@pytest.mark.servers
 def test_pages_are_found_by_their_verdict_in_the_newest_job_first(fleet: Any, client: Client) -> None:
     def page(number: int, verdict: Verdict) -> Page:
         return Page(number=number, verdict=verdict, width=10, height=20, engine="e")
@@ -418,6 +419,7 @@ def test_a_retry_runs_what_failed_and_keeps_what_was_read(fleet: Any, client: Cl
     assert [event.attempt for event in job.events() if event.reason == "retry" and event.part_id] == [1]
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_a_retry_may_be_of_some_parts(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
@@ -620,6 +622,7 @@ def test_every_method_of_a_client_is_part_of_the_contract() -> None:
     assert {name for name in methods if not re.search(rf"\.{name}\b", contract)} == set()
 
 
+@pytest.mark.servers
 def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> None:
     job = client.submit(ReadDocument(PDF), metadata={"patient": "Anna"})
     fleet.finish(job)

@@ -131,14 +131,23 @@ def test_jobs_of_a_batch_are_filtered_and_counted(fleet: Any, client: Client) ->
         "d.pdf",
         "c.pdf",
     ]
-    assert [one.job_id for one in client.pages(batch="week")] == [group[1].id]
-    assert list(client.pages(batch="week", state="failed")) == []
 
     counts = client.counts(batch="week")
     states = {JobState.SUCCEEDED: 2, JobState.FAILED: 1, JobState.CANCELLED: 1, JobState.QUEUED: 1}
     assert (counts.states, counts.jobs, counts.open) == (states, 5, 1)
     assert (counts.done, counts.uncut, counts.failures) == (2, 1, {FailureCode.DAMAGED: 1})
     assert client.counts(batch="week", state="succeeded", verdict="ok").jobs == 1
+
+
+@pytest.mark.servers
+def test_pages_are_found_by_the_batch_of_their_job(fleet: Any, client: Client) -> None:
+    page = Page(number=1, verdict=Verdict.REVIEW, width=10, height=20, engine="e")
+    fleet.answers(ReadDocument, Document(pages=(page,)))
+    group = client.submit_many(scans("a.pdf"), batch="week")
+    client.submit_many(scans("other.pdf"))
+    fleet.finish()
+    assert [one.job_id for one in client.pages(batch="week")] == [group[0].id]
+    assert list(client.pages(batch="week", state="failed")) == []
 
 
 def test_a_job_is_found_by_how_its_id_begins_if_no_other_does(client: Client) -> None:
@@ -151,6 +160,7 @@ def test_a_job_is_found_by_how_its_id_begins_if_no_other_does(client: Client) ->
             client.job(begins)
 
 
+@pytest.mark.servers
 def test_a_purge_takes_labels_and_the_batch_that_is_empty_then(client: Client) -> None:
     kept, erased = client.submit_many(scans("kept.pdf", "erased.pdf"), batch="ward-7")
     client.purge([erased])

@@ -26,6 +26,7 @@ from pecia import (
     ReadDocument,
     RetryRefusedError,
     Verdict,
+    Webhook,
     WebhookVerificationError,
 )
 from pecia.webhooks import verify
@@ -70,6 +71,44 @@ def test_a_callback_says_why_a_job_failed_and_each_end_has_its_own(fleet: Any, c
     assert [callback.notice.type for callback in fleet.callbacks][3:] == ["job.succeeded"]
 
 
+def test_parts_are_told_to_who_asks_for_them_in_an_order_that_can_be_told(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    hook = Webhook.model_validate({"url": HOOK, "events": ["part.done", "job.succeeded"]})
+    job = client.submit(ReadDocument(PDF), webhook=hook)
+    fleet.finish(job)
+    told = sorted((one.notice for one in fleet.callbacks), key=lambda notice: notice.data.sequence)
+    assert [notice.type for notice in told] == ["part.done", "part.done", "job.succeeded"]
+    assert [notice.data.part and notice.data.part.number for notice in told] == [1, 2, None]
+    assert [notice.data.progress.done for notice in told] == [1, 2, 2]
+    assert [notice.data.state for notice in told] == ["running", "running", "succeeded"]
+    assert [notice.data.finished_at is None for notice in told] == [True, True, False]
+    ends = [event for event in job.events() if event.state == "done" and event.part_id]
+    of_parts = {notice.data.part.id: notice.data.sequence for notice in told if notice.data.part}
+    assert of_parts == {event.part_id: event.sequence for event in ends if event.part_id in of_parts}
+    assert told[-1].data.sequence == list(job.events())[-1].sequence
+
+
+def test_a_notice_says_how_many_pages_need_review(fleet: Any, client: Client) -> None:
+    verdicts = ["ok", "review", "blank", "incomplete"]
+    pages = tuple(
+        Page(number=number, verdict=Verdict(verdict), width=10, height=20, engine="e")
+        for number, verdict in enumerate(verdicts, 1)
+    )
+    fleet.answers(ReadDocument, Document(pages=pages))
+    job = client.submit(ReadDocument(PDF), webhook=HOOK)
+    fleet.finish(job)
+    assert [one.notice.data.needs_review for one in fleet.callbacks] == [2]
+
+
+def test_a_summary_is_a_part_too(fleet: Any, client: Client) -> None:
+    fleet.answers(CaptionVideo, segments=["one", "two"], summary="both")
+    hook = Webhook.model_validate({"url": HOOK, "events": ["part.done"]})
+    fleet.finish(client.submit(CaptionVideo(PDF), webhook=hook))
+    parts = [one.notice.data.part for one in fleet.callbacks]
+    assert [(part.stage, part.number) for part in parts] == [("caption", 1), ("caption", 2), ("summarize", 3)]
+
+
+@pytest.mark.servers
 @pytest.mark.operators
 def test_a_purge_tells_what_it_erased(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", FailureCode.DAMAGED])
@@ -83,6 +122,7 @@ def test_a_purge_tells_what_it_erased(fleet: Any, client: Client) -> None:
     assert [event.reason for event in job.events()] == [None] * len(list(job.events()))
 
 
+@pytest.mark.servers
 def test_a_purge_cancels_what_runs_and_no_callback_tells_of_it(fleet: Any, client: Client) -> None:
     job = client.submit(ReadDocument(PDF), webhook=HOOK)
     fleet.start(job)
@@ -93,12 +133,14 @@ def test_a_purge_cancels_what_runs_and_no_callback_tells_of_it(fleet: Any, clien
         job.retry()
 
 
+@pytest.mark.servers
 def test_a_document_that_another_job_holds_stays(client: Client) -> None:
     first, second = client.submit(ReadDocument(PDF)), client.submit(ReadDocument(PDF))
     assert client.purge([first])[0].document is DocumentFate.SHARED
     assert client.purge([second])[0].document is DocumentFate.ERASED
 
 
+@pytest.mark.servers
 def test_a_key_is_free_again_once_its_job_was_purged(client: Client) -> None:
     job = client.submit(ReadDocument(PDF), idempotency_key="scan-1")
     client.purge([job])
@@ -106,6 +148,7 @@ def test_a_key_is_free_again_once_its_job_was_purged(client: Client) -> None:
     assert (again.created, again.id != job.id) == (True, True)
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client) -> None:
     old, other = (client.submit(ReadDocument(b"old"), metadata={"ward": ward}) for ward in ("7", "9"))
@@ -127,6 +170,7 @@ def test_jobs_to_purge_are_found_by_age_and_metadata(fleet: Any, client: Client)
     assert client.purge([]) == []
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])
@@ -148,6 +192,7 @@ def test_the_trail_names_who_read_and_who_erased(fleet: Any, client: Client) -> 
     assert list(client.audit(since=timedelta(hours=1))) == []
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_a_document_that_never_came_is_not_counted_as_erased(client: Client) -> None:
     given, awaited = (
@@ -181,6 +226,7 @@ def accounted(fleet: Any, client: Client) -> Client:
     return client
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
     total = accounted.usage().total
@@ -193,6 +239,7 @@ def test_usage_sums_what_parts_have_taken(accounted: Client) -> None:
     assert (total.first_token_s.p50, total.first_token_s.p95) == pytest.approx((0.2, 0.29))
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_usage_is_told_apart(accounted: Client) -> None:
     expected: dict[str, list[str | None]] = {
@@ -208,6 +255,7 @@ def test_usage_is_told_apart(accounted: Client) -> None:
         assert sum(group.parts for group in usage.groups) == usage.total.parts == 4
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
     (video, document) = accounted.jobs()
@@ -220,6 +268,7 @@ def test_usage_is_of_a_time_and_of_a_job(fleet: Any, accounted: Client) -> None:
         accounted.usage(by="weather")
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=["one", "two", "three"])
@@ -248,6 +297,7 @@ def test_what_may_be_mended_is_dead_and_can_be_tried_again(fleet: Any, client: C
     assert [part.number for part in client.dead_parts()] == [3]
 
 
+@pytest.mark.servers
 @pytest.mark.operators
 def test_what_is_final_or_unwanted_is_not_dead(fleet: Any, client: Client) -> None:
     fleet.answers(ReadDocument, pages=[FailureCode.TIMEOUT, "two"])

@@ -1,4 +1,4 @@
-"""What both kinds of client promise of endpoints and deliveries, on a fake fleet as on a real one."""
+"""What both kinds of client promise of endpoints and deliveries, which a fake fleet has not."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -9,19 +9,18 @@ import pytest
 
 from contract_fleets import client, fleet, gateway, real_fleet
 from pecia import (
-    CaptionVideo,
     Client,
-    Document,
     Endpoint,
     InvalidOptionError,
     NoticeType,
-    Page,
     ReadDocument,
-    Verdict,
-    Webhook,
 )
+from real_fleet import RealFleet
+from snippets import ROOT, blocks
 
 __all__ = ["client", "fleet", "gateway", "real_fleet"]
+
+pytestmark = pytest.mark.servers
 
 PDF = b"%PDF-1.7"
 HOOK = "https://example.org/hook"
@@ -57,43 +56,6 @@ def test_a_job_with_a_webhook_of_its_own_is_told_to_both(
     assert {url for url, _, _ in notices(fleet)} == {endpoint.url, "https://example.org/own"}
     assert {one.endpoint_id for one in client.deliveries(job=job)} == {endpoint.id, None}
     assert len({one.id for one in client.deliveries(job=job)}) == 2
-
-
-def test_parts_are_told_to_who_asks_for_them_in_an_order_that_can_be_told(fleet: Any, client: Client) -> None:
-    fleet.answers(ReadDocument, pages=["one", "two"])
-    hook = Webhook.model_validate({"url": HOOK, "events": ["part.done", "job.succeeded"]})
-    job = client.submit(ReadDocument(PDF), webhook=hook)
-    fleet.finish(job)
-    told = sorted((one.notice for one in fleet.callbacks), key=lambda notice: notice.data.sequence)
-    assert [notice.type for notice in told] == ["part.done", "part.done", "job.succeeded"]
-    assert [notice.data.part and notice.data.part.number for notice in told] == [1, 2, None]
-    assert [notice.data.progress.done for notice in told] == [1, 2, 2]
-    assert [notice.data.state for notice in told] == ["running", "running", "succeeded"]
-    assert [notice.data.finished_at is None for notice in told] == [True, True, False]
-    ends = [event for event in job.events() if event.state == "done" and event.part_id]
-    of_parts = {notice.data.part.id: notice.data.sequence for notice in told if notice.data.part}
-    assert of_parts == {event.part_id: event.sequence for event in ends if event.part_id in of_parts}
-    assert told[-1].data.sequence == list(job.events())[-1].sequence
-
-
-def test_a_notice_says_how_many_pages_need_review(fleet: Any, client: Client) -> None:
-    verdicts = ["ok", "review", "blank", "incomplete"]
-    pages = tuple(
-        Page(number=number, verdict=Verdict(verdict), width=10, height=20, engine="e")
-        for number, verdict in enumerate(verdicts, 1)
-    )
-    fleet.answers(ReadDocument, Document(pages=pages))
-    job = client.submit(ReadDocument(PDF), webhook=HOOK)
-    fleet.finish(job)
-    assert [one.notice.data.needs_review for one in fleet.callbacks] == [2]
-
-
-def test_a_summary_is_a_part_too(fleet: Any, client: Client) -> None:
-    fleet.answers(CaptionVideo, segments=["one", "two"], summary="both")
-    hook = Webhook.model_validate({"url": HOOK, "events": ["part.done"]})
-    fleet.finish(client.submit(CaptionVideo(PDF), webhook=hook))
-    parts = [one.notice.data.part for one in fleet.callbacks]
-    assert [(part.stage, part.number) for part in parts] == [("caption", 1), ("caption", 2), ("summarize", 3)]
 
 
 def test_what_was_there_before_an_endpoint_is_not_told_to_it(fleet: Any, client: Client) -> None:
@@ -170,3 +132,19 @@ def test_what_is_not_there_or_cannot_be_meant_is_refused(client: Client, endpoin
     for call in calls:
         with pytest.raises(InvalidOptionError):
             call()
+
+
+def test_the_snippets_on_webhooks_run_one_after_the_other(real_fleet: RealFleet) -> None:
+    real_fleet.kind = Client
+    names: dict[str, Any] = {"client": real_fleet.client(), "timedelta": timedelta}
+    first, *others = blocks((ROOT / "docs" / "webhooks.md").read_text(), "python")
+    exec(first, names)  # noqa: S102  the page
+    real_fleet.client().submit(ReadDocument(PDF))
+    real_fleet.finish()
+    (callback,) = real_fleet.callbacks
+    names |= {"headers": callback.headers, "body": callback.body, "secret": real_fleet.webhook_secret}
+    for block in others:
+        exec(block, names)  # noqa: S102  the page
+    assert names["notice"].type == "part.done"
+    assert names["client"].endpoints() == []
+    real_fleet.empty()

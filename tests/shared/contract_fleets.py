@@ -74,6 +74,8 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
         real.gateway_url = ""
         real.empty()
         return
+    if request.node.get_closest_marker("servers"):
+        pytest.skip("a fake fleet does not offer it")
     with FakeFleet(held=True) as fake, ExitStack() as stack:
         yield fake if request.param == "fake" else Awaited(fake, stack)
 

@@ -19,10 +19,10 @@ from pydantic import SecretStr
 from redis import Redis
 
 from limits import WAIT_S
-from pecia import AsyncClient, Client, ClientSettings, Failure, Lane
+from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
-from pecia.testing.scripts import Rule, Script, Told
+from pecia.testing.scripts import Rule, Script, script_of
 from pecia_schemas import JobNotice, JobState, Stage
 from pecia_schemas.messages import job_channel
 from pecia_schemas.references import PayloadRef
@@ -83,7 +83,7 @@ class RealFleet:
     gateway_url: str = ""
     """Through which they reach it; empty: they do by its stores."""
     api_key: str = ""
-    _told: Told = field(default_factory=Told)
+    _told: list[Rule] = field(default_factory=list)
     _running: dict[UUID, _Running] = field(default_factory=dict)
     _scripts: dict[tuple[UUID, int], Script] = field(default_factory=dict)
     _clients: list[tuple[Any, Client | AsyncClient]] = field(default_factory=list)
@@ -114,9 +114,8 @@ class RealFleet:
     def empty(self) -> None:
         """Forget all jobs, answers and clients; the worker stays, and was seen just now."""
         self._open_clients.close()
-        for forgotten in (self._clients, self._running, self._scripts):
+        for forgotten in (self._clients, self._running, self._scripts, self._told):
             forgotten.clear()
-        self._told = Told()
         for table in ("jobs", "batches", "reads", "erasures", "discarded_payloads"):
             self._postgres.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
         self._postgres.execute("UPDATE workers SET seen_at = now()")
@@ -144,10 +143,10 @@ class RealFleet:
     ) -> None:
         about = {name: said.pop(name) for name in ("summary", "fields") if name in said}
         (given,) = [answer] if answer is not None else said.values()
-        self._told.add(Rule(task=task, answer=given, left=times, **about))
+        self._told.append(Rule(task=task, answer=given, left=times, **about))
 
     def fails(self, task: type[Task[Any]], why: Any, *, times: int | None = None) -> None:
-        self._told.add(Rule(task=task, answer=why, left=times))
+        self._told.append(Rule(task=task, answer=why, left=times))
 
     def start(self, job: JobHandle[Any] | UUID) -> bool:
         return self._begin(_id_of(job)) is not None
@@ -241,7 +240,7 @@ class RealFleet:
             content = (
                 Path(self.payload_url) / "sha256" / task.source.sha256[:2] / task.source.sha256
             ).read_bytes()
-            self._scripts[key], _ = self._told.script(_with_source(task, content), None)
+            self._scripts[key] = script_of(self._told, _with_source(task, content), None)
         return self._scripts[key]
 
     def _run(self, work: Any) -> Any:
@@ -259,13 +258,11 @@ def _with_source(task: Task[Any], content: bytes) -> Task[Any]:
 
 def _outcome(running: _Running) -> Outcome:
     part, script = running.part, running.script
-    if script.failure:
-        return Failed(script.failure.model_copy(update={"attempt": part.attempt}))
-    if part.stage is Stage.INGEST:
-        pieces = [NewPart(ordinal=ordinal, cost=1) for ordinal in script.pieces]
-        summary = NewPart(ordinal=max(script.pieces) + 1, cost=1) if script.summary else None
-        return Cut(task_type(part.kind).stage, pieces, summary)
-    content = script.outcome(part.stage, part.ordinal)
+    if part.stage is Stage.INGEST and not script.failure:
+        parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script.parts]
+        summary = parts.pop() if isinstance(script.parts[parts[-1].ordinal], Summary) else None
+        return Cut(task_type(part.kind).stage, parts, summary)
+    content = script.outcome(part.ordinal)
     if isinstance(content, Failure):
         return Failed(content.model_copy(update={"attempt": part.attempt}))
     return Done(content)

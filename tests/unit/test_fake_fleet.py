@@ -1,7 +1,7 @@
 """What a fake fleet is beside a twin of the real one: at once, scripted, aged, and open to assertions."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -23,7 +23,8 @@ from pecia import (
     Verdict,
     Webhook,
 )
-from pecia.testing import FakeFleet, ScriptError
+from pecia.testing import FakeFleet, NotFakedError, ScriptError
+from synced import synced
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -169,8 +170,27 @@ def test_what_was_submitted_can_be_looked_at(tmp_path: Any) -> None:
         assert (submitted.priority, submitted.idempotency_key, submitted.webhook) == ("urgent", "k", hook)
         assert (submitted.metadata, submitted.client) == ({"a": "b"}, "ward-3")
         assert (submitted.not_before, submitted.expires) == (None, None)
-        client.purge([job])
-        assert (fleet.submitted[0].content, fleet.submitted[0].idempotency_key) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.usage(),
+        lambda client: client.dead_parts(),
+        lambda client: list(client.audit()),
+        lambda client: list(client.pages()),
+        lambda client: client.endpoints(),
+        lambda client: client.add_endpoint("https://example.org/hook"),
+        lambda client: client.deliveries(),
+        lambda client: client.purge(metadata={"ward": "7"}),
+        lambda client: client.submit(ReadDocument(b"scan")).usage(),
+    ],
+)
+def test_what_only_a_real_fleet_has_is_refused_plainly(fleet: FakeFleet, call: Callable[[Any], Any]) -> None:
+    with synced(fleet.async_client()) as awaited:
+        for client in (fleet.client(), awaited):
+            with pytest.raises(NotFakedError, match="`pecia up`"):
+                call(client)
 
 
 def test_settings_of_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,19 @@
 """Pages whose snippets need no fleet run as they stand, and every page leads where it says.
 
-Those that need one are run by tests/acceptance/test_docs.py, or with what they show.
+Those that need one are run by tests/acceptance/test_docs.py, or with what they show, as docs/webhooks.md by
+tests/integration/test_client_contract_webhooks.py.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pecia import Lane, ReadDocument
+from pecia import Lane
 from pecia.testing import FakeFleet
 from snippets import ROOT, blocks
 
@@ -85,25 +86,6 @@ def test_a_page_runs_from_top_to_bottom(
         for block in blocks((ROOT / "docs" / f"{name}.md").read_text(), "python"):
             exec(compile(block, f"docs/{name}.md", "exec"), names)  # noqa: S102  our own documentation
         SNIPPETS[name](Run(fleet, names, capsys.readouterr().out.splitlines()))
-
-
-# docs/webhooks.md
-
-WEBHOOKS = (ROOT / "docs" / "webhooks.md").read_text()
-
-
-def test_the_snippets_on_webhooks_run_one_after_the_other() -> None:
-    with FakeFleet() as fleet:
-        names: dict[str, Any] = {"client": fleet.client(), "timedelta": timedelta}
-        first, *others = blocks(WEBHOOKS, "python")
-        exec(first, names)  # noqa: S102  the page
-        fleet.client().submit(ReadDocument(b"a scan"))
-        (callback,) = fleet.callbacks
-        names |= {"headers": callback.headers, "body": callback.body, "secret": names["endpoint"].secret}
-        for block in others:
-            exec(block, names)  # noqa: S102  the page
-        assert names["notice"].type == "part.done"
-        assert fleet.client().endpoints() == []
 
 
 # All pages

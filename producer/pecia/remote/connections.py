@@ -88,14 +88,18 @@ class AsyncPolling(_News):
         return set()
 
 
-class _Bus:
+class SilentBus:
+    """No Redis: there is nothing to announce."""
+
     def announce(self, *_: object) -> None:
-        """Do nothing: the gateway has done it."""
+        """Do nothing: who waits looks again by itself."""
 
 
-class _AsyncBus:
+class SilentAsyncBus:
+    """The same on a loop."""
+
     async def announce(self, *_: object) -> None:
-        """Do nothing: the gateway has done it."""
+        """Do nothing: who waits looks again by itself."""
 
 
 class _Remote(Generic[D]):
@@ -134,7 +138,7 @@ class RemoteConnections(_Remote[HttpDatabase]):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings, HttpDatabase(settings))
-        self.bus = _Bus()
+        self.bus = SilentBus()
 
     def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:
         """Submit tasks."""
@@ -158,7 +162,7 @@ class AsyncRemoteConnections(_Remote[AsyncHttpDatabase]):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings, AsyncHttpDatabase(settings))
-        self.bus = _AsyncBus()
+        self.bus = SilentAsyncBus()
 
     async def accept(self, items: Sequence[Item], asked: Options) -> Sequence[Outcome]:
         """Submit tasks."""

@@ -5,8 +5,9 @@ with FakeFleet() as fleet:
     client = fleet.client()
 """
 
-from pecia.testing.callbacks import Callback
-from pecia.testing.fleet import FakeFleet, Submitted
+from pecia.testing.fleet import FakeFleet
+from pecia.testing.jobs import Callback, Submitted
+from pecia.testing.memory import NotFakedError
 from pecia.testing.scripts import Answer, Piece, ScriptError
 
-__all__ = ["Answer", "Callback", "FakeFleet", "Piece", "ScriptError", "Submitted"]
+__all__ = ["Answer", "Callback", "FakeFleet", "NotFakedError", "Piece", "ScriptError", "Submitted"]

@@ -1,150 +1,159 @@
-"""The whole of a fake fleet's memory: jobs, events, audit entries and documents, under one lock."""
+"""The whole of a fake fleet: its jobs, batches and documents under one lock, and the workers that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import count
+from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pecia.errors import DatabaseUnavailableError
-from pecia.records import Batch
-from pecia.testing.records import (
-    AuditRecord,
-    DeliveryRecord,
-    EndpointRecord,
-    JobRecord,
-    PartRecord,
-    now,
-)
-from pecia_schemas.events import JobEvent
-from pecia_schemas.states import JobState
+from obstore.store import MemoryStore
 
-if TYPE_CHECKING:
-    from pecia.testing.rules import Rules
+from pecia.errors import DatabaseUnavailableError, PayloadStoreUnavailableError
+from pecia.records import Batch
+from pecia.testing.jobs import Callback, FakeJob, FakePart, callback, now
+from pecia.testing.scripts import Rule, Script, script_of
+from pecia_schemas.encryption import Keyring
+from pecia_schemas.events import NoticeType, new_secret
+from pecia_schemas.payloads import PayloadStore
+from pecia_schemas.states import JobState, PartState, Stage
 
 SERVICES = ("postgres", "redis", "payloads", "workers")
 """What can be away."""
 
 
-class Memory:
-    """What Postgres knows in a real fleet, and which of its servers are away."""
+class NotFakedError(NotImplementedError):
+    """A fake fleet does not do what was asked of it: a real one does."""
 
     def __init__(self) -> None:
-        self.jobs: dict[UUID, JobRecord] = {}
+        super().__init__(
+            "A fake fleet has jobs, batches, results, events and callbacks; no purges, reports, reviews or "
+            "registered endpoints. Test this with a real fleet: pip install 'pecia[local]', then `pecia up`."
+        )
+
+
+class Memory:
+    """What Postgres and the payload store hold in a real fleet, which servers are away, and the workers."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[UUID, FakeJob] = {}
         """In the order in which they were submitted."""
-        self.batches: dict[UUID, Batch] = {}
-        self.by_key: dict[str, JobRecord] = {}
-        self.open: dict[UUID, JobRecord] = {}
+        self.open: dict[UUID, FakeJob] = {}
         """Those that are not over."""
-        self.trail: list[AuditRecord] = []
-        self.endpoints: dict[UUID, EndpointRecord] = {}
-        self.deliveries: dict[UUID, DeliveryRecord] = {}
-        """In the order in which they were promised."""
-        self.post: Callable[[DeliveryRecord], None]
-        """Makes a callback of a delivery."""
-        self.removed: set[str] = set()
-        """Documents that were purged, by name."""
-        self.rules: Rules
-        """How its jobs move."""
-        self.away: dict[str, int] = {}
+        self.by_key: dict[str, FakeJob] = {}
+        self.batches: list[Batch] = []
+        self.documents = MemoryStore()
+        self._payloads = PayloadStore(self.documents, None, Keyring())
+        self.rules: list[Rule] = []
+        self.callbacks: list[Callback] = []
+        self.secret = new_secret()
+        self.held = False
+        """Whether the workers wait to be told."""
+        self.away: Counter[str] = Counter()
         """How many outages of each service there are at this moment."""
-        self.settle: Callable[[], None] = lambda: None
-        """Has the fleet do what is due by now."""
-        self.announce: Callable[[UUID, JobState], None] = lambda _job_id, _state: None
-        """Notifies all that wait for a job that it has changed."""
         self._lock = RLock()
-        self._events: dict[UUID, list[JobEvent]] = {}
-        self._sequence = count(1)
-        self._moving = False
+        self._working = False
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold the lock, once the fleet has done what is due. Raises `DatabaseUnavailableError` in an outage."""
         with self._lock:
-            self._check()
-            with self.moving() as first:
-                if first:
-                    self.settle()
+            if self.lacks("postgres"):
+                raise DatabaseUnavailableError("Postgres does not answer: the test took it away.")
+            self.settle()
             yield
-
-    @contextmanager
-    def moving(self) -> Iterator[bool]:
-        """Hold the lock while the fleet works; yield False if it is at work already, further up."""
-        with self._lock:
-            first, self._moving = not self._moving, True
-            try:
-                yield first
-            finally:
-                self._moving = not first
 
     def lacks(self, *services: str) -> bool:
         """Return whether one of these services is away."""
-        return any(self.away.get(service) for service in services)
+        return any(self.away[service] for service in services)
 
-    def _check(self) -> None:
-        if self.lacks("postgres"):
-            raise DatabaseUnavailableError("Postgres does not answer: the test has taken it away.")
+    def known(self, job_ids: Collection[UUID]) -> dict[UUID, FakeJob]:
+        """Return those of the jobs that exist, in the order of their ids."""
+        return {job_id: self.jobs[job_id] for job_id in sorted(job_ids) if job_id in self.jobs}
 
-    def tell(
-        self,
-        job: JobRecord,
-        state: str,
-        actor: str,
-        *,
-        part: PartRecord | None = None,
-        reason: str | None = None,
-    ) -> None:
-        """Write down one event of a job or of one of its parts."""
-        event = JobEvent(
-            sequence=next(self._sequence),
-            job_id=job.id,
-            part_id=part and part.id,
-            state=str(state),
-            at=now(),
-            actor=actor,
-            attempt=part and part.attempt,
-            reason=reason,
-        )
-        self._events.setdefault(job.id, []).append(event)
+    @property
+    def payloads(self) -> PayloadStore:
+        """The documents. Raises `PayloadStoreUnavailableError` in an outage."""
+        if self.lacks("payloads"):
+            raise PayloadStoreUnavailableError("The payload store does not answer: the test took it away.")
+        return self._payloads
 
-    def events(self, job_id: UUID) -> list[JobEvent]:
-        """Return what was told of a job, in order."""
-        return list(self._events.get(job_id, ()))
-
-    def deliveries_of(self, job_id: UUID) -> list[DeliveryRecord]:
-        """Return the callbacks about a job."""
-        return [delivery for delivery in self.deliveries.values() if delivery.job_id == job_id]
-
-    def forget_deliveries(self, deliveries: Iterable[DeliveryRecord]) -> None:
-        """Take callbacks out of memory."""
-        for delivery in deliveries:
-            del self.deliveries[delivery.id]
-
-    def forget_reasons(self, job_id: UUID) -> int:
-        """Take the reasons out of a job's events; return how many there were."""
-        told = self.events(job_id)
-        self._events[job_id] = [event.model_copy(update={"reason": None}) for event in told]
-        return sum(event.reason is not None for event in told)
+    def notify(self, kind: NoticeType, job: FakeJob, part: FakePart | None) -> None:
+        """Send a callback to a job's webhook, if it wants that."""
+        if made := callback(kind, job, part, self.secret):
+            self.callbacks.append(made)
 
     def age(self, by: timedelta) -> None:
-        """Let time pass: everything there is becomes so much older."""
-        for job in self.jobs.values():
-            job.age(by)
-            for part in job.parts:
-                part.age(by)
-        for record in (*self.trail, *self.endpoints.values(), *self.deliveries.values()):
-            record.age(by)
-        self._events = {job_id: [_aged(event, by) for event in told] for job_id, told in self._events.items()}
+        """Let time pass: every job becomes so much older."""
+        with self._lock:
+            for job in self.jobs.values():
+                job.age(by)
 
-    def known(self, job_ids: Iterable[UUID]) -> list[JobRecord]:
-        """Return those of the jobs that exist, each once, in the order of their ids."""
-        return [self.jobs[job_id] for job_id in sorted(set(job_ids)) if job_id in self.jobs]
+    def settle(self) -> None:
+        """Do what is due: end jobs whose time is over, end parts whose time has come, begin others."""
+        with self._at_work() as first:
+            if not first or self.lacks("postgres"):
+                return
+            for job in self._in_line():
+                if job.expires_at is not None and job.expires_at <= now():
+                    job.close(JobState.EXPIRED, "upkeep", "expired")
+            for job in [] if self.lacks("workers", "redis") else self._in_line():
+                for part in job.parts:  # more of them once the document is cut
+                    if part.is_due and not self.held:
+                        self._begin(job, part)
+                    if _runs(part) and part.ends_at is not None and part.ends_at <= now():
+                        job.end(part, self._script(job))
+
+    def begin(self, job_id: UUID | None) -> bool:
+        """Begin the next part, which then runs until it is ended; False if none can begin."""
+        with self._at_work():
+            return bool(self._start(job_id))
+
+    def step(self, job_id: UUID | None) -> bool:
+        """End one part, that which runs or the next in line; False if there is none."""
+        with self._at_work():
+            chosen = self._first(job_id, _runs) or self._start(job_id)
+            for job, part in chosen:
+                job.end(part, self._script(job))
+            return bool(chosen)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[bool]:
+        """Hold the lock; yield False if the fleet is at work further up, for an answer may use a client."""
+        with self._lock:
+            first, self._working = not self._working, True
+            try:
+                yield first
+            finally:
+                self._working = not first
+
+    def _in_line(self) -> list[FakeJob]:
+        self.open = {job_id: job for job_id, job in self.open.items() if not job.view.state.is_terminal}
+        return sorted(self.open.values(), key=lambda job: job.view.lane.rank)
+
+    def _first(self, job_id: UUID | None, fits: Callable[[FakePart], bool]) -> list[tuple[FakeJob, FakePart]]:
+        """Return the first part in line that fits, of this job or of any, if there is one."""
+        jobs = [job for job in self._in_line() if job_id in (None, job.view.id)]
+        return list(islice(((job, part) for job in jobs for part in job.parts if fits(part)), 1))
+
+    def _start(self, job_id: UUID | None) -> list[tuple[FakeJob, FakePart]]:
+        due = self._first(job_id, lambda part: part.is_due)
+        for job, part in due:
+            self._begin(job, part)
+            part.ends_at = None
+        return due
+
+    def _begin(self, job: FakeJob, part: FakePart) -> None:
+        takes = self._script(job).takes
+        job.begin(part, now() + takes if part.stage in (Stage.READ, Stage.CAPTION) else now())
+
+    def _script(self, job: FakeJob) -> Script:
+        job.script = job.script or script_of(self.rules, job.submitted.task, job.size)
+        return job.script
 
 
-def _aged(event: JobEvent, by: timedelta) -> JobEvent:
-    changes: dict[str, Any] = {"at": event.at - by}
-    return event.model_copy(update=changes)
+def _runs(part: FakePart) -> bool:
+    return part.state is PartState.RUNNING

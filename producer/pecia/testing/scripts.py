@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
-from pecia.testing.records import Content
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.page_ranges import PageRanges
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary, Verdict
-from pecia_schemas.states import Stage
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
-ENGINE = "fake"
-_A4 = (1240, 1754)
-_HD = (1280, 720)
+_ENGINE = "fake"
 _SEGMENT = timedelta(seconds=10)
 _UNTOLD: dict[Any, str] = {ReadDocument: "fake text", CaptionVideo: "fake caption"}
+_SIZES: dict[Any, tuple[int, int]] = {ReadDocument: (1240, 1754), CaptionVideo: (1280, 720)}
+
+Content = Page | Segment | Summary
 
 Piece = str | Page | Segment | Failure | FailureCode
 """What becomes of one page or segment: its text, all of its result, or why there is none."""
@@ -36,20 +35,19 @@ class ScriptError(AssertionError):
 class Script:
     """What comes of the parts of one job when they run."""
 
-    pieces: Mapping[int, Content | Failure] = field(default_factory=dict)
-    """By ordinal."""
-    summary: Summary | None = None
+    parts: Mapping[int, Content | Failure] = field(default_factory=dict)
+    """Pages or segments, and a summary behind them, by ordinal."""
     failure: Failure | None = None
     """Why there is nothing at all."""
+    takes: timedelta = timedelta()
+    """How long each page or segment runs."""
 
-    def outcome(self, stage: Stage, ordinal: int) -> Content | Failure:
+    def outcome(self, ordinal: int) -> Content | Failure:
         """Return what comes of one part. Raises `ScriptError` if the script does not say."""
-        content = self.summary if stage is Stage.SUMMARIZE else self.pieces.get(ordinal)
-        if content is None:
-            raise ScriptError(
-                f"The answer has nothing for part {ordinal + 1}, which the job had when it was cut."
-            )
-        return content
+        if self.failure is None and ordinal not in self.parts:
+            message = f"The answer has nothing for part {ordinal + 1}, which the job had when it was cut."
+            raise ScriptError(message)
+        return self.failure or self.parts[ordinal]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,54 +63,43 @@ class Rule:
     """To how many more jobs it applies; None: to all."""
 
 
-class Told:
-    """All that the test has said; of what fits, the last applies."""
+def script_of(rules: Sequence[Rule], task: Task[Any], size: tuple[int, int] | None) -> Script:
+    """Return what comes of a task; `size` is that of a picture. Of the rules that fit, the last applies.
 
-    def __init__(self) -> None:
-        self._rules: list[Rule] = []
-
-    def add(self, rule: Rule) -> None:
-        """Take in one more."""
-        self._rules.append(rule)
-
-    def script(self, task: Task[Any], size: tuple[int, int] | None) -> tuple[Script, timedelta]:
-        """Return what comes of a task, and how long each page or segment takes; `size` is that of a picture.
-
-        Raises `ScriptError` if the picture is to have several pages.
-        """
-        fitting = [rule for rule in self._rules if rule.task is type(task) and rule.left != 0]
-        rule = fitting[-1] if fitting else Rule(task=type(task), answer=_UNTOLD[type(task)])
-        if rule.left:
-            rule.left -= 1
-        script = _write(rule, task, size)
-        if size and len(script.pieces) > 1:
-            raise ScriptError("What was submitted is a picture, which has one page; the answer has several.")
-        return script, rule.takes
+    Raises `ScriptError` if that cannot be meant.
+    """
+    fitting = [rule for rule in rules if rule.task is type(task) and rule.left != 0]
+    rule = fitting[-1] if fitting else Rule(task=type(task), answer=_UNTOLD[type(task)])
+    if rule.left:
+        rule.left -= 1
+    script = _write(rule, task, size or _SIZES[type(task)])
+    if size and len(script.parts) > 1:
+        raise ScriptError("What was submitted is a picture, which has one page; the answer has several.")
+    return replace(script, takes=rule.takes)
 
 
-def _write(rule: Rule, task: Task[Any], size: tuple[int, int] | None) -> Script:
+def _write(rule: Rule, task: Task[Any], size: tuple[int, int]) -> Script:
+    """Return the pages that were asked for, or that there is no such page; a whole result is what it is."""
     answer = rule.answer(task) if callable(rule.answer) else rule.answer
     if isinstance(answer, (Failure, FailureCode)):
         return Script(failure=_failure(answer))
-    if isinstance(task, CaptionVideo):
-        pieces = _pieces(answer, task)
-        segments = {number: _segment(number, piece) for number, piece in pieces.items()}
-        return Script(pieces=segments, summary=_summary(rule, answer, pieces))
-    return _document(rule, answer, cast("ReadDocument", task), size or _A4)
-
-
-def _document(rule: Rule, answer: Any, task: ReadDocument, size: tuple[int, int]) -> Script:
-    """Return the pages that were asked for, or that there is no such page; a whole result is what it is."""
-    asked = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
     pieces = _pieces(answer, task)
-    if asked and isinstance(answer, str):
-        pieces = dict.fromkeys(asked.indices(asked.last or asked.ranges[-1][0]), answer)
-    elif asked and asked.missing_from(len(pieces)) is not None:
-        return Script(failure=Failure.of(FailureCode.NO_SUCH_PAGE))
-    elif asked:
-        pieces = {number: pieces[number] for number in asked.indices(len(pieces))}
-    fields = rule.fields if task.fields is not None else None
-    return Script(pieces={number: _page(number, piece, size, fields) for number, piece in pieces.items()})
+    fields = None
+    if isinstance(task, ReadDocument):
+        fields = None if task.fields is None else rule.fields
+        asked = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
+        if asked and isinstance(answer, str):
+            pieces = dict.fromkeys(asked.indices(asked.last or asked.ranges[-1][0]), answer)
+        elif asked and asked.missing_from(len(pieces)) is not None:
+            return Script(failure=Failure.of(FailureCode.NO_SUCH_PAGE))
+        elif asked:
+            pieces = {number: pieces[number] for number in asked.indices(len(pieces))}
+    parts = {number: _part(number, piece, task, size, fields) for number, piece in pieces.items()}
+    summary = answer.summary if isinstance(answer, Captions) else None
+    if isinstance(task, CaptionVideo) and not isinstance(answer, Captions) and len(parts) > 1:
+        text = rule.summary or " ".join(one.text for one in parts.values() if isinstance(one, Segment))
+        summary = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
+    return Script(parts=parts | ({max(parts) + 1: summary} if summary else {}))
 
 
 def _failure(why: Failure | FailureCode) -> Failure:
@@ -121,74 +108,34 @@ def _failure(why: Failure | FailureCode) -> Failure:
 
 def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
     """Return what becomes of each page or segment, by its place counted from 0."""
-    if isinstance(answer, (Document, Captions)):
-        if not isinstance(answer, task.result_type):
-            raise ScriptError(
-                f"{type(task).__name__} returns a {task.result_type.__name__}, no other result."
-            )
+    if isinstance(answer, task.result_type) and isinstance(answer, (Document, Captions)):
         done: Sequence[Page | Segment] = answer.pages if isinstance(answer, Document) else answer.segments
         missing = {one.number - 1: one.failure for one in answer.failed}
         return dict(sorted({**{one.number - 1: one for one in done}, **missing}.items()))
     listed = [answer] if isinstance(answer, (str, Page, Segment)) else answer
     if not isinstance(listed, Sequence):
-        raise ScriptError(f"A {type(answer).__name__} is no answer.")
+        raise ScriptError(f"A {type(answer).__name__} is no answer to a {type(task).__name__}.")
     if not listed:
-        raise ScriptError(
-            "A document has a page at least, and a video a segment; `fails` says that there is none."
-        )
+        message = "A document has a page at least, and a video a segment; `fails` says that there is none."
+        raise ScriptError(message)
     return dict(enumerate(listed))
 
 
-def _page(
-    number: int, piece: Piece, size: tuple[int, int], fields: Mapping[str, Any] | None
-) -> Page | Failure:
-    if isinstance(piece, Page):
+def _part(
+    number: int, piece: Any, task: Task[Any], size: tuple[int, int], fields: Mapping[str, Any] | None
+) -> Content | Failure:
+    made: type[Page | Segment] = Page if isinstance(task, ReadDocument) else Segment
+    if isinstance(piece, made):
         return piece.model_copy(update={"number": number + 1})
-    if not isinstance(piece, str) or isinstance(piece, FailureCode):
-        return _failed_piece(piece)
-    return Page(
-        number=number + 1,
-        blocks=plain_blocks(piece),
-        verdict=Verdict.OK if piece.strip() else Verdict.BLANK,
-        blank=not piece.strip(),
-        width=size[0],
-        height=size[1],
-        engine=ENGINE,
-        fields=dict(fields) if fields is not None else None,
-    )
-
-
-def _segment(number: int, piece: Piece) -> Segment | Failure:
-    if isinstance(piece, Segment):
-        return piece.model_copy(update={"number": number + 1})
-    if not isinstance(piece, str) or isinstance(piece, FailureCode):
-        return _failed_piece(piece)
-    return Segment(
-        number=number + 1,
-        start=number * _SEGMENT,
-        end=(number + 1) * _SEGMENT,
-        text=piece,
-        verdict=Verdict.OK,
-        frames=8,
-        width=_HD[0],
-        height=_HD[1],
-        engine=ENGINE,
-    )
-
-
-def _failed_piece(piece: Any) -> Failure:
     if isinstance(piece, (Failure, FailureCode)):
         return _failure(piece)
-    raise ScriptError(f"A {type(piece).__name__} is no page or segment of this task.")
-
-
-def _summary(rule: Rule, answer: Any, pieces: Mapping[int, Piece]) -> Summary | None:
-    """Return the summary of a video, which one of a single segment does not have."""
-    if isinstance(answer, Captions):
-        return answer.summary
-    if len(pieces) == 1:
-        return None
-    captions = [
-        piece for piece in pieces.values() if isinstance(piece, str) and not isinstance(piece, FailureCode)
-    ]
-    return Summary(text=rule.summary or " ".join(captions), verdict=Verdict.OK, engine=ENGINE)
+    if not isinstance(piece, str):
+        raise ScriptError(f"A {type(piece).__name__} is no page or segment of this task.")
+    shared: dict[str, Any] = {"number": number + 1, "width": size[0], "height": size[1], "engine": _ENGINE}
+    if made is Segment:
+        start = number * _SEGMENT
+        shared |= {"start": start, "end": start + _SEGMENT, "frames": 8}
+        return Segment(**shared, text=piece, verdict=Verdict.OK)
+    verdict = Verdict.OK if piece.strip() else Verdict.BLANK
+    shared |= {"verdict": verdict, "blank": verdict is Verdict.BLANK}
+    return Page(**shared, blocks=plain_blocks(piece), fields=None if fields is None else dict(fields))

@@ -14,6 +14,7 @@ from gateways import Gateway
 from pecia import ReadDocument
 from pictures import encoded, note
 from real_fleet import RealFleet
+from snippets import blocks
 
 ROOT = Path(__file__).parents[3]
 OURS = {"pecia": ROOT / "producer" / "pecia", "pecia_schemas": ROOT / "schemas" / "pecia_schemas"}
@@ -102,6 +103,12 @@ def test_it_submits_and_reads(fleet: RealFleet, gateway: Gateway, site: Path, tm
         "['succeeded', 'succeeded'] Amoxicillin",
         "['Amoxicillin'] Amoxicillin",
     ]
+
+
+def test_it_is_enough_for_tests_against_a_fake_fleet(site: Path) -> None:
+    first, *_ = blocks((ROOT / "docs" / "testing.md").read_text(), "python")
+    tested = python(site, "-c", first)
+    assert tested.returncode == 0, tested.stderr
 
 
 def test_it_names_the_extra_for_what_it_has_not(site: Path) -> None:
