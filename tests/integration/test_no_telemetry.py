@@ -12,10 +12,10 @@ from limits import WAIT_S
 pytestmark = pytest.mark.gate
 
 LOAD_EVERY_MODEL = """
-from pecia_workers.engines import rapidocr_process
+from pecia_workers.engines import rapidocr
 from pecia_workers.media.classifier import line_classifier
 
-rapidocr_process.load_model()
+rapidocr.load_model()
 assert line_classifier() is not None
 """
 

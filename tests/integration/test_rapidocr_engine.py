@@ -23,9 +23,7 @@ from pecia_workers.local.sample_documents import sample_document, sample_documen
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 
-rapidocr_process = pytest.importorskip(
-    "pecia_workers.engines.rapidocr", reason="pecia[local] brings the CPU engine"
-)
+rapidocr = pytest.importorskip("pecia_workers.engines.rapidocr", reason="pecia[local] brings the CPU engine")
 
 pytestmark = pytest.mark.gate
 
@@ -171,11 +169,11 @@ def test_digits_alone_in_the_cells_of_a_calendar_are_read_dark_or_light(read: Re
 def test_digits_alone_of_which_the_engine_is_not_sure_are_doubts_and_no_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rapidocr_process.load_model()
-    sure = rapidocr_process.read_page(calendar()[0])
-    monkeypatch.setattr(rapidocr_process, "_SURE_ALONE", 2.0)
+    rapidocr.load_model()
+    sure = rapidocr.read_page(calendar()[0])
+    monkeypatch.setattr(rapidocr, "_SURE_ALONE", 2.0)
 
-    unsure = rapidocr_process.read_page(calendar()[0])
+    unsure = rapidocr.read_page(calendar()[0])
 
     assert sure.doubts == ()
     assert unsure.doubts
