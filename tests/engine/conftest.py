@@ -21,7 +21,7 @@ from offline import KV_CACHE_BYTES, SIZES
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, create_engine
-from pecia_workers.engines.vllm_processes import engine_environment, prepare_environment
+from pecia_workers.engines.vllm.processes import engine_environment, prepare_environment
 from pecia_workers.local.fleet import LocalFleet
 
 HERE = Path(__file__).parent

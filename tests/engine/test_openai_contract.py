@@ -22,9 +22,10 @@ from fleets import READY_S
 from offline import SCHEMA, clip, picture
 from pecia_schemas import TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.engines import Engine, Generation, create_engine, openai_engine
+from pecia_workers.engines import Engine, Generation, create_engine
 from pecia_workers.engines.base import Sampling
-from pecia_workers.engines.openai_requests import EXTRAS
+from pecia_workers.engines.openai.engine import OpenAiEngine
+from pecia_workers.engines.openai.requests import EXTRAS
 from vllm_server import KEY, VllmServer, serving
 
 MOST_TOKENS = 24
@@ -132,7 +133,7 @@ def test_the_server_takes_all_that_vllm_takes(
         assert answer.first_token_s
 
     assert engine.load().drifted == 0
-    assert isinstance(engine, openai_engine.OpenAiEngine)
+    assert isinstance(engine, OpenAiEngine)
     assert engine._dialect.extras == set(EXTRAS)
 
 

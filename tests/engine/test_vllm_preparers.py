@@ -183,7 +183,7 @@ def test_a_preparer_reaches_nothing(asking: Asking, call: tuple[Any, ...]) -> No
 def test_preparers_that_render_otherwise_are_left_out(
     make_vllm: Callable[..., Engine], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pecia_workers.engines.vllm_session import VllmSession  # noqa: PLC0415  only where vLLM is
+    from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  only where vLLM is
 
     def coarser(session: Any) -> Any:
         config = copy.deepcopy(session._llm.vllm_config)
@@ -202,7 +202,7 @@ def test_preparers_that_render_otherwise_are_left_out(
 
 
 def test_a_prompt_arrives_as_it_was_packed(asking: Asking) -> None:
-    from pecia_workers.engines import vllm_rendering as vllm  # noqa: PLC0415  only where vLLM is
+    from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  only where vLLM is
 
     runner, engine = asking
     for request in (asked(1), clip(), asked(2, images=())):
@@ -260,7 +260,7 @@ ELEMENT = {"data": ["uint8", [4], 7], "field": ["batched", {}]}
 def test_what_is_no_prompt_is_refused(
     memory: Callable[[], memoryview], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pecia_workers.engines import vllm_rendering as vllm  # noqa: PLC0415  only where vLLM is
+    from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  only where vLLM is
 
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
 

@@ -52,7 +52,7 @@ def test_the_families_with_a_template_of_vllms_are_those_that_vllm_has() -> None
 def test_every_option_of_a_profile_is_one_of_this_vllm(name: str, checkpoint: Path) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415
 
-    from pecia_workers.engines.vllm_options import engine_arguments  # noqa: PLC0415
+    from pecia_workers.engines.vllm.options import engine_arguments  # noqa: PLC0415
 
     settings = merged(WorkerSettings(engine="vllm", model=str(checkpoint)), profile_named(name), 0)
     known = AsyncEngineArgs.__dataclass_fields__

@@ -15,12 +15,12 @@ from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.engines.base import ClipTimes
-from pecia_workers.engines.vllm_options import engine_arguments
-from pecia_workers.engines.vllm_processes import prepare_environment
+from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.processes import prepare_environment
 
 SILENT = ("NO_USAGE_STATS", "DO_NOT_TRACK", "DISABLE_TELEMETRY")
 REPORTS = """
-from pecia_workers.engines.vllm_processes import prepare_environment
+from pecia_workers.engines.vllm.processes import prepare_environment
 
 prepare_environment("error", on_cpu=True)
 

@@ -12,7 +12,7 @@ from limits import WAIT_S
 pytestmark = pytest.mark.gate
 
 LOAD_EVERY_MODEL = """
-from pecia_workers.engines import rapidocr
+from pecia_workers.engines.cpu import rapidocr
 from pecia_workers.media.classifier import line_classifier
 
 rapidocr.load_model()

@@ -23,7 +23,9 @@ from pecia_workers.local.sample_documents import sample_document, sample_documen
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.limits import Limits
 
-rapidocr = pytest.importorskip("pecia_workers.engines.rapidocr", reason="pecia[local] brings the CPU engine")
+rapidocr = pytest.importorskip(
+    "pecia_workers.engines.cpu.rapidocr", reason="pecia[local] brings the CPU engine"
+)
 
 pytestmark = pytest.mark.gate
 

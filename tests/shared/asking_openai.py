@@ -14,8 +14,8 @@ from pecia_schemas import DocumentType
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines import Engine, EngineRequest
 from pecia_workers.engines.base import Generation
-from pecia_workers.engines.openai_engine import OpenAiEngine
-from pecia_workers.engines.openai_server import Retries
+from pecia_workers.engines.openai.engine import OpenAiEngine
+from pecia_workers.engines.openai.server import Retries
 
 WORDS = "Read the prescription of Kim Minji."
 KEY = "sesame"

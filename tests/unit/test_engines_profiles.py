@@ -31,7 +31,7 @@ from pecia_workers.engines.profiles import (
     speed_in,
     with_profile,
 )
-from pecia_workers.engines.vllm_options import engine_arguments
+from pecia_workers.engines.vllm.options import engine_arguments
 from pecia_workers.local.environment import environment
 from pecia_workers.local.fleet import workers_of
 from pecia_workers.runtime import Runtime

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecia_schemas import Verdict
-from pecia_workers.engines.ray_engine import ending_of
+from pecia_workers.engines.ray.engine import ending_of
 
 END = 2
 LOOP = list(range(10, 18)) * 12

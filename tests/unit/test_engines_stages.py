@@ -8,12 +8,12 @@ from pecia_schemas import Stage
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import queues_of
 from pecia_workers.engines.base import Engine
-from pecia_workers.engines.openai_engine import OpenAiEngine
-from pecia_workers.engines.ray_engine import RayEngine
+from pecia_workers.engines.openai.engine import OpenAiEngine
+from pecia_workers.engines.ray.engine import RayEngine
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.engines.simulated import InstantEngine, SimulatedEngine
 from pecia_workers.engines.stages import stages_of, stages_served
-from pecia_workers.engines.vllm_engine import VllmEngine
+from pecia_workers.engines.vllm.engine import VllmEngine
 
 STORES = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://h", "PECIA_PAYLOAD_URL": "/p"}
 

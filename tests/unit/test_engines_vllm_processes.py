@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pecia_workers.engines.vllm_processes import prepare_environment
+from pecia_workers.engines.vllm.processes import prepare_environment
 
 
 @pytest.fixture(autouse=True)

@@ -29,8 +29,8 @@ from pecia_workers.sealed import sealed
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
-    from pecia_workers.engines.vllm_rendering import Rendered
-    from pecia_workers.engines.vllm_session import VllmSession
+    from pecia_workers.engines.vllm.rendering import Rendered
+    from pecia_workers.engines.vllm.session import VllmSession
 
 log = structlog.get_logger(__name__)
 
@@ -165,7 +165,7 @@ class Preparers:
 
         Raises `PreparersDifferError` if they render otherwise than it does, and whatever else stands in the way.
         """
-        from pecia_workers.engines.vllm_rendering import load_renderer  # noqa: PLC0415  imports vLLM
+        from pecia_workers.engines.vllm.rendering import load_renderer  # noqa: PLC0415  imports vLLM
 
         if self._importing:
             await self._importing
@@ -194,7 +194,7 @@ class Preparers:
             raise EngineError(f"The picture could not be rendered: {error}") from None
 
     async def _rendered(self, request: EngineRequest) -> Rendered:
-        from pecia_workers.engines import vllm_rendering as vllm  # noqa: PLC0415  imports vLLM
+        from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  imports vLLM
 
         form = Form(header=_DONE, build=vllm.unpacked, most_sealed=_LARGEST_PROMPT)
         name, pixels = await asyncio.to_thread(_named, request, vllm.name_of)
@@ -229,7 +229,7 @@ def _probes(takes_clips: bool) -> list[EngineRequest]:
 
 
 def _import_renderer() -> None:
-    from pecia_workers.engines import vllm_rendering  # noqa: F401, PLC0415  imports vLLM
+    from pecia_workers.engines.vllm import rendering  # noqa: F401, PLC0415  imports vLLM
 
 
 def nothing() -> None:

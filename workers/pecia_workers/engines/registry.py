@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import Engine, EngineUnavailableError
-from pecia_workers.engines.page_reader import PageReader
+from pecia_workers.engines.cpu.page_reader import PageReader
+from pecia_workers.engines.cpu.tesseract import REMEDY, tesseract_reader
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.start_failures import check_model
-from pecia_workers.engines.tesseract import REMEDY, tesseract_reader
 
 _BEHIND: Final = 10
 """Niceness of what must hold up no decoder and no engine."""
@@ -49,14 +49,14 @@ def _cpu(settings: WorkerSettings, *, nice: int = 0) -> Engine:
 
 
 def _ocr(settings: WorkerSettings, *readers: PageReader, **options: Any) -> Engine:
-    from pecia_workers.engines.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
+    from pecia_workers.engines.cpu.ocr_engine import OcrEngine  # noqa: PLC0415  each engine loads alone
 
     return OcrEngine(settings, *readers, **options)
 
 
 def _rapidocr_reader() -> PageReader:
     _check_installed("rapidocr", "rapidocr", "onnxruntime", extra="cpu")
-    from pecia_workers.engines.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
+    from pecia_workers.engines.cpu.rapidocr import rapidocr_reader  # noqa: PLC0415  comes with pecia[cpu]
 
     return rapidocr_reader()
 
@@ -76,7 +76,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
         )
         raise EngineUnavailableError(message)
     check_model(settings)
-    from pecia_workers.engines.vllm_engine import VllmEngine  # noqa: PLC0415  each engine loads alone
+    from pecia_workers.engines.vllm.engine import VllmEngine  # noqa: PLC0415  each engine loads alone
 
     return VllmEngine(settings)
 
@@ -84,7 +84,7 @@ def _vllm(settings: WorkerSettings) -> Engine:
 def _ray(settings: WorkerSettings) -> Engine:
     _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
     check_model(settings)
-    from pecia_workers.engines.ray_engine import RayEngine  # noqa: PLC0415  each engine loads alone
+    from pecia_workers.engines.ray.engine import RayEngine  # noqa: PLC0415  each engine loads alone
 
     return RayEngine(settings)
 
@@ -93,7 +93,7 @@ def _openai(settings: WorkerSettings) -> Engine:
     if not settings.engine_url:
         message = "The engine 'openai' needs a server: set PECIA_ENGINE_URL to its address, as in http://host:8000/v1."
         raise EngineUnavailableError(message)
-    from pecia_workers.engines.openai_engine import OpenAiEngine  # noqa: PLC0415  each engine loads alone
+    from pecia_workers.engines.openai.engine import OpenAiEngine  # noqa: PLC0415  each engine loads alone
 
     return OpenAiEngine(settings)
 

@@ -17,7 +17,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineUnavailableError
 from pecia_workers.engines.models import local_checkpoint, local_model
 from pecia_workers.engines.profiles import profile_file
-from pecia_workers.engines.vllm_processes import error_line
+from pecia_workers.engines.vllm.processes import error_line
 
 NO_TEMPLATE: Final = (
     "PECIA_MODEL={model}: the checkpoint has no chat template, and without one it cannot be asked anything."

@@ -19,9 +19,9 @@ from pecia_workers.engines.base import (
     EngineUnavailableError,
     Sampling,
 )
-from pecia_workers.engines.openai_answer import ServerUsage
-from pecia_workers.engines.openai_requests import EXTRAS, Dialect, chat_body, messages
-from pecia_workers.engines.openai_server import ChatServer, ServedModel
+from pecia_workers.engines.openai.answer import ServerUsage
+from pecia_workers.engines.openai.requests import EXTRAS, Dialect, chat_body, messages
+from pecia_workers.engines.openai.server import ChatServer, ServedModel
 
 log = structlog.get_logger(__name__)
 

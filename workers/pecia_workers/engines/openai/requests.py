@@ -17,7 +17,7 @@ from PIL import Image
 
 from pecia_workers.engines.base import EngineRequest
 from pecia_workers.engines.loops import LOOPS
-from pecia_workers.engines.openai_answer import ServerUsage
+from pecia_workers.engines.openai.answer import ServerUsage
 
 log = structlog.get_logger(__name__)
 

@@ -17,9 +17,9 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError
-from pecia_workers.engines.ray_rows import ERROR, answered, arriving, be_quiet
-from pecia_workers.engines.vllm_options import engine_arguments
-from pecia_workers.engines.vllm_processes import engine_environment
+from pecia_workers.engines.ray.rows import ERROR, answered, arriving, be_quiet
+from pecia_workers.engines.vllm.options import engine_arguments
+from pecia_workers.engines.vllm.processes import engine_environment
 
 _SEQUENCES: Final = 64
 """Requests in one replica at a time, if no setting says."""

@@ -25,7 +25,7 @@ from pecia_workers.engines.fitting import DOUBTFUL, fitted
 from pecia_workers.engines.in_flight import InFlight
 from pecia_workers.engines.loops import is_loop
 from pecia_workers.engines.models import vllm_revision
-from pecia_workers.engines.ray_rows import ERROR
+from pecia_workers.engines.ray.rows import ERROR
 from pecia_workers.engines.reader_cards import card_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest
-    from pecia_workers.engines.ray_prompts import Prompts
-    from pecia_workers.engines.ray_stream import Stream
+    from pecia_workers.engines.ray.prompts import Prompts
+    from pecia_workers.engines.ray.stream import Stream
 
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -166,8 +166,8 @@ def _generation(answer: dict[str, Any], prompts: Prompts, request: EngineRequest
 def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    from pecia_workers.engines.ray_prompts import Prompts  # noqa: PLC0415  imports vLLM, for seconds
-    from pecia_workers.engines.ray_stream import Stream  # noqa: PLC0415  imports Ray, for seconds
+    from pecia_workers.engines.ray.prompts import Prompts  # noqa: PLC0415  imports vLLM, for seconds
+    from pecia_workers.engines.ray.stream import Stream  # noqa: PLC0415  imports Ray, for seconds
 
     prompts = Prompts.of(settings)
     return Stream.open(settings), prompts

@@ -23,14 +23,14 @@ from pecia_workers.engines.preparing import Preparation, Prepared, Preparers, pr
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 from pecia_workers.engines.start_failures import start_failure
-from pecia_workers.engines.vllm_processes import cores_last_words, kill_cores, prepare_environment
+from pecia_workers.engines.vllm.processes import cores_last_words, kill_cores, prepare_environment
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.engines.base import EngineRequest, Generation
     from pecia_workers.engines.preparing import Render
-    from pecia_workers.engines.vllm_rendering import Rendered
-    from pecia_workers.engines.vllm_session import VllmSession
+    from pecia_workers.engines.vllm.rendering import Rendered
+    from pecia_workers.engines.vllm.session import VllmSession
 
 log = structlog.get_logger(__name__)
 
@@ -201,7 +201,7 @@ def _open(settings: WorkerSettings) -> VllmSession:
     prepare_environment(settings.log_level, on_cpu=on_cpu)
     gc.disable()  # a sixth of the time of the import is collections that find nothing
     try:
-        from pecia_workers.engines.vllm_session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
+        from pecia_workers.engines.vllm.session import VllmSession  # noqa: PLC0415  imports vLLM, for seconds
     finally:
         gc.enable()
     gc.freeze()  # or each later collection goes through all that was imported, and holds the loop up meanwhile

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pecia_workers.engines.base import EngineUnavailableError
-from pecia_workers.engines.page_reader import PageReader
+from pecia_workers.engines.cpu.page_reader import PageReader
 
 REMEDY: Final = (
     "On the CPU Korean takes pip install 'pecia[korean]' and Tesseract's data for it: apt install tesseract-ocr-kor"
@@ -30,7 +30,7 @@ def tesseract_reader(tessdata: str) -> PageReader:
     directory = find_tessdata(tessdata)
     if directory is None or importlib.util.find_spec("tesserocr") is None:
         raise EngineUnavailableError(f"Tesseract is not there or has no Korean. {REMEDY}")
-    from pecia_workers.engines.tesseract_process import load_model, read_page  # noqa: PLC0415  pecia[korean]
+    from pecia_workers.engines.cpu.tesseract_process import load_model, read_page  # noqa: PLC0415  pecia[korean]
 
     return PageReader(
         name="tesseract",

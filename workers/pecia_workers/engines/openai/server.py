@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.base import EngineDeadError, EngineOverloadedError, EngineUnavailableError
-from pecia_workers.engines.openai_answer import Answer, LockedOutError, UnansweredError, error_of, read_answer
+from pecia_workers.engines.openai.answer import Answer, LockedOutError, UnansweredError, error_of, read_answer
 
 log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each request

@@ -22,8 +22,8 @@ from pecia_workers.engines.base import (
     Generation,
     Load,
 )
+from pecia_workers.engines.cpu.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.page_reader import PageRead, PageReader, load_readers
 from pecia_workers.media.frames import plain
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 

@@ -22,10 +22,10 @@ from pecia_workers.engines.base import (
 )
 from pecia_workers.engines.fitting import DOUBTFUL, Room, fitted
 from pecia_workers.engines.in_flight import InFlight
-from pecia_workers.engines.openai_answer import REPETITION, Answer
-from pecia_workers.engines.openai_probes import Prober, check_adapters, chosen
-from pecia_workers.engines.openai_requests import Dialect, Prices, chat_body
-from pecia_workers.engines.openai_server import ChatServer, Retries, ServedModel, ServerAddress
+from pecia_workers.engines.openai.answer import REPETITION, Answer
+from pecia_workers.engines.openai.probes import Prober, check_adapters, chosen
+from pecia_workers.engines.openai.requests import Dialect, Prices, chat_body
+from pecia_workers.engines.openai.server import ChatServer, Retries, ServedModel, ServerAddress
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.engines.stages import LANGUAGE_MODEL
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Source, Word
-from pecia_workers.engines.page_reader import PageRead
+from pecia_workers.engines.cpu.page_reader import PageRead
 from pecia_workers.reading.coverage import Letters
 from pecia_workers.reading.layout import layout
 from pecia_workers.reading.values import is_value

@@ -1,0 +1,1 @@
+"""The engine that asks a server with the interface of OpenAI."""

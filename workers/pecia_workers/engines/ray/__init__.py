@@ -1,0 +1,1 @@
+"""The engine that reads on a Ray cluster."""
