@@ -24,7 +24,9 @@ def test_every_stage_has_a_task_without_arguments(stage: Stage) -> None:
     assert json.loads(message["body"])[:2] == [[], {}]
     assert (message["headers"]["id"], message["properties"]["delivery_tag"]) == (claimed.part, claimed.part)
     told = {"retries": 0, "x-lane": "bulk", "x-cost": 9, "x-deliveries": 1, "x-suspect": False}
+    told |= {"argsrepr": "()", "kwargsrepr": "{}"}
     assert told.items() <= message["headers"].items()
+    assert message["properties"]["delivery_info"]["routing_key"] == claimed.queue == f"{stage}.bulk"
 
 
 @pytest.mark.parametrize(("deaths", "redelivered"), [(0, False), (1, True)])
