@@ -169,7 +169,6 @@ class Lists:
     """What Redis does for a worker. The client must decode responses."""
 
     def __init__(self, redis: Redis, rules: LaneRules | None = None) -> None:
-        self._redis = redis
         self._rules = (rules or LaneRules()).encode()
         self._claim = redis.register_script(_source("claim"))
 
