@@ -27,13 +27,13 @@ import mmap, os, sys, threading
 
 def install(directory, packages):
     log = os.open(directory + "/files", os.O_WRONLY | os.O_APPEND | os.O_CREAT)  # confined processes open none
-    with open(directory + "/counts", "rb") as switch:
-        counts = mmap.mmap(switch.fileno(), 1, prot=mmap.PROT_READ)
+    with open(directory + "/switch", "rb") as file:
+        switch = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
     seen = set()
 
     def profile(frame, event, _):
         code = frame.f_code
-        if event == "call" and counts[0] == 49 and code.co_filename.startswith(packages):
+        if event == "call" and switch[:] == b"1" and code.co_filename.startswith(packages):
             if code.co_name != "<module>" and (os.getpid(), code.co_filename) not in seen:
                 seen.add((os.getpid(), code.co_filename))
                 os.write(log, f"{os.getpid()} {code.co_filename}\\n".encode())
@@ -67,8 +67,8 @@ def _measured(directory: Path) -> dict[str, int]:
     """Return the files, and in how many processes each ran."""
     directory.chmod(0o711)  # Postgres has an account of its own
     (directory / "sitecustomize.py").write_text(_HOOK)
-    counts = directory / "counts"
-    counts.write_text("0")
+    switch = directory / "switch"
+    switch.write_text("0")
     os.environ |= {
         "PYTHON_WAY": os.pathsep.join((str(directory), *_PACKAGES)),
         "PYTHONPATH": str(directory),
@@ -82,11 +82,11 @@ def _measured(directory: Path) -> dict[str, int]:
             stores.database_url.get_secret_value(), stores.redis_url.get_secret_value(), stores.payload_url
         ) as client:
             for number in range(2):
-                _switch(counts, on=number == 1)
+                _turn(switch, on=number == 1)
                 Image.new("L", (600, 120), 255 - number).save(directory / "page.png")
                 client.submit(ReadDocument(directory / "page.png")).result(timeout=60)
                 time.sleep(_AFTER_S)
-            _switch(counts, on=False)
+            _turn(switch, on=False)
     found = defaultdict(set)
     for line in (directory / "files").read_text().splitlines():
         process, file = line.split(" ", 1)
@@ -94,8 +94,8 @@ def _measured(directory: Path) -> dict[str, int]:
     return {file: len(processes) for file, processes in found.items()}
 
 
-def _switch(counts: Path, *, on: bool) -> None:
-    with counts.open("r+b") as file:  # in place: processes have mapped it
+def _turn(switch: Path, *, on: bool) -> None:
+    with switch.open("r+b") as file:  # in place: processes have mapped it
         file.write(b"1" if on else b"0")
 
 

@@ -28,5 +28,5 @@ def restrict(settings: WorkerSettings) -> None:
 
 
 def _nothing(_state: Any, **_arguments: Any) -> dict[str, Any]:
-    """Tell nothing of the configuration to Flower, which asks whenever somebody looks at it."""
+    """Tell nothing of the configuration to Flower, which asks whenever its page is opened."""
     return {}

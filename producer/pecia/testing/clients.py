@@ -53,12 +53,14 @@ _POLL = timedelta(milliseconds=20)
 _KEYS = Keyring()
 
 
-class _Light:
+class _NotFaked:
+    """Whatever a fake fleet has not got raises `NotFakedError`."""
+
     def __getattr__(self, name: str) -> Any:
         raise NotFakedError
 
 
-class _Store(Statements[D_co], _Light):
+class _Store(Statements[D_co], _NotFaked):
     """What `pecia.store.Store` and `pecia.transitions.Transitions` are of a real fleet, so far as it goes."""
 
     def __init__(self, database: D_co, actor: str) -> None:
@@ -243,7 +245,7 @@ class _Backlog(Backlog):
         return self.limit(lane) is not None  # counting costs nothing here
 
 
-class _Fake(_Light):
+class _Fake(_NotFaked):
     """What both kinds of client hold, as behind a gateway: nothing is opened, nothing is to be closed."""
 
     are_inherited = False

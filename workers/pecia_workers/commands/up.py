@@ -108,7 +108,7 @@ def _state(service: Service) -> str:
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:
-    """Show how the jobs stand until somebody asks to stop: on one line of a terminal, or a line whenever it changes."""
+    """Show how the jobs stand until the fleet is to stop: on one line of a terminal, or a line whenever it changes."""
     engine = open_for_questions(fleet.settings.database_url.get_secret_value())
     shown = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:

@@ -135,7 +135,7 @@ _CLAIM_WAITING = moving(
 async def claim_parts(
     database: AsyncEngine, worker: str, requests: Sequence[ClaimRequest], keys: Keyring
 ) -> list[ClaimedPart | None]:
-    """Return each part that is now this worker's, None for those that are cancelled, done or somebody else's."""
+    """Return each part that is now this worker's, None for those that are cancelled, done or another worker's."""
     async with database.begin() as connection:
         rows = await connection.execute(
             _CLAIM,

@@ -53,7 +53,7 @@ _ENABLE = text("UPDATE endpoints SET disabled_at = NULL WHERE id = :endpoint AND
 
 _DISABLE = text("UPDATE endpoints SET disabled_at = now() WHERE id = :endpoint AND disabled_at IS NULL")
 
-# What somebody else holds finds out for itself.
+# A delivery that another transaction has locked is being tried, and ends by its own answer.
 _END = text(
     """
     UPDATE deliveries SET state = 'dead', last_error = 'endpoint_gone', finished_at = now()

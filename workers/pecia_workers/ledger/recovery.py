@@ -151,7 +151,7 @@ async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
 async def requeue_orphaned(database: AsyncEngine, parts: Sequence[Fence], *, max_deaths: int) -> Recovered:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
-    A worker that stopped of its own will has not died, nor one that has registered again. Parts that somebody has
+    A worker that stopped of its own will has not died, nor one that has registered again. Parts that were
     claimed meanwhile stay as they are.
     """
     values = {
@@ -187,7 +187,7 @@ def _listed(parts: Sequence[Fence]) -> dict[str, Any]:
 async def expire_jobs(database: AsyncEngine, *, limit: int) -> list[UUID]:
     """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return them.
 
-    Those that somebody holds at the moment come last, one by one: each is waited for, though not for long.
+    Those that another transaction has locked come last, one by one: each lock is waited for, though not for long.
     """
     async with database.begin() as connection:
         expired = await connection.run_sync(_expire, _LOCK_FREE, limit)

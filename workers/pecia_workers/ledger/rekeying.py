@@ -1,6 +1,6 @@
 """What is stored under which encryption key, and how it comes under another one beside a fleet that works.
 
-Everything is locked in the order of its ids, and what somebody else holds is left to a later pass.
+Everything is locked in the order of its ids, and rows that another transaction has locked are left to a later pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the fleet keeps no longer: documents, results, events, callbacks, jobs and the audit trail, each by its age.
 
-Every statement takes a bounded number of rows, the oldest first, and leaves alone what somebody else holds; so all of
-it is safe with any number of instances.
+Every statement takes a bounded number of rows, the oldest first, and leaves alone what another transaction has
+locked; so all of it is safe with any number of instances.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def url_of(address: str, port: int) -> str:
 
 
 def answers(address: str, port: int) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a process listens there."""
     try:
         socket.create_connection((_host(address), port), timeout=0.2).close()
     except OSError:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GpuCollector(Collector):
-    """Asks the driver whenever somebody asks for the metrics."""
+    """Asks the driver at each request for the metrics."""
 
     def __init__(self, nvml: Any, visible: Iterable[str]) -> None:
         """Take NVML as the module `pynvml` binds it, and the ids of the GPUs to look at."""
