@@ -27,6 +27,8 @@ from pecia_workers.local.scratch import ScratchDirectory
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
 _DISK_MEGABYTES = 96
+_PAGES_PER_MEGABYTE = 100
+"""At most: what is read stays on the disk."""
 _SLOTS = 16
 _PART_TIMEOUT = timedelta(seconds=60)
 ENGINES = ("engine-1", "engine-2")
@@ -98,13 +100,13 @@ class Rig:
 
 
 @contextmanager
-def running(*, engine: str, lease: timedelta, seed: int) -> Iterator[Rig]:
+def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator[Rig]:
     """Run a whole fleet in a directory that goes with it. Call it before any thread starts: see `SmallDisk`."""
     with ExitStack() as stack:
         scratch = ScratchDirectory.create()
         stack.callback(scratch.remove)
         scratch.path.chmod(0o711)  # root's Postgres runs as another account
-        disk = SmallDisk.mount(scratch.path / "documents", megabytes=_DISK_MEGABYTES)
+        disk = SmallDisk.mount(scratch.path / "documents", megabytes=_DISK_MEGABYTES + pages // _PAGES_PER_MEGABYTE)
         receiver = stack.enter_context(Receiver(secret=_SECRET, seed=seed))
         settings = _settings(engine, lease, scratch.path / "documents")
         servers = LocalFleet(scratch.path / "servers", settings=settings, workers=(), announce=False)

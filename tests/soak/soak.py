@@ -58,7 +58,7 @@ class Watcher:
 def soak(task: Task, watcher: Watcher) -> Report:
     """Run a soak and judge it; returns when its fleet is gone."""
     began = time.monotonic()
-    with running(engine=task.engine, lease=task.lease, seed=task.seed) as rig:
+    with running(engine=task.engine, lease=task.lease, seed=task.seed, pages=task.pages) as rig:
         watcher.began()
         run = _Run(rig, task, watcher)
         findings = [*run.strike(), *run.settle(), *run.judge(), *auditor.judge_logs(rig.logs)]
