@@ -9,8 +9,8 @@ import typer
 from pecia_migrations import downgrade, upgrade
 from pecia_migrations.locks import LockedError
 from pecia_schemas import refusals
+from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import ConnectionSettings, SettingsError, read_settings
-from pecia_schemas.sqlstates import verdict_on
 
 
 def migrate(

@@ -8,9 +8,8 @@ from typing import Final
 
 from sqlalchemy import NullPool, create_engine, text
 
-from pecia_schemas.connecting import CONNECT_ARGS
+from pecia_schemas.connecting import CONNECT_ARGS, sqlstate_of
 from pecia_schemas.database import sqlalchemy_url
-from pecia_schemas.sqlstates import sqlstate_of
 
 LOCK_TIMEOUT_S: Final = 2
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)

@@ -22,9 +22,8 @@ from pecia.statements import Connection
 from pecia.submission import NewJob
 from pecia.view import COLUMNS, Accepted, JobView, progress
 from pecia_schemas.duty import UNSIGNED
-from pecia_schemas.encryption import Keyring
+from pecia_schemas.encryption import Keyring, unseal_label
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.stored_tasks import unseal_label
 
 _UNSIGNED = f"SELECT {UNSIGNED}"
 
@@ -126,7 +125,7 @@ def _flows(connection: Connection, batch: Sequence[NewJob]) -> dict[bytes | None
     digests = sorted({new.turns for new in batch if new.turns is not None})
     if not digests:
         return {}
-    from pecia_schemas.flows import FLOW_OF  # noqa: PLC0415  brings SQLAlchemy, slow to load
+    from pecia_schemas.states import FLOW_OF  # noqa: PLC0415  brings SQLAlchemy, slow to load
 
     return {digest: connection.execute(FLOW_OF, {"digest": digest}).scalar() for digest in digests}
 

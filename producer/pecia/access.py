@@ -16,12 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pecia.errors import InvalidOptionError
 from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
-from pecia_schemas import lengths
-from pecia_schemas.ids import new_id
-from pecia_schemas.states import Lane
+from pecia_schemas import storable
+from pecia_schemas.states import Lane, new_id
 
 _PREFIX: Final = "pecia"
-_NAME: Final = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{lengths.TENANT - 1}}}")
+_NAME: Final = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{storable.TENANT - 1}}}")
 
 _ADD = """
     INSERT INTO access_keys (id, digest, tenant, name, scopes, lanes, pages_per_day, pages_in_flight, expires_at)
@@ -135,7 +134,7 @@ class AccessKeys(Statements[D_co]):
         for text_, what in ((tenant, "tenant"), (name, "key")):
             if not _NAME.fullmatch(text_):
                 raise InvalidOptionError(
-                    f"The name of a {what} has 1 to {lengths.TENANT} of a-z, 0-9, '.', '_' and '-', "
+                    f"The name of a {what} has 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
                     "a letter or digit first."
                 )
         secret = secrets.token_urlsafe(32)

@@ -14,11 +14,10 @@ from pecia.errors import InvalidOptionError, JobNotFoundError
 from pecia.handles import JobHandle
 from pecia.records import Batch, DeadPart, Delivery, Endpoint, Listing, Selection
 from pecia.view import JobView
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
-from pecia_schemas.ids import as_prefix, is_whole
 from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.states import DeliveryState, JobState, JobStateName
+from pecia_schemas.states import DeliveryState, JobState, JobStateName, as_prefix, is_whole
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
@@ -149,7 +148,7 @@ def webhook(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
     except ValidationError:
         raise InvalidOptionError(
             "An endpoint is an absolute http or https URL without a user name or password, of at most "
-            f"{lengths.WEBHOOK_URL:,} characters."
+            f"{storable.WEBHOOK_URL:,} characters."
         ) from None
 
 

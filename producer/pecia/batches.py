@@ -9,8 +9,7 @@ from pecia.listing import conditions, given, range_of, sql
 from pecia.records import Batch, Counts, Listing
 from pecia.statements import Connection, D_co, Statements, transaction
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.ids import as_prefix, is_whole, new_id
-from pecia_schemas.states import JobState
+from pecia_schemas.states import JobState, as_prefix, is_whole, new_id
 
 _OWN = "(CAST(:tenant AS text) IS NULL OR tenant = :tenant)"
 

@@ -28,10 +28,9 @@ from pecia.submission import NewJob, Options, Submission
 from pecia.view import Accepted
 from pecia_schemas import tracing
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.ids import new_id
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.references import PayloadRef
-from pecia_schemas.states import Lane
+from pecia_schemas.states import Lane, new_id
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import PayloadStore

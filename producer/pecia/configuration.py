@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
-from pecia_schemas import lengths, running, tracing
+from pecia_schemas import running, storable, tracing
 from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
 
 if TYPE_CHECKING:
-    from pecia_schemas.settings.documents import DocumentSettings
+    from pecia_schemas.settings.worker import DocumentSettings
 
 _STORES = ("database_url", "redis_url", "payload_url")
 
@@ -57,7 +57,7 @@ def resolve(
 
 def document_settings() -> DocumentSettings:
     """Return how buckets of documents are reached. Raises `InvalidSettingError`."""
-    from pecia_schemas.settings.documents import DocumentSettings  # noqa: PLC0415  most clients reach no bucket
+    from pecia_schemas.settings.worker import DocumentSettings  # noqa: PLC0415  most clients reach no bucket
 
     try:
         return read_settings(DocumentSettings)
@@ -102,7 +102,7 @@ def client_name(settings: ClientSettings) -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry in passwd
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()[: lengths.NAME]
+    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()[: storable.NAME]
 
 
 def from_environment() -> ClientSettings:

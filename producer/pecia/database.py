@@ -21,8 +21,15 @@ from pecia.errors import (
 from pecia.pool import Pool
 from pecia.statements import Connection
 from pecia_schemas import refusals
-from pecia_schemas.connecting import CONNECT_ARGS, parameters_of
-from pecia_schemas.sqlstates import Verdict, is_transient, may_be_committed, name_of, verdict_on
+from pecia_schemas.connecting import (
+    CONNECT_ARGS,
+    Verdict,
+    is_transient,
+    may_be_committed,
+    name_of,
+    parameters_of,
+    verdict_on,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from pecia.records import Endpoint
 from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
-from pecia_schemas.ids import new_id
+from pecia_schemas.states import new_id
 
 _ADD = """
     INSERT INTO endpoints (id, url, events, secret, client, tenant)

@@ -13,9 +13,8 @@ from uuid import UUID
 from pydantic import SecretStr
 
 from pecia.errors import DocumentGoneError, InvalidSettingError, PayloadStoreUnavailableError
-from pecia_schemas.encryption import DecryptionError, Keyring
-from pecia_schemas.references import PayloadRef
-from pecia_schemas.stored_tasks import unseal_task
+from pecia_schemas.encryption import DecryptionError, Keyring, unseal_task
+from pecia_schemas.media import PayloadRef
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import PayloadStore

@@ -14,8 +14,7 @@ from psycopg.rows import namedtuple_row
 
 from pecia.errors import DatabaseUnavailableError
 from pecia.statements import Rows, for_driver
-from pecia_schemas.connecting import BACKEND, PREPARED_AFTER, PatientConnection, begin_within
-from pecia_schemas.sqlstates import ends_connection
+from pecia_schemas.connecting import BACKEND, PREPARED_AFTER, PatientConnection, begin_within, ends_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause

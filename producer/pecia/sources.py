@@ -14,9 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from pecia.errors import InvalidSourceError, PayloadStoreUnavailableError
-from pecia_schemas import lengths
-from pecia_schemas.media import MAX_SIDE, MediaType
-from pecia_schemas.references import URL_SCHEMES, PayloadRef, UrlRef
+from pecia_schemas import storable
+from pecia_schemas.media import MAX_SIDE, URL_SCHEMES, MediaType, PayloadRef, UrlRef
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -87,8 +86,8 @@ def _check_url(url: str) -> None:
         raise InvalidSourceError(
             "The URL has no form that is fetched: write https://host/path or s3://bucket/key."
         )
-    if len(url) > lengths.SOURCE_URL:
-        raise InvalidSourceError(f"A URL has at most {lengths.SOURCE_URL:,} characters, not {len(url):,}.")
+    if len(url) > storable.SOURCE_URL:
+        raise InvalidSourceError(f"A URL has at most {storable.SOURCE_URL:,} characters, not {len(url):,}.")
     if not url.lower().startswith(URL_SCHEMES):
         raise InvalidSourceError(
             "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."

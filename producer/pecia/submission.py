@@ -14,15 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from pecia.errors import InvalidOptionError
 from pecia.sources import StoredSource
-from pecia_schemas import lengths
-from pecia_schemas.encryption import Keyring
+from pecia_schemas import storable
+from pecia_schemas.encryption import Keyring, seal_label, seal_task, task_digest
 from pecia_schemas.events import Webhook
-from pecia_schemas.ids import new_id
+from pecia_schemas.media import PageRanges, UrlRef
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.page_ranges import PageRanges
-from pecia_schemas.references import UrlRef
-from pecia_schemas.states import Lane, LaneName, Stage
-from pecia_schemas.stored_tasks import seal_label, seal_task, task_digest
+from pecia_schemas.states import Lane, LaneName, Stage, new_id
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import ReadDocument, Task
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=BaseModel)
 
 _INGEST_COST = 1
-_BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{lengths.BATCH - 1}}}")
+_BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{storable.BATCH - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +212,11 @@ def _source_under(
 
 
 def _first_part(task: Task[Any], source: StoredSource, job_id: UUID, asked: Options) -> dict[str, Any]:
-    from pecia_schemas.cost import page_cost  # noqa: PLC0415  tasks are slow to load
-    from pecia_schemas.tasks import DocumentType, ReadDocument  # noqa: PLC0415
+    from pecia_schemas.tasks import (  # noqa: PLC0415  tasks are slow to load
+        DocumentType,
+        ReadDocument,
+        page_cost,
+    )
 
     part: dict[str, Any] = {
         "id": new_id(),
@@ -262,17 +262,17 @@ def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
 
 def checked_key(key: str) -> str:
     """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
-    if not 0 < len(key) <= lengths.IDEMPOTENCY_KEY or not lengths.is_storable(key):
+    if not 0 < len(key) <= storable.IDEMPOTENCY_KEY or not storable.is_storable(key):
         raise InvalidOptionError(
-            f"An idempotency key has 1 to {lengths.IDEMPOTENCY_KEY} characters, none of them NUL."
+            f"An idempotency key has 1 to {storable.IDEMPOTENCY_KEY} characters, none of them NUL."
         )
     return key
 
 
 def checked_label(label: str | None) -> str | None:
     """Return what a document is called. Raises `InvalidOptionError` if that cannot be stored."""
-    if label is not None and not (0 < len(label) <= lengths.LABEL and lengths.is_storable(label)):
-        raise InvalidOptionError(f"A label has 1 to {lengths.LABEL:,} characters, none of them NUL.")
+    if label is not None and not (0 < len(label) <= storable.LABEL and storable.is_storable(label)):
+        raise InvalidOptionError(f"A label has 1 to {storable.LABEL:,} characters, none of them NUL.")
     return label
 
 
@@ -280,7 +280,7 @@ def checked_batch(name: str | None) -> str | None:
     """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
     if name is not None and not _BATCH_NAME.fullmatch(name):
         raise InvalidOptionError(
-            f"A batch is called by 1 to {lengths.BATCH} letters, digits, dots, colons, dashes and underscores."
+            f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
         )
     return name
 
@@ -297,17 +297,17 @@ def check_task(task: Task[Any]) -> None:
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
     """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
-    if len(metadata) > lengths.METADATA_ENTRIES:
+    if len(metadata) > storable.METADATA_ENTRIES:
         raise InvalidOptionError(
-            f"Metadata has at most {lengths.METADATA_ENTRIES} keys, not {len(metadata)}."
+            f"Metadata has at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
         )
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
-        too_long = max(len(key), len(value)) > lengths.METADATA
-        if not key or too_long or not lengths.is_storable(key + value):
+        too_long = max(len(key), len(value)) > storable.METADATA
+        if not key or too_long or not storable.is_storable(key + value):
             raise InvalidOptionError(
-                f"Metadata keys and values have at most {lengths.METADATA} characters, none of them NUL."
+                f"Metadata keys and values have at most {storable.METADATA} characters, none of them NUL."
             )
     return metadata
 
@@ -328,5 +328,5 @@ def _webhook(webhook: Webhook | str | None) -> Webhook | None:
     except ValidationError:
         raise InvalidOptionError(
             "A webhook is an absolute http or https URL without a user name or password, of at most "
-            f"{lengths.WEBHOOK_URL:,} characters."
+            f"{storable.WEBHOOK_URL:,} characters."
         ) from None

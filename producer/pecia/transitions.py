@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
 from pecia.statements import Connection, D_co, Statements, unrepeatable
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.moves import end_jobs, moving, promise_callbacks, reopen_job
 from pecia_schemas.states import JobState, Lane, PartState, Stage
@@ -55,8 +55,8 @@ _REOPEN_PARTS = moving(
 
 def checked_reason(reason: str | None) -> str | None:
     """Return the reason. Raises `InvalidOptionError` if it is too long to be stored."""
-    if reason is not None and (len(reason) > lengths.REASON or not lengths.is_storable(reason)):
-        raise InvalidOptionError(f"A reason has at most {lengths.REASON} characters, none of them NUL.")
+    if reason is not None and (len(reason) > storable.REASON or not storable.is_storable(reason)):
+        raise InvalidOptionError(f"A reason has at most {storable.REASON} characters, none of them NUL.")
     return reason
 
 

@@ -10,11 +10,10 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.stored_tasks import unseal_label
 
 COLUMNS: Final = """
     id, kind, lane, state, label, batch, metadata, total, done, failed, cancelled, failure,

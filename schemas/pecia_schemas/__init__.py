@@ -14,19 +14,21 @@ if TYPE_CHECKING:
         Cell,
         Doubt,
         DoubtReason,
+        Grounding,
         Line,
         Mark,
         MarkKind,
         MarkState,
+        MergeRule,
+        Place,
+        Standing,
         Table,
+        Witnessed,
         Word,
     )
     from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticeType, Progress, Webhook
     from pecia_schemas.failures import Failure, FailureCode
-    from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing, Witnessed
-    from pecia_schemas.ids import new_id
-    from pecia_schemas.media import MediaType
-    from pecia_schemas.references import PayloadRef, UrlRef
+    from pecia_schemas.media import MediaType, PayloadRef, UrlRef
     from pecia_schemas.results import (
         CachedFrom,
         Captions,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
         TokenUsage,
         Verdict,
     )
-    from pecia_schemas.states import JobState, Lane, PartState, Stage
+    from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
     from pecia_schemas.tasks import (
         AnyTask,
         CaptionStyle,

@@ -2,17 +2,20 @@
 
 Names follow docling-core and hOCR where they have one. Boxes are in pixels of the page as it was read:
 upright, level and scaled down.
+
+Stored, each text stands once, and words are numbers. As plain JSON, a text and a box for each word, a page of 3,000 words takes 339 kB, and 97 in Postgres, which
+compresses it; like this 101 and 55. What is encrypted cannot be compressed.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from pecia_schemas.storable import storable_text
 
@@ -240,3 +243,141 @@ def mean_confidence(lines: Iterable[Line | Word]) -> float | None:
     known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
     length = sum(weight for weight, _ in known)
     return sum(weight * confidence for weight, confidence in known) / length if length else None
+
+
+class Standing(StrEnum):
+    """How a value stands beside a witness."""
+
+    AGREES = "agrees"
+    """The witness read the same."""
+    DIFFERS = "differs"
+    """The witness read something else there."""
+    NOT_ON_PAGE = "not_on_page"
+    """The witness finds it nowhere."""
+    CONFIRMED = "confirmed"
+    """A person has seen to it in a review."""
+
+
+class MergeRule(StrEnum):
+    """How a property that several pages fill becomes one."""
+
+    AGREED = "agreed"
+    """The value that most pages have, one that a witness read too before all others; of equals the first."""
+    FIRST = "first"
+    """That of the first page that has one."""
+    ALL = "all"
+    """A list of all: the items of lists one page after the other, and of single values each once."""
+    SUM = "sum"
+    """The sum of the numbers, of a list's items too."""
+
+
+class Witnessed(Stored):
+    """What an independent witness of a page says of its text, in words and numbers, punctuation aside."""
+
+    source: Source
+    """`layer`: the file's own text; `ocr`: the CPU engine."""
+    words: int
+    """Of the text."""
+    agrees: int
+    differs: int
+    not_on_page: int
+    only_witness: int
+    """That the witness read and the text does not have."""
+    values: int
+    """Of the words that the witness can read: numbers, units, dates, codes and names."""
+    values_agree: int
+    seconds: float = 0.0
+    """What the witness and the comparison took, in seconds: this page alone waited for it."""
+
+
+class Place(Stored):
+    """Where a value stands in a document."""
+
+    page: int = Field(ge=1)
+    box: Box
+
+
+class Grounding(Stored):
+    """One leaf of `fields`: a text, a number, a truth value or null."""
+
+    path: str
+    """JSON pointer (RFC 6901), as in `/items/0/amount`."""
+    value: Any
+    pages: tuple[int, ...] = ()
+    """Pages whose fields have it."""
+    places: tuple[Place, ...] = ()
+    """Where it stands; empty: unknown."""
+    witness: Source | None = None
+    """None: there was none, or nothing to be looked for: null, true and false are written on no page."""
+    standing: Standing | None = None
+    other: Text | None = None
+    """What the witness read there, if it `differs`."""
+    confidence: Confidence | None = None
+    """What the witness is sure of: 1 for a text layer that agrees, 0 for what is not on the page."""
+    conflicts: tuple[Grounding, ...] = ()
+    """Of a document: what other pages have in its place."""
+
+
+_BLOCKS: Final = TypeAdapter(tuple[Block, ...], config=ConfigDict(defer_build=True))
+_WORDS: Final[Any] = {"__all__": {"lines": {"__all__": {"words"}}}}
+_SIDES: Final = ("left", "top", "right", "bottom")
+_SURE: Final = 1000
+"""A confidence has three digits behind the point."""
+
+
+def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    """Return blocks as JSON for `unpacked`."""
+    written: list[dict[str, Any]] = _BLOCKS.dump_python(
+        tuple(blocks), mode="json", exclude_defaults=True, exclude=_WORDS
+    )
+    for block, plain in zip(blocks, written, strict=True):
+        for line, plain_line in zip(block.lines, plain.get("lines", ()), strict=True):
+            if line.words:
+                words: list[Any] | None = _lengths(line)
+                plain_line["words"] = words or [word.model_dump(mode="json") for word in line.words]
+        if block.lines and [line.text for line in block.lines] == block.text.split("\n"):
+            for plain_line in plain["lines"]:
+                del plain_line["text"]
+    return written
+
+
+def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return packed blocks as plain JSON."""
+    return [{**block, "lines": list(_lines(block))} for block in blocks]
+
+
+def _lengths(line: Line) -> list[list[int | None]] | None:
+    """Return length, box within the line's and confidence of each word; None if the line's text does not tell them."""
+    rest, words = line.text, []
+    for word in line.words:
+        rest = rest.lstrip(" ")
+        if not word.text or not rest.startswith(word.text):
+            return None
+        box, sure = word.box, None if word.confidence is None else round(word.confidence * _SURE)
+        place = (box.left - line.box.left, box.top - line.box.top, box.right - box.left, box.bottom - box.top)
+        words.append([len(word.text), *place, sure])
+        rest = rest[len(word.text) :]
+    return words
+
+
+def _lines(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    texts = block["text"].split("\n")
+    for number, line in enumerate(block.get("lines", ())):
+        whole = {"text": texts[number], **line} if "text" not in line else line
+        words = line.get("words", ())
+        are_packed = words and not isinstance(words[0], Mapping)
+        yield {**whole, "words": list(_words(whole["text"], line["box"], words))} if are_packed else whole
+
+
+def _words(text: str, line: Mapping[str, int], words: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for length, left, top, width, height, sure in words:
+        text = text.lstrip(" ")
+        sides = (
+            line["left"] + left,
+            line["top"] + top,
+            line["left"] + left + width,
+            line["top"] + top + height,
+        )
+        confidence = None if sure is None else sure / _SURE
+        yield {"text": text[:length], "box": dict(zip(_SIDES, sides, strict=True)), "confidence": confidence}
+        text = text[length:]

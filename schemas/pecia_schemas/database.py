@@ -16,8 +16,8 @@ from pecia_schemas.connecting import (
     PatientAsyncConnection,
     PatientConnection,
     begin_within,
+    ends_connection,
 )
-from pecia_schemas.sqlstates import ends_connection
 
 
 def sqlalchemy_url(database_url: str) -> URL:

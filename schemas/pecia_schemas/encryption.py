@@ -1,25 +1,36 @@
-"""Encryption at rest: the keys that client and fleet share, and what they write into the database under them.
+"""Encryption at rest: keys that client and fleet share, and what is stored under them in tables and files.
 
 AES-256-GCM throughout. No key encrypts anything itself: each payload and each row has a key of its own, derived by HKDF
 (RFC 5869), so that no nonce can meet another one under the same key however many there are. Values are bound to the id
 of what they belong to: one that is moved to another row is refused.
+
+A file is encrypted chunk by chunk, so that neither writing nor reading it holds it in memory:
+
+    "PECIA" 1 | length and name of the key | salt | chunk, tag | chunk, tag | … | last chunk, tag
+
+The construction is STREAM (Hoang, Reyhanitabar, Rogaway and Vizár, https://eprint.iacr.org/2015/189), as age uses it:
+each file has a key of its own, derived with its salt; a chunk's nonce is its number and whether it is the last one, so
+that chunks that were lost, repeated or swapped do not decrypt, nor does a file that was cut at a chunk's end. Header
+and name of the file are authenticated with every chunk.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
+    from typing_extensions import Buffer
 
 KEY_BYTES = 32
 SETTING = "PECIA_ENCRYPTION_KEYS"
@@ -191,3 +202,155 @@ def _decrypted(cipher: Any, sealed: bytes, bound_to: bytes) -> bytes:
 
 def _bytes_of(about: UUID | str) -> bytes:
     return str(about).encode()
+
+
+CHUNK = 1024 * 1024
+"""Bytes of a chunk before encryption; part of the format."""
+
+_MAGIC = b"PECIA\x01"
+_SALT = 16
+_TAG = 16
+_COUNTER = 11
+
+
+def sealed_size(size: int, key: str) -> int:
+    """Return how many bytes a file of that size has once it is encrypted."""
+    chunks = max(1, -(-size // CHUNK))
+    return len(_opening(key)) + _SALT + size + chunks * _TAG
+
+
+def seal(file: IO[bytes], name: str, keys: Keyring, key: str, *, chunk: int = CHUNK) -> Iterator[bytes]:
+    """Yield what is left of a file, encrypted under a key and bound to a name. Raises `KeyUnavailableError`."""
+    header = _opening(key) + os.urandom(_SALT)
+    cipher, bound_to = cipher_of(_file_key(keys, key, header)), header + name.encode()
+    yield header
+    held, number = file.read(chunk), 0
+    while following := file.read(chunk):
+        yield cipher.encrypt(_nonce(number, last=False), held, bound_to)
+        held, number = following, number + 1
+    yield cipher.encrypt(_nonce(number, last=True), held, bound_to)
+
+
+class Unsealer:
+    """Decrypts a file as it comes, in pieces of any size. What it returns was found to be genuine, up to there.
+
+    Only `end` knows that nothing is missing. Both raise `ValueError`, without a word, if the file is not what was
+    sealed; `feed` raises `KeyUnavailableError` without the key.
+    """
+
+    def __init__(self, name: str, keys: Keyring, key: str, *, chunk: int = CHUNK) -> None:
+        self._opening = _opening(key)
+        self._keys, self._key = keys, key
+        self._name = name.encode()
+        self._chunk = chunk + _TAG
+        self._pending = bytearray()
+        self._header = b""
+        self._number = 0
+
+    def feed(self, piece: Buffer) -> bytes:
+        """Take a piece; return what it completed."""
+        self._pending += piece
+        if not self._header and not self._begin():
+            return b""
+        opened = []
+        # The last chunk stays: only the end tells that it is the last.
+        while len(self._pending) > self._chunk:
+            opened.append(self._open(bytes(self._pending[: self._chunk]), last=False))
+            del self._pending[: self._chunk]
+        return b"".join(opened)
+
+    def end(self) -> bytes:
+        """Return the rest, now that no piece follows."""
+        if not self._header:
+            raise ValueError
+        return self._open(bytes(self._pending), last=True)
+
+    def _begin(self) -> bool:
+        length = len(self._opening) + _SALT
+        if len(self._pending) < length:
+            return False
+        header = bytes(self._pending[:length])
+        if not header.startswith(self._opening):
+            raise ValueError
+        self._cipher = cipher_of(_file_key(self._keys, self._key, header))
+        self._header = header
+        del self._pending[:length]
+        return True
+
+    def _open(self, sealed: bytes, *, last: bool) -> bytes:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  the client imports it only if needed
+
+        try:
+            nonce = _nonce(self._number, last=last)
+            opened: bytes = self._cipher.decrypt(nonce, sealed, self._header + self._name)
+        except InvalidTag:
+            raise ValueError from None
+        self._number += 1
+        return opened
+
+
+def _opening(key: str) -> bytes:
+    """Return what a file under this key begins with."""
+    return _MAGIC + bytes([len(key)]) + key.encode()
+
+
+def _file_key(keys: Keyring, key: str, header: bytes) -> bytes:
+    return keys.derive(key, b"file", salt=header[-_SALT:])
+
+
+def _nonce(number: int, *, last: bool) -> bytes:
+    return number.to_bytes(_COUNTER) + bytes([last])
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_SECRETS = "fields", "instructions", "password", "url"
+"""What of a task is encrypted: a schema or instructions may tell what is looked for about whom, a URL whose document
+it is."""
+
+
+def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
+    """Return the task, as `task_to_json` wrote it, with `_SECRETS` encrypted where there is a key."""
+    return dict(task) | {
+        name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in _secrets(task) if keys.current
+    }
+
+
+def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
+    """Return the task as it was before `seal_task`. Raises `DecryptionError`."""
+    return dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
+
+
+def seal_label(label: str | None, job_id: UUID, keys: Keyring) -> Any:
+    """Return what a job's document is called, encrypted where there is a key."""
+    return label and json.loads(keys.seal(json.dumps(label), _of_label(job_id)))
+
+
+def unseal_label(stored: Any, job_id: UUID, keys: Keyring) -> str | None:
+    """Return the label as it was before `seal_label`. Raises `DecryptionError`."""
+    label: str | None = stored and keys.unseal(stored, _of_label(job_id))
+    return label
+
+
+def _of_label(job_id: UUID) -> str:
+    """Return what the label is bound to, so that no secret of the task can be put in its place."""
+    return f"{job_id} label"
+
+
+def _secrets(task: Mapping[str, Any]) -> list[str]:
+    return [name for name in _SECRETS if task.get(name) is not None]
+
+
+def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, key: str | None) -> str:
+    """Return what two submits of the same work have in common, and no two others; under a key, if there is one.
+
+    A password is no part of it: the digest outlives it, and could be tried for it. Nor is what came from a URL, nor
+    what is None: a field that a later version adds leaves the digests of those who do not use it as they were.
+    """
+    left_out = ("password", "source") if "url" in task else ("password",)
+    compared = {name: value for name, value in task.items() if value is not None and name not in left_out}
+    canonical = _CANONICAL.encode([kind, compared, lane]).encode()
+    return (
+        hashlib.sha256(canonical).hexdigest()
+        if key is None
+        else keys.fingerprint(canonical, key, purpose="task")
+    )

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, UrlConstraints, field_validator
 
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, Lane, Stage
 
@@ -105,7 +105,7 @@ NoticeTypeName = Literal[
 class Webhook(_Event):
     """Where to POST signed notices about a job, and which."""
 
-    url: Annotated[AnyHttpUrl, UrlConstraints(max_length=lengths.WEBHOOK_URL)]
+    url: Annotated[AnyHttpUrl, UrlConstraints(max_length=storable.WEBHOOK_URL)]
     """Without a user name or password: it would be refused when it is called."""
     events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1, max_length=len(NoticeType))
 
@@ -114,7 +114,7 @@ class Webhook(_Event):
     def _has_no_user(cls, url: AnyHttpUrl) -> AnyHttpUrl:
         if url.username is not None or url.password is not None:
             message = "a webhook's address names no user and no password"
-            raise lengths.invalid(message)
+            raise storable.invalid(message)
         return url
 
 

@@ -1,10 +1,16 @@
-"""What kind of file some bytes are, judged by the bytes alone."""
+"""What kind of file some bytes are, judged by the bytes alone; where it is, and which of its pages are meant."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pecia_schemas import storable
 
 HEAD_BYTES = 1280
 """How much of a file `sniff` wants to see."""
@@ -137,3 +143,118 @@ def _sniff_video(head: bytes) -> MediaType | None:
     if len(head) > 2 * _TS_PACKET and set(head[: 3 * _TS_PACKET : _TS_PACKET]) == {_TS_SYNC}:
         return MediaType.MPEG_TS
     return None
+
+
+URL_SCHEMES = ("http://", "https://", "s3://")
+"""How text begins that names no file of this machine but one that the fleet fetches."""
+
+
+class PayloadRef(BaseModel):
+    """A file in the payload store."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of its content; of an encrypted one the HMAC-SHA-256, which cannot be computed without the key."""
+    size: int = Field(ge=0)
+    """Bytes, before encryption."""
+    media_type: MediaType | None
+    """As its content tells; None if it is nothing that Pecia reads."""
+    key: str | None = None
+    """The name of the key that it is encrypted under; None: it is not."""
+
+
+class UrlRef(BaseModel):
+    """A file that the fleet fetches. Where it lies may tell of whom it is about, and let others in: it is not told."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str = Field(repr=False)
+    """`http://`, `https://` or `s3://bucket/key`."""
+
+
+_RANGE: Final = re.compile(r"\s*([0-9]{1,9})\s*(-)?\s*([0-9]{1,9})?\s*", re.ASCII)
+_FORM: Final = "pages are written like '1-3,7,9-': numbers from 1, ranges that go up, commas between them"
+
+
+@dataclass(frozen=True, slots=True)
+class PageRanges:
+    """Pages counted from 1, in their order, each once."""
+
+    ranges: tuple[tuple[int, int | None], ...]
+    """First and last page of each; the last may be open."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what the text means, however it is ordered. Raises `ValueError`."""
+        if len(text) > storable.PAGES:
+            message = f"pages have at most {storable.PAGES:,} characters"
+            raise storable.invalid(message)
+        return cls(tuple(_folded(sorted(map(_parsed, text.split(",")), key=lambda one: one[0]))))
+
+    def __str__(self) -> str:
+        return ",".join(_written(*one) for one in self.ranges)
+
+    @property
+    def last(self) -> int | None:
+        """The last page; None if there is none."""
+        return self.ranges[-1][1]
+
+    def missing_from(self, count: int) -> int | None:
+        """Return the first of the pages that a document of so many pages does not have; None if it has them all."""
+        beyond = [
+            max(first, count + 1)
+            for first, last in self.ranges
+            if first > count or (last is not None and last > count)
+        ]
+        return beyond[0] if beyond else None
+
+    def length(self, count: int) -> int:
+        """Return how many they are in a document of so many pages, which has them all."""
+        return sum((count if last is None else last) - first + 1 for first, last in self.ranges)
+
+    def indices(self, count: int) -> Iterator[int]:
+        """Yield them, counted from 0, in a document of so many pages, which has them all."""
+        for first, last in self.ranges:
+            yield from range(first - 1, count if last is None else last)
+
+
+def _parsed(text: str) -> tuple[int, int | None]:
+    found = _RANGE.fullmatch(text)
+    if found is None or (found[3] and not found[2]):
+        raise storable.invalid(_FORM)
+    first = int(found[1])
+    last = int(found[3]) if found[3] else None if found[2] else first
+    if first < 1 or (last is not None and last < first):
+        raise storable.invalid(_FORM)
+    return first, last
+
+
+def _folded(ranges: list[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:
+    """Yield the ranges, sorted by their first page, with those as one that overlap or touch."""
+    first, last = ranges[0]
+    for other, end in ranges[1:]:
+        if last is None or other <= last + 1:
+            last = None if last is None or end is None else max(last, end)
+        else:
+            yield first, last
+            first, last = other, end
+    yield first, last
+
+
+def _written(first: int, last: int | None) -> str:
+    if last is None:
+        return f"{first}-"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def written(ordinals: Collection[int], most: int) -> str:
+    """Return pages, counted from 0, as ranges: as many of the first ones as so many characters hold."""
+    runs: list[list[int]] = []
+    for number in sorted(one + 1 for one in ordinals):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ",".join(_written(*run) for run in runs)
+    return text if len(text) <= most else text[:most].rpartition(",")[0]

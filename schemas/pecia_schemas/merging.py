@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pecia_schemas.grounding import Grounding, MergeRule, Standing
+from pecia_schemas.blocks import Grounding, MergeRule, Standing
 
 _ESCAPES: Final = (("~", "~0"), ("/", "~1"))
 

@@ -10,27 +10,60 @@ import asyncio
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, S3Store
 
-from pecia_schemas.encryption import Keyring, KeyUnavailableError
-from pecia_schemas.media import HEAD_BYTES, sniff
-from pecia_schemas.references import PayloadRef
-from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
+from pecia_schemas.encryption import Keyring, KeyUnavailableError, Unsealer, seal, sealed_size
+from pecia_schemas.media import HEAD_BYTES, PayloadRef, sniff
 from pecia_schemas.threads import finish_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from obstore.store import ObjectStore, S3Config
     from typing_extensions import Buffer
+
+    from pecia_schemas.settings.worker import DocumentSettings
+
+_SCHEME: Final = "s3://"
+
+
+def in_bucket(where: str) -> tuple[str, str] | None:
+    """Return bucket and prefix of `s3://bucket/prefix`, either perhaps empty; None for a place in no bucket."""
+    if not where.lower().startswith(_SCHEME):
+        return None
+    bucket, _, prefix = where[len(_SCHEME) :].partition("/")
+    return bucket, prefix
+
+
+def open_bucket(bucket: str, settings: DocumentSettings, *, retries: int) -> S3Store:
+    """Return a bucket as `PECIA_SOURCE_OPTIONS` opens it, without asking it anything."""
+    options = _options(settings)
+    return S3Store.from_url(
+        f"s3://{bucket}",
+        config=cast("S3Config", dict(options)),
+        client_options={
+            "allow_http": options.get("endpoint", "").startswith("http://"),
+            "connect_timeout": settings.source_silence,
+            "read_timeout": settings.source_silence,
+        },
+        retry_config={"max_retries": retries},
+    )
+
+
+def _options(settings: DocumentSettings) -> Mapping[str, str]:
+    if settings.source_options or not settings.payload_url.startswith("s3://"):
+        return settings.source_options
+    return settings.payload_options
+
 
 _FOLDER = "sha256"
 _CHUNK = 1024 * 1024

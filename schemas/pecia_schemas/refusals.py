@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from pecia_schemas.connecting import parameters_of
-from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
+from pecia_schemas.connecting import Verdict, name_of, parameters_of, verdict_on
 
 _EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _NO_RIGHTS = "42501"

@@ -17,18 +17,21 @@ from pecia_schemas.blocks import (
     Box,
     Confidence,
     Doubt,
+    Grounding,
     Line,
+    MergeRule,
     Source,
     Stored,
     Table,
     Text,
+    Witnessed,
+    packed,
     plain_blocks,
     text_of,
+    unpacked,
 )
 from pecia_schemas.failures import Failure
-from pecia_schemas.grounding import Grounding, MergeRule, Witnessed
 from pecia_schemas.merging import merged
-from pecia_schemas.packing import packed, unpacked
 from pecia_schemas.rendering import html_of, markdown_of
 
 if TYPE_CHECKING:

@@ -3,8 +3,34 @@
 Where a caller may write a name instead of a member, the parameter is of both types: `Lane | LaneName`.
 """
 
+from __future__ import annotations
+
+import re
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
+from uuid import UUID
+
+from sqlalchemy import text
+from uuid_utils.compat import uuid7
+
+_PREFIX: Final = re.compile(r"[0-9a-f]{4,8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?|[0-9a-f]{9,32}")
+
+
+def as_prefix(text: str) -> str | None:
+    """Return an id, or the beginning of one that has four digits or more; None for anything else."""
+    text = text.lower()
+    return text if _PREFIX.fullmatch(text) else None
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is an id, from its first digit to its last."""
+    begins = as_prefix(text)
+    return begins is not None and len(begins.replace("-", "")) == len(UUID(int=0).hex)
+
+
+def new_id() -> UUID:
+    """Return a fresh, time-ordered id."""
+    return uuid7()
 
 
 class Lane(StrEnum):
@@ -89,3 +115,28 @@ class DeliveryState(StrEnum):
 
 
 DeliveryStateName = Literal["pending", "delivered", "dead"]
+
+
+# A value that another client writes at this very moment is not seen: then the job takes turns alone.
+FLOW_OF = text(
+    """
+    WITH known AS (
+        SELECT id FROM flows WHERE digest = :digest
+    ), made AS (
+        INSERT INTO flows (digest) SELECT :digest WHERE NOT EXISTS (SELECT FROM known)
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    SELECT id FROM known UNION ALL SELECT id FROM made
+    """
+)
+"""The id of a flow, made if there is none."""
+
+# A job that was given a flow which is deleted here keeps its id; only those that come later take turns of their own.
+FORGET_FLOWS = text(
+    """
+    DELETE FROM flows WHERE NOT EXISTS (
+        SELECT FROM jobs WHERE jobs.flow = flows.id AND jobs.state IN ('queued', 'running'))
+    """
+)
+"""Deletes the flows whose jobs are over."""

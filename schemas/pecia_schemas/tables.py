@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.results import NEEDS_REVIEW
 from pecia_schemas.states import JobState, PartState, Stage
 
@@ -43,11 +43,11 @@ _NAMES = {
 }
 
 
-_Actor = Annotated[str, mapped_column(String(lengths.ACTOR))]
-_Digest = Annotated[str, mapped_column(String(lengths.DIGEST))]
-_Name = Annotated[str, mapped_column(String(lengths.NAME))]
-_Reason = Annotated[str, mapped_column(String(lengths.REASON))]
-_Tenant = Annotated[str, mapped_column(String(lengths.TENANT))]
+_Actor = Annotated[str, mapped_column(String(storable.ACTOR))]
+_Digest = Annotated[str, mapped_column(String(storable.DIGEST))]
+_Name = Annotated[str, mapped_column(String(storable.NAME))]
+_Reason = Annotated[str, mapped_column(String(storable.REASON))]
+_Tenant = Annotated[str, mapped_column(String(storable.TENANT))]
 
 
 REVISION: Final = "0016"
@@ -96,7 +96,7 @@ class JobRow(Base):
     task_digest: Mapped[_Digest]  # tells a repeated submit from another one under the same key
     payload: Mapped[_Digest | None]  # name of the document in the store; None: not fetched yet, empty: purged
     idempotency_key: Mapped[str | None] = mapped_column(
-        String(lengths.IDEMPOTENCY_KEY), unique=True
+        String(storable.IDEMPOTENCY_KEY), unique=True
     )  # None: purged
     client: Mapped[_Name]
     tenant: Mapped[_Tenant | None]  # whose keys may see it; None: no key, it came past the gateway
@@ -107,7 +107,7 @@ class JobRow(Base):
     metadata_: Mapped[dict[str, str]] = mapped_column("metadata", server_default=text("'{}'"))
     webhook: Mapped[dict[str, Any] | None]
     traceparent: Mapped[str | None] = mapped_column(
-        String(lengths.TRACEPARENT)
+        String(storable.TRACEPARENT)
     )  # the span it was submitted in, by W3C; None: not traced
     total: Mapped[int | None]  # parts; unknown until ingest has cut the document
     done: Mapped[int] = mapped_column(server_default=text("0"))
@@ -310,7 +310,7 @@ class BatchRow(Base):
     __tablename__ = "batches"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    name: Mapped[str | None] = mapped_column(String(lengths.BATCH))  # by which it is found too
+    name: Mapped[str | None] = mapped_column(String(storable.BATCH))  # by which it is found too
     tenant: Mapped[_Tenant | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())  # when jobs were last put into it
@@ -344,7 +344,7 @@ class EndpointRow(Base):
     __tablename__ = "endpoints"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    url: Mapped[str] = mapped_column(String(lengths.WEBHOOK_URL))
+    url: Mapped[str] = mapped_column(String(storable.WEBHOOK_URL))
     events: Mapped[list[str]]  # `NoticeType`
     secret: Mapped[Any] = mapped_column(JSONB())  # text, or its envelope
     former_secret: Mapped[Any | None] = mapped_column(JSONB())  # signs beside the other

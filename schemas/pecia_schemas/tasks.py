@@ -1,4 +1,8 @@
-"""What a client can ask for. A task knows the type of its result, so `submit` has one signature for all of them."""
+"""What a client can ask for. A task knows the type of its result, so `submit` has one signature for all of them.
+
+The asking price of a part, which the claim weighs, follows Qwen2.5-VL, the family of the recommended models; the engine
+counts exactly once the page is decoded.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from math import ceil, floor, sqrt
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -22,9 +27,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from pecia_schemas import lengths
-from pecia_schemas.page_ranges import PageRanges
-from pecia_schemas.references import URL_SCHEMES, PayloadRef, UrlRef
+from pecia_schemas import storable
+from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
 from pecia_schemas.results import Captions, Document
 from pecia_schemas.states import Stage
 
@@ -94,13 +98,13 @@ else:
         if isinstance(value, (PayloadRef, UrlRef)) or hasattr(value, "read"):
             return value
         message = f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
-        raise lengths.invalid(message)
+        raise storable.invalid(message)
 
     def _to_reference(value: Any) -> PayloadRef | UrlRef:
         if isinstance(value, (PayloadRef, UrlRef)):
             return value
         message = "only a task whose source is in the payload store, or a URL, can be written down"
-        raise lengths.invalid(message)
+        raise storable.invalid(message)
 
     Source = Annotated[
         Any,
@@ -169,9 +173,9 @@ else:
     FieldsOf = Annotated[dict[str, Any] | None, BeforeValidator(_to_schema)]
 
     def _writable(secret: SecretStr) -> SecretStr:
-        if not 0 < len(secret) <= lengths.PASSWORD or "\0" in secret.get_secret_value():
-            message = f"a password has 1 to {lengths.PASSWORD:,} characters, none of them NUL"
-            raise lengths.invalid(message)
+        if not 0 < len(secret) <= storable.PASSWORD or "\0" in secret.get_secret_value():
+            message = f"a password has 1 to {storable.PASSWORD:,} characters, none of them NUL"
+            raise storable.invalid(message)
         return secret
 
     Password = Annotated[
@@ -181,9 +185,9 @@ else:
 
 
 def _checked_instructions(instructions: str) -> str:
-    if not instructions.strip() or not lengths.is_storable(instructions):
+    if not instructions.strip() or not storable.is_storable(instructions):
         message = "instructions are text that says something, without NUL"
-        raise lengths.invalid(message)
+        raise storable.invalid(message)
     return instructions
 
 
@@ -227,14 +231,14 @@ class ReadDocument(Task[Document]):
     fields: FieldsOf = Field(default=None, kw_only=True)
     """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
     instructions: Annotated[str, AfterValidator(_checked_instructions)] | None = Field(
-        default=None, kw_only=True, repr=False, max_length=lengths.INSTRUCTIONS
+        default=None, kw_only=True, repr=False, max_length=storable.INSTRUCTIONS
     )
     """What a language model is told about each page; None: what its reader card says."""
     preset: AnyPreset | None = Field(default=None, kw_only=True)
     """How to write; None: as the model's reader card says, which is mostly greedily."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
-    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=lengths.NAME)
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=storable.NAME)
     """LoRA adapter to read with, by the name that the fleet's settings give it."""
     pages: Annotated[str, AfterValidator(_written_once)] | None = Field(default=None, kw_only=True)
     """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
@@ -267,7 +271,7 @@ class CaptionVideo(Task[Captions]):
     """How to write; None: balanced."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
     """What to change of the preset."""
-    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=lengths.NAME)
+    adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=storable.NAME)
     """LoRA adapter to caption with, by the name that the fleet's settings give it."""
 
 
@@ -304,3 +308,60 @@ def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
 def task_type(kind: str) -> type[Task[Any]]:
     """Return the class of a kind of task. Raises `KeyError` for an unknown kind."""
     return {task.kind: task for task in (ReadDocument, CaptionVideo)}[kind]
+
+
+_PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
+_MIN_PIXELS = 56 * 56
+_MAX_PIXELS = 12_845_056  # of the published checkpoints' preprocessor_config.json
+PROMPT_TOKENS = 64
+"""What the instruction and the chat template are taken to be."""
+
+EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
+    DocumentType.PRESCRIPTION: 200,
+    DocumentType.DIAGNOSIS: 800,
+    DocumentType.LAB_RESULT: 400,
+    DocumentType.CHART: 2000,
+    DocumentType.MIXED: 600,
+    "fields": 200,
+    "caption-brief": 64,
+    "caption-detailed": 160,
+    "caption-dense": 256,
+    "summary": 256,
+}
+"""Output tokens of a part by workload: where a fleet starts before it has learned its own.
+
+Pages by document type: the means of the medical workload the product is sized for. Fields: as a prescription's text.
+Captions: within the 50 to 256 new tokens that a caption is asked to have.
+"""
+
+
+def image_tokens(width: int, height: int) -> int:
+    """Return the tokens of a picture of `width` x `height` pixels, both positive.
+
+    Source: `smart_resize` in transformers `models/qwen2_vl/image_processing_qwen2_vl.py`.
+    """
+    rows, columns = max(1, round(height / _PATCH)), max(1, round(width / _PATCH))
+    if rows * columns * _PATCH**2 > _MAX_PIXELS:
+        shrink = sqrt(width * height / _MAX_PIXELS)
+        rows, columns = floor(height / shrink / _PATCH), floor(width / shrink / _PATCH)
+    elif rows * columns * _PATCH**2 < _MIN_PIXELS:
+        grow = sqrt(_MIN_PIXELS / (width * height))
+        rows, columns = ceil(height * grow / _PATCH), ceil(width * grow / _PATCH)
+    return max(1, rows) * max(1, columns)
+
+
+def segment_cost(frames: int, width: int, height: int, style: CaptionStyle) -> int:
+    """Return the tokens one video segment is expected to take: two frames share theirs, as in Qwen2.5-VL's clips."""
+    seen = ceil(frames / 2) * image_tokens(width, height)
+    return seen + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
+
+
+def summary_cost(segments: int, style: CaptionStyle) -> int:
+    """Return the tokens the summary of so many segments is expected to take: their captions, and its own text."""
+    captions = segments * EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
+    return captions + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS["summary"]
+
+
+def page_cost(width: int, height: int, document_type: DocumentType) -> int:
+    """Return the tokens one page is expected to take: picture, prompt and answer."""
+    return image_tokens(width, height) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[document_type]

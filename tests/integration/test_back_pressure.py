@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from house import House
 from limits import WAIT_S
 from pecia import AsyncClient, Client, ClientSettings, Lane, QueueFullError, ReadDocument
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.references import PayloadRef
 
 LIMIT = 3
 

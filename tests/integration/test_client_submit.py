@@ -24,8 +24,8 @@ from pecia import (
     Lane,
     ReadDocument,
 )
-from pecia_schemas import lengths
-from pecia_schemas.cost import page_cost
+from pecia_schemas import storable
+from pecia_schemas.tasks import page_cost
 
 
 def part_of(house: House, job: Job[Any]) -> dict[str, Any]:
@@ -111,20 +111,20 @@ def test_the_longest_texts_that_are_taken_can_be_stored(
     database_url: str, redis_url: str, payload_url: str, picture: Picture
 ) -> None:
     """Of characters that take four bytes each, and of no pattern that would be compressed."""
-    text = "".join(chr(0x1F300 + number * 7 % 1_000) for number in range(lengths.IDEMPOTENCY_KEY))
-    settings = ClientSettings(client_name=text[: lengths.NAME])
-    webhook = "https://example.org/" + secrets.token_urlsafe(lengths.WEBHOOK_URL)
+    text = "".join(chr(0x1F300 + number * 7 % 1_000) for number in range(storable.IDEMPOTENCY_KEY))
+    settings = ClientSettings(client_name=text[: storable.NAME])
+    webhook = "https://example.org/" + secrets.token_urlsafe(storable.WEBHOOK_URL)
     with Client(database_url, redis_url, payload_url, settings=settings) as client:
         job = client.submit(
-            ReadDocument(picture(), adapter="x" * lengths.NAME),
+            ReadDocument(picture(), adapter="x" * storable.NAME),
             idempotency_key=text,
             metadata={
-                f"{number}{text}"[: lengths.METADATA]: text for number in range(lengths.METADATA_ENTRIES)
+                f"{number}{text}"[: storable.METADATA]: text for number in range(storable.METADATA_ENTRIES)
             },
-            webhook=webhook[: lengths.WEBHOOK_URL],
+            webhook=webhook[: storable.WEBHOOK_URL],
         )
-        assert job.cancel(reason=text[: lengths.REASON])
-        client.purge([job], reason=text[: lengths.REASON])
+        assert job.cancel(reason=text[: storable.REASON])
+        client.purge([job], reason=text[: storable.REASON])
 
 
 def test_a_reason_that_is_too_long_is_refused_with_a_sentence(client: Client, picture: Picture) -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from asking_openai import PAGE, WORDS, answer, asked, engine_at, started
 from chat_server import Behaviour, picture_of, serving
 from pecia_schemas import DocumentType, FailureCode, Verdict
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS
 from pecia_workers.engines import EngineError, EngineRefusedError
 from pecia_workers.engines.base import ClipTimes, Sampling
 from pecia_workers.engines.loops import LOOPS

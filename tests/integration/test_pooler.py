@@ -24,8 +24,8 @@ from hand_made_pdfs import blank_pdf
 from house import House, claimed
 from pecia import AsyncClient, Client, JobState, ReadDocument
 from pecia_schemas import Page, Verdict
+from pecia_schemas.connecting import sqlstate_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import sqlstate_of
 from pecia_workers.ledger import Done, Finished, Ledger
 from pecia_workers.local.postgres import EmbeddedPostgres
 from pecia_workers.local.process import Account, spawn

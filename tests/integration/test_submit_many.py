@@ -28,8 +28,8 @@ from pecia import (
     ReadDocument,
     SubmitManyError,
 )
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.references import PayloadRef
 from pecia_workers.local.postgres import EmbeddedPostgres
 
 BATCH = 1_000

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pecia_schemas import DocumentType, Stage, Verdict
-from pecia_schemas.cost import page_cost
+from pecia_schemas.tasks import page_cost
 from pecia_workers.engines import Engine, EngineRequest
 
 __all__ = [

@@ -24,8 +24,8 @@ from pecia.handles import JobHandle
 from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, script_of
 from pecia_schemas import JobNotice, JobState, Stage
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
-from pecia_schemas.references import PayloadRef
 from pecia_schemas.tasks import Task, task_from_json, task_type
 from pecia_workers.ledger import (
     ClaimedPart,

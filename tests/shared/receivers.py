@@ -22,7 +22,7 @@ from sqlalchemy import create_engine
 from http_doubles import LoopbackServer, QuietHandler, serving
 from limits import WAIT_S
 from pecia_schemas import new_id
-from pecia_schemas.outbox import PROMISE_CALLBACKS
+from pecia_schemas.moves import PROMISE_CALLBACKS
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.webhooks.delivery import WebhookWorker
 from pecia_workers.webhooks.schedule import RetrySchedule

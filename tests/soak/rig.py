@@ -106,7 +106,9 @@ def running(*, engine: str, lease: timedelta, seed: int, pages: int) -> Iterator
         scratch = ScratchDirectory.create()
         stack.callback(scratch.remove)
         scratch.path.chmod(0o711)  # root's Postgres runs as another account
-        disk = SmallDisk.mount(scratch.path / "documents", megabytes=_DISK_MEGABYTES + pages // _PAGES_PER_MEGABYTE)
+        disk = SmallDisk.mount(
+            scratch.path / "documents", megabytes=_DISK_MEGABYTES + pages // _PAGES_PER_MEGABYTE
+        )
         receiver = stack.enter_context(Receiver(secret=_SECRET, seed=seed))
         settings = _settings(engine, lease, scratch.path / "documents")
         servers = LocalFleet(scratch.path / "servers", settings=settings, workers=(), announce=False)

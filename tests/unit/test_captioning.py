@@ -24,10 +24,9 @@ from pecia_schemas import (
     TokenUsage,
     Verdict,
 )
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
 from pecia_schemas.media import MediaType
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import GenerationOptions, task_to_json
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, GenerationOptions, task_to_json
 from pecia_workers.caching.cache import ResultCache
 from pecia_workers.captioning.instructions import instruction_for_segment, instruction_for_summary
 from pecia_workers.captioning.segment import CaptionSegment

@@ -15,8 +15,7 @@ from pecia.evaluation.certifying import (
     upper_bound,
     values_of,
 )
-from pecia_schemas.blocks import Doubt, DoubtReason, plain_blocks
-from pecia_schemas.grounding import Grounding, Standing
+from pecia_schemas.blocks import Doubt, DoubtReason, Grounding, Standing, plain_blocks
 
 FLEETS, DRAWN, BOUND = 1_000, 80, 0.1
 Pages = list[list[ReviewedValue]]

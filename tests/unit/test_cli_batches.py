@@ -13,7 +13,7 @@ from pecia import Client, Counts, FailureCode, JobState, ReadDocument, Submissio
 from pecia.cli import export, jobs, output, results, submitting, watching
 from pecia.cli.app import app
 from pecia.testing import FakeFleet
-from pecia_schemas.ids import as_prefix, is_whole
+from pecia_schemas.states import as_prefix, is_whole
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from pecia.formats import Format
 from pecia.job import JobGroup
 from pecia.saving import write
 from pecia.testing import FakeFleet
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.results import Document
 
 REFUSED = "https://nurse:secret@archive.example/scan.pdf"
@@ -129,7 +129,7 @@ def test_a_password_file_may_begin_with_a_mark_and_be_of_another_encoding(tmp_pa
         values.password(file, ask=False)
 
 
-@pytest.mark.parametrize("content", ["", " \n", "x" * (lengths.INSTRUCTIONS + 1)])
+@pytest.mark.parametrize("content", ["", " \n", "x" * (storable.INSTRUCTIONS + 1)])
 def test_a_file_of_instructions_that_says_nothing_or_too_much_is_refused(
     tmp_path: Path, content: str
 ) -> None:

@@ -15,9 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from pecia_schemas.encryption import Keyring, KeyUnavailableError, SealBrokenError
+from pecia_schemas.encryption import (
+    Keyring,
+    KeyUnavailableError,
+    SealBrokenError,
+    seal_task,
+    task_digest,
+    unseal_task,
+)
 from pecia_schemas.settings import ClientSettings, SettingsError, WorkerSettings, read_settings
-from pecia_schemas.stored_tasks import seal_task, task_digest, unseal_task
 
 PLANTED = "Quillfeather"
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from sqlalchemy import CheckConstraint, Table, Text
 
 from pecia import ReadDocument, Webhook
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.tables import Base
 
@@ -34,12 +34,12 @@ def test_every_column_of_text_is_as_long_as_the_contract_lets_it_be() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"adapter": "x" * (lengths.NAME + 1)},
-        {"password": "x" * (lengths.PASSWORD + 1)},
-        {"instructions": "x" * (lengths.INSTRUCTIONS + 1)},
+        {"adapter": "x" * (storable.NAME + 1)},
+        {"password": "x" * (storable.PASSWORD + 1)},
+        {"instructions": "x" * (storable.INSTRUCTIONS + 1)},
         {"instructions": " \n"},
         {"instructions": "a\0b"},
-        {"pages": "1," * lengths.PAGES + "1"},
+        {"pages": "1," * storable.PAGES + "1"},
         {"language": "eng"},
         {"options": {"seed": 2**63}},
         {"prepare": ("blank",) * 9},
@@ -52,6 +52,6 @@ def test_a_task_takes_no_text_that_is_too_long(options: dict[str, object]) -> No
 
 def test_a_webhook_and_the_name_of_a_client_have_a_limit() -> None:
     with pytest.raises(ValidationError, match="2048"):
-        Webhook.model_validate({"url": "https://example.org/" + "x" * lengths.WEBHOOK_URL})
+        Webhook.model_validate({"url": "https://example.org/" + "x" * storable.WEBHOOK_URL})
     with pytest.raises(ValidationError, match="200"):
-        ClientSettings(client_name="x" * (lengths.NAME + 1))
+        ClientSettings(client_name="x" * (storable.NAME + 1))

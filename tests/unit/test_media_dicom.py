@@ -18,8 +18,7 @@ from dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, second
 from fixture_types import MakeFile
 from hand_made_pdfs import blank_pdf, locked_pdf
 from pecia_schemas import FailureCode, MediaType
-from pecia_schemas.media import HEAD_BYTES, sniff
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media.decoding import inspect_file, page_pixels
 from pecia_workers.media.errors import MediaError

@@ -14,8 +14,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from fixture_types import MakeFile
 from pecia_schemas import FailureCode, MediaType
-from pecia_schemas.media import HEAD_BYTES, sniff
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.media import HEAD_BYTES, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import tiff
 from pecia_workers.media.decoding import inspect_file, page_pixels

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pecia_schemas import ReadDocument
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.media import PageRanges
 
 COUNT = 60
 ends = st.integers(1, COUNT)

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from pecia_schemas import sealed_files
-from pecia_schemas.encryption import Keyring, KeyUnavailableError, new_key
-from pecia_schemas.sealed_files import Unsealer, seal, sealed_size
+from pecia_schemas import encryption
+from pecia_schemas.encryption import Keyring, KeyUnavailableError, Unsealer, new_key, seal, sealed_size
 
 KEY = new_key()
 KEYS = Keyring.of(SecretStr(json.dumps({"now": KEY, "then": new_key()})))
@@ -54,7 +53,7 @@ def test_what_is_sealed_comes_back_in_pieces_of_any_size(content: bytes, piece: 
 @given(st.integers(0, 5 * CHUNK))
 def test_its_size_is_known_before(size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealed_files, "CHUNK", CHUNK)
+        patch.setattr(encryption, "CHUNK", CHUNK)
         assert sealed_size(size, "now") == len(sealed(bytes(size)))
 
 

@@ -14,7 +14,7 @@ import pecia
 import pecia_migrations
 import pecia_schemas
 import pecia_workers
-from pecia_schemas.sqlstates import Verdict, may_be_committed, name_of, sqlstate_of, verdict_on
+from pecia_schemas.connecting import Verdict, may_be_committed, name_of, sqlstate_of, verdict_on
 
 PACKAGES = (pecia, pecia_migrations, pecia_schemas, pecia_workers)
 MAY_JUDGE = {"sqlstates.py", "database.py", "connecting.py"}

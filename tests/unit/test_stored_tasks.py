@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from pecia_schemas.encryption import Keyring
-from pecia_schemas.stored_tasks import task_digest
+from pecia_schemas.encryption import Keyring, task_digest
 
 TASK = {"source": {"sha256": "0" * 64}, "language": "en", "fields": None}
 

@@ -5,8 +5,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from pecia_schemas.blocks import Block, BlockKind, Box, Doubt, DoubtReason, Line, Source, Word
-from pecia_schemas.grounding import Grounding, MergeRule, Place, Standing
+from pecia_schemas.blocks import (
+    Block,
+    BlockKind,
+    Box,
+    Doubt,
+    DoubtReason,
+    Grounding,
+    Line,
+    MergeRule,
+    Place,
+    Source,
+    Standing,
+    Word,
+)
 from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.reading.fields import closed, merge_rules
 from pecia_workers.witness.grounding import WitnessText

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from pecia_schemas.sqlstates import name_of
+from pecia_schemas.connecting import name_of
 from pecia_workers.bus import Bus
 from pecia_workers.ledger import ClaimedPart
 

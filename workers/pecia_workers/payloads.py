@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from pecia_schemas import PayloadRef
+from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.payloads import PayloadStore, verify
-from pecia_schemas.sqlstates import outage_suppressed
 from pecia_workers.working import waiting
 
 SPOOL_BYTES = 4 * 1024**3

@@ -19,10 +19,10 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import Failure, FailureCode, Stage, tracing
+from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import outage_suppressed
 from pecia_schemas.tasks import Witness
 from pecia_workers.batching.batcher import Batcher, Priced
 from pecia_workers.batching.meter import Meter

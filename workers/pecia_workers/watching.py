@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 from sqlalchemy import text
 
+from pecia_schemas.connecting import name_of
 from pecia_schemas.duty import ON_DUTY
-from pecia_schemas.sqlstates import name_of
 from pecia_workers.broker.connection import connect
 from pecia_workers.broker.lists import hand_back, takers
 from pecia_workers.ledger.judge import Judge, gone_of

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 from pecia import sources
 from pecia.sources import StoredSource
+from pecia_schemas.media import PayloadRef, UrlRef
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.references import PayloadRef, UrlRef
 from pecia_schemas.threads import finish_in_thread
 
 

@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import typer
 
 from pecia.cli import endings
-from pecia_schemas import lengths
-from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
-from pecia_schemas.references import URL_SCHEMES
+from pecia_schemas import storable
+from pecia_schemas.media import HEAD_BYTES, URL_SCHEMES, MediaType, sniff
 
 _STDIN = "-"
 _NAMED = 5
@@ -60,7 +59,7 @@ def _of(word: str, wanted: Callable[[MediaType], bool]) -> Iterator[Input]:
 
 def label_of(name: str) -> str | None:
     """Return a name as a label holds it: what is no text in it is replaced, and of a long one the end is kept."""
-    return os.fsencode(name).decode("utf-8", "replace")[-lengths.LABEL :] or None
+    return os.fsencode(name).decode("utf-8", "replace")[-storable.LABEL :] or None
 
 
 def _of_file(path: Path) -> Input:

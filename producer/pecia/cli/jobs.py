@@ -12,8 +12,8 @@ from pecia.cli.endings import Ending
 from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import Job, JobGroup
-from pecia_schemas.ids import is_whole
 from pecia_schemas.results import Verdict
+from pecia_schemas.states import is_whole
 
 Ids = Annotated[
     list[str],

@@ -15,9 +15,9 @@ from obstore.exceptions import BaseError
 from pecia.cli.inputs import files_below, label_of, sniffed
 from pecia.configuration import document_settings
 from pecia.errors import UnavailableError
-from pecia_schemas.buckets import in_bucket, open_bucket
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.references import UrlRef
+from pecia_schemas.media import UrlRef
+from pecia_schemas.payloads import in_bucket, open_bucket
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import ReadDocument, task_to_json
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pecia_schemas import lengths
-from pecia_schemas.ids import as_prefix
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas import storable
+from pecia_schemas.media import PageRanges
+from pecia_schemas.states import as_prefix
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Preparation
@@ -85,9 +85,9 @@ def instructions(file: Path | None) -> str | None:
     if file is None:
         return None
     text = _text(file, "--instructions")
-    if not text.strip() or len(text) > lengths.INSTRUCTIONS:
+    if not text.strip() or len(text) > storable.INSTRUCTIONS:
         raise typer.BadParameter(
-            f"the file holds 1 to {lengths.INSTRUCTIONS:,} characters", param_hint="--instructions"
+            f"the file holds 1 to {storable.INSTRUCTIONS:,} characters", param_hint="--instructions"
         )
     return text
 

@@ -21,7 +21,7 @@ from pecia.configuration import from_environment
 from pecia.records import NO_SECRET, Delivery, Endpoint
 from pecia_schemas import running
 from pecia_schemas.events import NoticeType
-from pecia_schemas.settings.webhooks import LISTENER_PORT
+from pecia_schemas.settings.services import LISTENER_PORT
 from pecia_schemas.states import DeliveryState
 
 _LOOK_S = 0.2

@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from pecia.review.layout import leaves_of, targets_of, tokens_of, tokens_under
-from pecia_schemas.grounding import Standing
+from pecia_schemas.blocks import Standing
 from pecia_schemas.results import Page
 
 ERROR: Final = 0.05

@@ -15,14 +15,14 @@ from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
 from pecia.view import JobView
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.events import NoticeType, Progress, Webhook
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
 MOST_TASKS: Final = 1_000
-IDEMPOTENCY_KEY: Final = lengths.IDEMPOTENCY_KEY - lengths.TENANT - 1 - len(f"/{MOST_TASKS}")
+IDEMPOTENCY_KEY: Final = storable.IDEMPOTENCY_KEY - storable.TENANT - 1 - len(f"/{MOST_TASKS}")
 
 _JOB: Final[Any] = {
     "number": 0,
@@ -55,8 +55,8 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
         for field in fields_of(task)
         if field.name != "source"
     }
-    label = Field(default=None, min_length=1, max_length=lengths.LABEL, repr=False)
-    url = Field(default=None, max_length=lengths.SOURCE_URL, repr=False)
+    label = Field(default=None, min_length=1, max_length=storable.LABEL, repr=False)
+    url = Field(default=None, max_length=storable.SOURCE_URL, repr=False)
     return create_model(
         f"{task.__name__}Task",
         __base__=_Body,
@@ -102,7 +102,7 @@ class Submission(_Body):
     not_before: datetime | timedelta | None = None
     """A point in time, or how long from now."""
     expires: datetime | timedelta | None = None
-    batch: str | None = Field(default=None, max_length=lengths.BATCH)
+    batch: str | None = Field(default=None, max_length=storable.BATCH)
     """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)
     """One for each task, in the place of the header."""
@@ -192,7 +192,7 @@ class FoundPages(BaseModel):
 class Cancellation(_Body):
     """Why a job is cancelled or erased."""
 
-    reason: str | None = Field(default=None, max_length=lengths.REASON)
+    reason: str | None = Field(default=None, max_length=storable.REASON)
     """Stored with the job's events: write nothing of the document into it."""
 
 
@@ -206,7 +206,7 @@ class Cancelled(BaseModel):
 class NewBatch(_Body):
     """A batch to be made."""
 
-    name: str | None = Field(default=None, min_length=1, max_length=lengths.BATCH)
+    name: str | None = Field(default=None, min_length=1, max_length=storable.BATCH)
 
 
 class CountedBatch(Batch):
@@ -225,7 +225,7 @@ class Retry(_Body):
 class NewWebhook(_Body):
     """A receiver to be told of the tenant's jobs."""
 
-    url: str = Field(max_length=lengths.WEBHOOK_URL)
+    url: str = Field(max_length=storable.WEBHOOK_URL)
     events: list[NoticeType] | None = None
     """Null: how jobs end."""
 

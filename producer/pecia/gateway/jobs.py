@@ -44,7 +44,7 @@ from pecia.gateway.identity import (
 from pecia.gateway.problems import documented
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict
@@ -96,14 +96,14 @@ States = Annotated[list[JobState], Query(default_factory=list, alias="state", ma
 InBatch = Annotated[
     str | None,
     Query(
-        max_length=lengths.BATCH,
+        max_length=storable.BATCH,
         description="Only those of this batch: its name, its id or how the id begins.",
     ),
 ]
 Prefix = Annotated[
     str | None, Query(pattern=r"^[0-9a-fA-F-]{4,36}$", description="Only those whose ids begin so.")
 ]
-Reference = Annotated[str, Path(min_length=1, max_length=lengths.BATCH)]
+Reference = Annotated[str, Path(min_length=1, max_length=storable.BATCH)]
 Verdicts = Annotated[list[Verdict], Query(default_factory=list, alias="verdict", max_length=len(Verdict))]
 Ids = Annotated[
     list[UUID],

@@ -19,10 +19,10 @@ from pecia.gateway.identity import Bearer
 from pecia.gateway.problems import of_error
 from pecia.records import PartOutcome
 from pecia.waiting import ReadEvents, ReadParts
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.events import JobEvent
-from pecia_schemas.page_ranges import PageRanges, written
-from pecia_schemas.settings.gateway import GatewaySettings
+from pecia_schemas.media import PageRanges, written
+from pecia_schemas.settings.services import GatewaySettings
 from pecia_schemas.states import Stage
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -91,7 +91,7 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
                     },
                 )
             if data is not None:
-                yield _event(name, data, written(sent, lengths.PAGES))
+                yield _event(name, data, written(sent, storable.PAGES))
 
 
 async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:

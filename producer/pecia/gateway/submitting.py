@@ -20,8 +20,8 @@ from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, 
 from pecia.gateway.identity import Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia.submission import Submission as One
-from pecia_schemas import lengths
-from pecia_schemas.references import UrlRef
+from pecia_schemas import storable
+from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 
@@ -229,7 +229,7 @@ def _keys(request: Request, asked: Submission, count: int) -> list[str] | None:
         keys = [shown] if count == 1 else [f"{shown}/{number}" for number in range(count)]
     assert keys is not None  # noqa: S101  one of them was given
     limit = IDEMPOTENCY_KEY + len(f"/{MOST_TASKS}")
-    if len(keys) != count or any(not 0 < len(key) <= limit or not lengths.is_storable(key) for key in keys):
+    if len(keys) != count or any(not 0 < len(key) <= limit or not storable.is_storable(key) for key in keys):
         raise _bad_key(f"Each task has one idempotency key, of 1 to {IDEMPOTENCY_KEY} characters.")
     return keys
 

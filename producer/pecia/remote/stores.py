@@ -44,12 +44,11 @@ from pecia.remote.calls import Caller, error_of
 from pecia.statements import D_co, Statements, transaction, unrepeatable
 from pecia.submission import Options, Submission
 from pecia.view import Accepted, JobView
-from pecia_schemas import lengths
+from pecia_schemas import storable
 from pecia_schemas.duty import Lack
 from pecia_schemas.events import JobEvent, Webhook
+from pecia_schemas.media import PayloadRef, UrlRef, written
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.page_ranges import written
-from pecia_schemas.references import PayloadRef, UrlRef
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import DeliveryState
 
@@ -158,7 +157,7 @@ class RemoteStore(Statements[D_co]):
             answer = http.get(
                 f"/jobs/{job_id}/pages",
                 job_id,
-                skip=written(seen, lengths.PAGES) or None,
+                skip=written(seen, storable.PAGES) or None,
                 whole=whole,
                 revision=revision,
             )

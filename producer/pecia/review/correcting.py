@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from pecia.errors import InvalidOptionError
 from pecia.review.layout import TARGET, TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
-from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Table, Word
-from pecia_schemas.grounding import Grounding, Standing
+from pecia_schemas.blocks import Block, BlockKind, Box, Grounding, Line, Source, Standing, Table, Word
 from pecia_schemas.results import Correction, Page, Revision, Verdict
 
 _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)

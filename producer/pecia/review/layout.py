@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line
-from pecia_schemas.grounding import Standing
+from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Standing
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page
 

@@ -15,10 +15,9 @@ from pecia.records import AuditAction, Listing
 from pecia.review.correcting import By, Decision, revised
 from pecia.statements import Connection, D_co, Statements, transaction, unrepeatable
 from pecia_schemas.encryption import DecryptionError, Keyring
-from pecia_schemas.ids import new_id
-from pecia_schemas.moves import TELL_REVISED
-from pecia_schemas.outbox import PROMISE_REVISED
+from pecia_schemas.moves import PROMISE_REVISED, TELL_REVISED
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
+from pecia_schemas.states import new_id
 
 _WORST_FIRST: Final = tuple(reversed(Verdict))
 

@@ -38,12 +38,11 @@ from pecia.waiting import Deadline
 from pecia_schemas.duty import Lack, Need
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, Webhook
-from pecia_schemas.ids import as_prefix, is_whole, new_id
+from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.payloads import key_of
-from pecia_schemas.references import PayloadRef
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import JobState, Lane
+from pecia_schemas.states import JobState, Lane, as_prefix, is_whole, new_id
 from pecia_schemas.tasks import task_from_json
 
 T = TypeVar("T")

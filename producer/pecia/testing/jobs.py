@@ -19,9 +19,8 @@ from pecia.testing.scripts import Content, Script
 from pecia.view import JobView, progress
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticePart, NoticeType, Webhook
 from pecia_schemas.failures import Failure
-from pecia_schemas.ids import new_id
 from pecia_schemas.results import Summary
-from pecia_schemas.states import JobState, Lane, PartState, Stage
+from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
 from pecia_schemas.tasks import Task, task_type
 
 _WORKER = "fake"
@@ -236,7 +235,7 @@ def _moments(record: Any, by: timedelta) -> dict[str, Any]:
 
 
 def callback(kind: NoticeType, job: FakeJob, part: FakePart | None, secret: str) -> Callback | None:
-    """Return what the job's webhook is told; None if it does not want to know (`pecia_schemas/outbox.py`)."""
+    """Return what the job's webhook is told; None if it does not want to know (`pecia_schemas/moves.py`)."""
     hook, view = job.submitted.webhook, job.view
     if hook is None or kind not in hook.events:
         return None

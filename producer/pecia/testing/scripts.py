@@ -9,7 +9,7 @@ from typing import Any
 
 from pecia_schemas.blocks import plain_blocks
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.media import PageRanges
 from pecia_schemas.results import Captions, Document, Page, Segment, Summary, Verdict
 from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
 

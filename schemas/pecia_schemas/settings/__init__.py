@@ -6,8 +6,14 @@ so that a typing error never becomes a silent default.
 
 from typing import TYPE_CHECKING, Any
 
-from pecia_schemas.settings.base import PREFIX, ConnectionSettings, SettingsError, known_names, read_settings
-from pecia_schemas.settings.client import ClientSettings
+from pecia_schemas.settings.base import (
+    PREFIX,
+    ClientSettings,
+    ConnectionSettings,
+    SettingsError,
+    known_names,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from pecia_schemas.settings.worker import WorkerSettings

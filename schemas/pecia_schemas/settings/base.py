@@ -6,14 +6,40 @@ import difflib
 import os
 from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnparsableError
 
+from pecia_schemas import storable
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.messages import WINDOW
+from pecia_schemas.states import Lane
+
+
+def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for network in networks:
+            ip_network(network)
+    except ValueError:
+        message = "names what is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
+        raise ValueError(message) from None
+    return networks
+
+
+Networks = Annotated[tuple[str, ...], AfterValidator(_are_networks)]
+"""Networks of IPv4 or IPv6 with their prefix, or single addresses."""
+
 
 PREFIX = "PECIA_"
 
@@ -128,3 +154,24 @@ def known_names() -> frozenset[str]:
 
 def _names(settings: type[BaseSettings]) -> frozenset[str]:
     return frozenset(PREFIX + field.upper() for field in settings.model_fields)
+
+
+class ClientSettings(ConnectionSettings):
+    """What an application that submits and waits can set."""
+
+    client_name: Annotated[str, Field(max_length=storable.NAME)] = ""
+    """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
+    gateway_url: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    """The gateway by which a fleet is reached, in the place of its stores: `https://pecia.example.org`."""
+    api_key: SecretStr = SecretStr("")
+    """The key to show there, as `pecia access create` printed it."""
+    poll_interval: Duration = timedelta(seconds=1)
+    """How often a waiting client looks by itself when no announcement comes."""
+    connect_timeout: Duration = timedelta(seconds=5)
+    """How long Postgres or Redis may take to accept a connection."""
+    fair_by: str = ""
+    """Metadata key by which jobs take turns inside a lane: those with the same value, say a tenant, take theirs as one.
+    Empty, or a job without that key: each job takes turns of its own."""
+    max_backlog: dict[Lane, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Parts that may wait in a lane before a submit is refused, or waits, as JSON: `{"bulk": 100000}`. A document
+    counts as one until it is cut into pages. A lane that is not named has no limit."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS
 
 STEPS: Final = 69
 """Steps of the grid; the last ends at 131,072 tokens."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pecia_schemas.sqlstates import is_transient, outage_suppressed
+from pecia_schemas.connecting import is_transient, outage_suppressed
 from pecia_workers.batching.lengths import HALF_LIFE, LearnedLengths
 from pecia_workers.batching.memory import Memory
 from pecia_workers.ledger.learned import memory_left, note_memory, share_output_lengths

@@ -10,8 +10,8 @@ import typer
 from sqlalchemy import Engine, inspect, text
 
 from pecia_schemas import refusals
+from pecia_schemas.connecting import Verdict, verdict_on
 from pecia_schemas.payloads import PayloadStore
-from pecia_schemas.sqlstates import Verdict, verdict_on
 from pecia_schemas.states import Lane
 from pecia_schemas.tables import REVISION
 from pecia_workers.broker.connection import connect

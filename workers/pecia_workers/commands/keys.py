@@ -18,10 +18,10 @@ from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import refusals
+from pecia_schemas.connecting import verdict_on
 from pecia_schemas.encryption import SETTING, Keyring, checked_key_id, new_key
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.commands.settings import settings_of_fleet, settings_or_exit
 from pecia_workers.ledger.database import LONG_PATIENCE, open_database
 from pecia_workers.ledger.rekeying import Holdings, holdings

@@ -8,8 +8,8 @@ import typer
 from redis import RedisError
 
 from pecia_schemas import refusals
+from pecia_schemas.connecting import verdict_on
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import verdict_on
 from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pecia_schemas.sqlstates import verdict_on
+from pecia_schemas.connecting import verdict_on
 from pecia_workers.commands.settings import settings_or_exit
 from pecia_workers.commands.stores import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions

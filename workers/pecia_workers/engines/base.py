@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from pecia_schemas import Block, Doubt, FailureCode, Line, Stage, TokenUsage, Verdict
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, PROMPT_TOKENS, image_tokens
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pecia_schemas.cost import page_cost
-from pecia_schemas.tasks import DocumentType
+from pecia_schemas.tasks import DocumentType, page_cost
 from pecia_workers.engines.gpus import tensor_parallel
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pecia_schemas.cost import EXPECTED_OUTPUT_TOKENS
-from pecia_schemas.tasks import DocumentType
+from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 
 OutputLengths = Callable[[str, str], int]
 """Returns how many tokens the answer to a request of a workload has, at least 1; the same for the same request."""

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pecia_schemas import Lane, Stage
+from pecia_schemas.connecting import outage_suppressed
 from pecia_schemas.messages import quarantine_name, queue_name
-from pecia_schemas.sqlstates import outage_suppressed
 from pecia_workers.broker.connection import connect
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import left_in_postgres

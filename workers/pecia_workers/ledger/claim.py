@@ -11,9 +11,8 @@ from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import Lane, PayloadRef, Stage, Task
-from pecia_schemas.encryption import Keyring
+from pecia_schemas.encryption import Keyring, unseal_task
 from pecia_schemas.moves import moving
-from pecia_schemas.stored_tasks import unseal_task
 from pecia_schemas.tasks import task_from_json
 
 

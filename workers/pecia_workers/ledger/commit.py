@@ -29,8 +29,7 @@ from pecia_schemas import (
     new_id,
 )
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.moves import begin_jobs, cut_job, moving, settle
-from pecia_schemas.outbox import PROMISE_PARTS, TELLS_PARTS
+from pecia_schemas.moves import PROMISE_PARTS, TELLS_PARTS, begin_jobs, cut_job, moving, settle
 from pecia_workers.ledger.claim import ClaimedPart, Fence
 from pecia_workers.ledger.result_cache import keep_results
 

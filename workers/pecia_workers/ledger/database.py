@@ -13,9 +13,15 @@ import structlog
 from sqlalchemy import Engine, NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pecia_schemas.connecting import CONNECT_ARGS
+from pecia_schemas.connecting import (
+    CONNECT_ARGS,
+    Verdict,
+    is_transient,
+    name_of,
+    outage_suppressed,
+    verdict_on,
+)
 from pecia_schemas.database import close_after, sqlalchemy_url
-from pecia_schemas.sqlstates import Verdict, is_transient, name_of, outage_suppressed, verdict_on
 from pecia_workers.metrics.health import PULSE
 from pecia_workers.working import waiting
 

@@ -14,8 +14,8 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import JobState, PayloadRef, Segment, Stage
+from pecia_schemas.connecting import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_schemas.encryption import Keyring
-from pecia_schemas.sqlstates import Verdict, name_of, outage_suppressed, verdict_on
 from pecia_workers.ledger.claim import ClaimedPart, ClaimRequest, claim_parts, claim_waiting
 from pecia_workers.ledger.commit import Finished, Outcome, commit_parts
 from pecia_workers.ledger.database import outlast

@@ -20,8 +20,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pecia_schemas import Lane, Stage
-from pecia_schemas.flows import FORGET_FLOWS
 from pecia_schemas.messages import PartMessage
+from pecia_schemas.states import FORGET_FLOWS
 from pecia_workers.bus import NO_FLOW, Bus, Room
 from pecia_workers.tracing.stores import sent
 

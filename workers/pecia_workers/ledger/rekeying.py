@@ -19,10 +19,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import PayloadRef
 from pecia_schemas.discards import DISCARD, HOLD
-from pecia_schemas.encryption import DecryptionError, Keyring
+from pecia_schemas.encryption import (
+    DecryptionError,
+    Keyring,
+    seal_label,
+    seal_task,
+    task_digest,
+    unseal_label,
+    unseal_task,
+)
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.states import JobState
-from pecia_schemas.stored_tasks import seal_label, seal_task, task_digest, unseal_label, unseal_task
 
 _SPAN = 1_000
 """Rows that one statement looks at: tables grow, and a statement must end."""

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
-from pecia_schemas.settings.webhooks import LISTENER_PORT
+from pecia_schemas.settings.services import LISTENER_PORT
 from pecia_workers.engines.gpus import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
 from pecia_workers.local.environment import environment

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pydantic import SecretStr
 
-    from pecia_schemas.page_ranges import PageRanges
+    from pecia_schemas.media import PageRanges
     from pecia_schemas.settings import WorkerSettings
     from pecia_workers.media.clips import Stretch
 

@@ -16,7 +16,7 @@ from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply
 from pydicom.pixels.utils import pixel_array
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.page_ranges import PageRanges
+from pecia_schemas.media import PageRanges
 from pecia_workers.media.errors import MediaError
 from pecia_workers.media.images import translated_errors
 from pecia_workers.media.pages import PageInfo

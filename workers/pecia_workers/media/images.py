@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pecia_schemas.page_ranges import PageRanges
+    from pecia_schemas.media import PageRanges
     from pecia_workers.media.limits import Limits
 
 _FORMATS: Final = {

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pecia_schemas import CaptionVideo, FailureCode, PayloadRef, ReadDocument, Stage, Task, tracing
-from pecia_schemas.cost import page_cost, segment_cost, summary_cost
 from pecia_schemas.duty import Lack, Need
-from pecia_schemas.page_ranges import PageRanges
-from pecia_schemas.tasks import CaptionStyle, DocumentType
+from pecia_schemas.media import PageRanges
+from pecia_schemas.tasks import CaptionStyle, DocumentType, page_cost, segment_cost, summary_cost
 from pecia_workers.ledger import ClaimedPart, Cut, NewPart
 from pecia_workers.media.clips import FramePlan, Stretch, VideoInfo
 from pecia_workers.media.decoder import Decoder

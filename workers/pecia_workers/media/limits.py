@@ -12,7 +12,7 @@ from pecia_workers.media.errors import MediaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pecia_schemas.page_ranges import PageRanges
+    from pecia_schemas.media import PageRanges
     from pecia_schemas.settings import WorkerSettings
 
 _SHARE_OF_TIMEOUT = 0.9

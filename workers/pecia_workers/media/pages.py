@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pecia_schemas.blocks import Block, Doubt
-    from pecia_schemas.page_ranges import PageRanges
+    from pecia_schemas.media import PageRanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

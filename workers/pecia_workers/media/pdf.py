@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pydantic import SecretStr
 
-    from pecia_schemas.page_ranges import PageRanges
+    from pecia_schemas.media import PageRanges
     from pecia_workers.media.limits import Limits
     from pecia_workers.media.preparation import Plan
     from pecia_workers.media.text_layer import TextLayer

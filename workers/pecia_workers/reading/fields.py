@@ -13,7 +13,7 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from pecia_schemas.grounding import MergeRule
+from pecia_schemas.blocks import MergeRule
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Verdict
 from pecia_schemas.storable import storable

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pecia_schemas.cost import PROMPT_TOKENS, image_tokens
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import DocumentType
+from pecia_schemas.tasks import PROMPT_TOKENS, DocumentType, image_tokens
 from pecia_workers.engines.output_lengths import DrawnLengths
 
 A4_AT_150_DPI: Final = (1240, 1754)

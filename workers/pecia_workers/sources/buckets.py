@@ -16,7 +16,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from pecia_schemas.buckets import open_bucket
+from pecia_schemas.payloads import open_bucket
 from pecia_workers.sources.arriving import Arriving, refused, unreachable
 
 if TYPE_CHECKING:

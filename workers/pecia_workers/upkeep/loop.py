@@ -10,8 +10,8 @@ from functools import partial
 import structlog
 from redis.exceptions import RedisError
 
+from pecia_schemas.connecting import is_transient, name_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import is_transient, name_of
 from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.metrics.declared import UPKEEP_ACTIONS, UPKEEP_FAILURES
 from pecia_workers.metrics.health import PULSE

@@ -12,8 +12,8 @@ from functools import partial
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas.connecting import Verdict, name_of, verdict_on
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.sqlstates import Verdict, name_of, verdict_on
 from pecia_workers.ledger.database import open_database, outlast
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,

@@ -20,10 +20,10 @@ from pecia_schemas.blocks import (
     Line,
     Source,
     Table,
+    Witnessed,
     Word,
     mean_confidence,
 )
-from pecia_schemas.grounding import Witnessed
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.lines import around, middle
 from pecia_workers.reading.verdicts import rank

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from pecia_schemas.blocks import Box, Doubt, DoubtReason, Text
-from pecia_schemas.grounding import Grounding, Place, Standing
+from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Standing, Text
 from pecia_schemas.merging import pointer
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.reading.lines import around, middle
