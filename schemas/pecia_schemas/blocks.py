@@ -3,8 +3,9 @@
 Names follow docling-core and hOCR where they have one. Boxes are in pixels of the page as it was read:
 upright, level and scaled down.
 
-Stored, each text stands once, and words are numbers. As plain JSON, a text and a box for each word, a page of 3,000 words takes 339 kB, and 97 in Postgres, which
-compresses it; like this 101 and 55. What is encrypted cannot be compressed.
+Stored, each text stands once, and words are numbers. As plain JSON, a text and a box for each word, a page of 3,000
+words takes 339 kB, and 97 in Postgres, which compresses it; like this 101 and 55. What is encrypted cannot be
+compressed.
 """
 
 from __future__ import annotations
